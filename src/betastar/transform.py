@@ -98,7 +98,8 @@ class Transform:
     def _block(self, z: Complex) -> Complex:
         x, y = z.real[:, None], z.imag[:, None]
         a, b = self.loss.real, self.loss.imag
-        out: Complex = expm1(x * a - y * b, x * b + y * a) @ self.weight
+        growth = np.minimum(x * a - y * b, 300.0)  # beyond that only a failed path goes, and its error will show
+        out: Complex = expm1(growth, x * b + y * a) @ self.weight
         return out
 
     def moments(self, theta: float) -> tuple[float, float, float]:

@@ -110,10 +110,6 @@ class FourierCurve:
         """Loss of a run in which the record is never sampled and the noise is 0: where the plateau sits."""
         return sum(n * t.rest for n, t in self._bulk)
 
-    @cached_property
-    def _rounding(self) -> float:
-        return EPS * (8.0 + sqrt(sum(abs(part.count) for part in self.parts)))
-
     @staticmethod
     def _cumulants(terms: Terms, theta: float) -> tuple[float, float, float]:
         """log M and its first two derivatives at a real θ; nan where the nodes do not reach."""
@@ -170,7 +166,16 @@ class FourierCurve:
             leaning = self._sum(replace(path, lean=lean), tau, terms, poles, FINE)
             if leaning[2] * leaning[0] < error * modulus:
                 modulus, value, error = leaning
-        return Value(value, modulus * (error + nodes + self._rounding))
+        return Value(value, modulus * (error + self._distrust(terms, theta, nodes)))
+
+    @staticmethod
+    def _distrust(terms: Terms, theta: float, nodes: float) -> float:
+        """Relative error of M(θ): from the nodes, proportional to log M, and from rounding M - 1 (and M, if it is small)."""
+        error = 8.0 * EPS
+        for count, transform in terms:
+            size = max(1.0 + transform.moments(theta)[0], EPS)
+            error += abs(count * log(size)) * nodes + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * max(1.0 / size - 2.0, 0.0))
+        return error + nodes
 
     def _sum(
         self, path: _Path, tau: float, terms: Terms, poles: tuple[float, ...], finest: float
@@ -186,7 +191,7 @@ class FourierCurve:
             power = tilt.copy()
             for count, transform in terms:
                 power += count * complex_log1p(transform.excess(z))
-            mass = np.exp(power)
+            mass = np.exp(np.minimum(power.real, 300.0) + 1j * power.imag)
             if self._atom > -60.0:
                 mass = mass - np.exp(self._atom + tilt)
             f = f * mass

@@ -1,0 +1,167 @@
+"""Certified interval: the run on a grid from above and from below, refined until the interval is narrow enough.
+
+Membership: the pair itself from both sides. Attribute distances below 2: the glued curve from above, which bounds every
+admissible run, and from below the two fixed pairs that are known to do most damage (theory, section 2): the pair on a line,
+and the symmetric pair of the plane with its outcome rounded to small rectangles, which only weakens the attacker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log1p, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from betastar import transform
+from betastar.bounds import affinity
+from betastar.bounds.discrete import DiscreteCurve
+from betastar.bounds.grid import LARGEST, GridStep, Tails, compose, one_sided, two_sided
+from betastar.step import Step, head, loss, one_step_advantage, tail, threshold
+
+Real = NDArray[np.float64]
+#: Side of the rectangles of the symmetric pair, in standard deviations.
+CELL = 0.05
+#: Grids that are tried: too coarse a grid composes to losses without end, each round is up to four times finer.
+ROUNDS = 24
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Curves that enclose the truth: `above` dominates every admissible run, each of `below` is attained or less."""
+
+    above: DiscreteCurve | None
+    below: tuple[DiscreteCurve, ...]
+    lower: float
+    upper: float
+
+
+def certify(steps: Sequence[Step], symmetric: bool, tolerance: float) -> Certificate:
+    """Enclose β*. symmetric: substitution or attributes; otherwise add/remove, where all distances are 1."""
+    steps = [step for step in steps if step.distance > 0.0]
+    if not steps:
+        return Certificate(None, (), 1.0, 1.0)
+    build = transform.glued if symmetric else transform.line
+    exponent = affinity.total(build, steps)
+    attained = max(affinity.total(f, steps) for f in ((transform.line, transform.symmetric) if symmetric else (build,)))
+    lower, _, upper = affinity.bounds(exponent, attained)
+    fixed = not symmetric or all(step.distance == 2.0 for step in steps)
+    slack, rounding = min(1e-12, 1e-3 * tolerance), 1e-2 * tolerance
+    spread = sqrt(8.0 * exponent)
+    grid, best = spread / 8.0, None
+    for _ in range(ROUNDS):
+        if spread / grid > LARGEST:
+            break
+        above = compose([_grid_step(step, grid, symmetric, True, slack) for step in steps], grid, slack, rounding)
+        under = compose([_grid_step(step, grid, symmetric, False, slack) for step in steps], grid, slack, rounding)
+        shrink = 0.25
+        if above is not None and under is not None:
+            best = above, under, grid
+            (most, most_error), (least, least_error) = above.hockey_stick(0.0), under.hockey_stick(0.0)
+            width = (most + most_error) - max(least - least_error, 0.0)
+            if width <= tolerance:
+                break
+            shrink = min(0.5, max(shrink, 0.8 * sqrt(tolerance / width)))
+        grid *= shrink
+    if best is None:
+        return Certificate(None, (), lower, upper)
+    above, under, grid = best
+    below = (under,) if fixed else tuple(_fixed_pairs(steps, grid, slack, rounding))
+    lower = max(lower, 1.0 - sum(above.hockey_stick(0.0)))
+    for curve in below:
+        value, error = curve.hockey_stick(0.0)
+        upper = min(upper, 1.0 - (value - error))
+    return Certificate(above, below, min(lower, upper), upper)
+
+
+def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: float) -> GridStep:
+    """The glued curve (or the add/remove pair) of one step on the grid, from above or from below.
+
+    Outcomes so far out that all steps together have them with probability `slack` are given to the attacker.
+    """
+    p, sigma, distance = step.rate, step.noise, step.distance
+    reach = -float(ndtri(min(0.01, slack / step.count))) * sigma
+    start, far, near = 1.0 - 0.5 * distance, 1.0 + reach, -reach
+
+    def ahead(losses: Real) -> tuple[Real, Real]:
+        low = start if symmetric else near - 1.0
+        return tail(threshold(losses, p, sigma, distance, low, far), p, sigma, distance)
+
+    def behind(losses: Real) -> tuple[Real, Real]:
+        return head(threshold(-losses, p, sigma, distance, near, start), p, sigma, distance)
+
+    least, most = (float(loss(np.array([x]), p, sigma, distance)[0]) for x in (near, far))
+    advantage = one_step_advantage(p, sigma, distance)
+    if symmetric:
+        return two_sided(step.count, grid, above, advantage, (ahead, most), None)
+    if p < 1.0 and log1p(-p) > -grid:
+        return one_sided(step.count, grid, above, log1p(-p), (ahead, most))
+    return two_sided(step.count, grid, above, advantage, (ahead, most), (behind, -least))
+
+
+def _fixed_pairs(steps: Sequence[Step], grid: float, slack: float, rounding: float) -> list[DiscreteCurve]:
+    """Curves that are attained, or less, by the line pair and by the symmetric pair."""
+    found = []
+    for cells in (_line_cells, _plane_cells):
+        curve = compose([_from_cells(step.count, *cells(step), grid) for step in steps], grid, slack, rounding)
+        if curve is not None:
+            found.append(curve)
+    return found
+
+
+def _from_cells(count: int, gain: Real, mass: Real, grid: float) -> GridStep:
+    """A dominated grid step of a pair with finitely many outcomes, given P - Q and Q of each."""
+    losses = np.log1p(gain / mass)
+    order = np.argsort(losses)
+    losses, gain, mass = losses[order], gain[order], mass[order]
+
+    def tails_of(losses: Real, gain: Real, mass: Real) -> Tails:
+        above_gain = np.append(np.cumsum(gain[::-1])[::-1], 0.0)
+        above_mass = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+
+        def tails(at: Real) -> tuple[Real, Real]:
+            first = np.searchsorted(losses, at, side="right")
+            return above_gain[first], above_mass[first]
+
+        return tails
+
+    ahead = tails_of(losses, gain, mass), float(losses[-1])
+    if losses[0] > -grid:
+        return one_sided(count, grid, False, float(losses[0]), ahead)
+    behind = tails_of(-losses[::-1], -gain[::-1], (mass + gain)[::-1]), -float(losses[0])
+    advantage = float(gain[losses > 0.0].sum())
+    return two_sided(count, grid, False, advantage, ahead, behind)
+
+
+def _edges(low: float, high: float) -> Real:
+    return np.linspace(low, high, int((high - low) / CELL) + 2)
+
+
+def _weights(edges: Real, mean: float) -> Real:
+    """Probability that N(mean, 1) falls between neighbouring edges, from the side where it is accurate."""
+    shifted = edges - mean
+    return np.where(shifted[:-1] > 0.0, ndtr(-shifted[:-1]) - ndtr(-shifted[1:]), ndtr(shifted[1:]) - ndtr(shifted[:-1]))
+
+
+def _line_cells(step: Step) -> tuple[Real, Real]:
+    """The pair on a line, rounded to intervals: (P - Q, Q) of each."""
+    p, b, sigma = step.rate, (1.0 - step.distance) / step.noise, step.noise
+    edges = _edges(min(b, 0.0) - 8.0, 1.0 / sigma + 8.0)
+    other = _weights(edges, b)
+    return p * (_weights(edges, 1.0 / sigma) - other), (1.0 - p) * _weights(edges, 0.0) + p * other
+
+
+def _plane_cells(step: Step) -> tuple[Real, Real]:
+    """The symmetric pair of the plane, rounded to rectangles: (P - Q, Q) of each."""
+    p, sigma, h = step.rate, step.noise, 0.5 * step.distance
+    c = sqrt((1.0 - h) * (1.0 + h))
+    along, across = _edges(-8.0, c / sigma + 8.0), _edges(-h / sigma - 8.0, h / sigma + 8.0)
+    sampled = _weights(along, c / sigma)[:, None]
+    first, second = _weights(across, h / sigma)[None, :], _weights(across, -h / sigma)[None, :]
+    idle = _weights(along, 0.0)[:, None] * _weights(across, 0.0)[None, :]
+    gain = p * sampled * (first - second)
+    mass = (1.0 - p) * idle + p * sampled * second
+    keep = mass > 1e-30
+    return gain[keep], mass[keep]

@@ -1,0 +1,88 @@
+"""A trade-off curve from privacy losses on a grid: what FFT accountants compute, and what can be proved.
+
+A pair (P, Q) is given by the law of the loss under P, the law of minus the loss under Q, and the mass that each world puts
+where the other has none. Each direction answers for α ≥ 1, where it has no cancellation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import exp, expm1
+
+import numpy as np
+from numpy.typing import NDArray
+
+from betastar.bounds.exact import Value
+
+Real = NDArray[np.float64]
+#: Largest finite loss that is told from an infinite one (e^700 is about the largest number there is).
+FARTHEST = 700.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """One direction: masses of the first distribution at increasing losses ≥ 0, and its mass at loss +∞."""
+
+    losses: Real
+    mass: Real
+    infinite: float
+
+    @classmethod
+    def of(cls, losses: Real, mass: Real, infinite: float) -> Side:
+        """Keep what counts for α ≥ 1; masses beyond FARTHEST become infinite."""
+        near = (losses >= 0.0) & (losses <= FARTHEST)
+        return cls(losses[near], mass[near], infinite + float(mass[losses > FARTHEST].sum()))
+
+    @cached_property
+    def _above(self) -> tuple[Real, Real]:
+        """Mass of the first and of the second distribution at the losses from each index on."""
+        first = np.append(np.cumsum(self.mass[::-1])[::-1], 0.0)
+        second = np.append(np.cumsum((self.mass * np.exp(-self.losses))[::-1])[::-1], 0.0)
+        return first, second
+
+    @cached_property
+    def _corners(self) -> Real:
+        """H at α = 1 and at each loss."""
+        first, second = self._above
+        index = np.arange(1, len(self.losses) + 1)
+        values = np.concatenate([[first[0] - second[0]], first[index] - np.exp(self.losses) * second[index]])
+        return np.maximum(values, 0.0) + self.infinite
+
+    def hockey_stick(self, tau: float) -> float:
+        """H_{e^τ} = Σ over losses l > τ of mass·(1 - e^{τ-l}), plus the infinite mass, for τ ≥ 0."""
+        first, second = self._above
+        i = int(np.searchsorted(self.losses, tau, side="right"))
+        value = float(first[i] - exp(min(tau, FARTHEST)) * second[i])
+        return max(value, 0.0) + self.infinite
+
+    def best(self, fpr: float) -> float:
+        """min over τ ≥ 0 of H_{e^τ} + e^τ·fpr; H is linear in e^τ between the losses."""
+        return float(np.min(self._corners + np.exp(np.append(0.0, self.losses)) * fpr))
+
+    def best_reversed(self, fpr: float) -> float:
+        """The same over τ ≤ 0, where H_{e^τ} = 1 - e^τ + e^τ·H(-τ) with this side being the reversed direction."""
+        return float(np.min(1.0 - np.exp(-np.append(0.0, self.losses)) * (1.0 - self._corners - fpr)))
+
+
+class DiscreteCurve:
+    """The curve of a pair on a grid; `error` bounds what computing it may have added or lost."""
+
+    def __init__(self, forward: Side, backward: Side, error: float = 0.0) -> None:
+        self.forward, self.backward, self.error = forward, backward, error
+
+    def reversed(self) -> DiscreteCurve:
+        return DiscreteCurve(self.backward, self.forward, self.error)
+
+    def hockey_stick(self, tau: float) -> Value:
+        if tau >= 0.0:
+            return Value(self.forward.hockey_stick(tau), self.error)
+        return Value(-expm1(tau) + exp(tau) * self.backward.hockey_stick(-tau), self.error)
+
+    def overlap(self, tau: float = 0.0) -> Value:
+        value, error = self.hockey_stick(tau)
+        return Value(1.0 - value, error)
+
+    def true_positives(self, fpr: float) -> Value:
+        value = min(self.forward.best(fpr), self.backward.best_reversed(fpr))
+        return Value(min(max(value, fpr), 1.0), self.error)

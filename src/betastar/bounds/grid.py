@@ -1,0 +1,240 @@
+"""One step on a grid of losses, from above and from below, and the composition of such steps (theory, section 4).
+
+The hockey-stick curve h(α) of a step is convex. From above, the polygon through its values at the nodes α_i = e^{c+iΔ}
+dominates it ("connect the dots"). From below, a polygon whose piece over each cell lies under a tangent of h is dominated
+by it. A polygon with corners at the nodes is the curve of a pair whose losses are c + iΔ, and such pairs compose with a
+Fourier transform. Rounding, of h and of the masses, is a relative error of h and turned outwards by a pad; taking the lower
+convex hull keeps both properties.
+
+Two kinds of grid. Two-sided, c = 0: one polygon for α ≥ 1 in each direction, meeting at α = 1. One-sided: every loss lies
+above c, as for a record that is added and hardly ever sampled, when each step says "probably not there" by log(1-p).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, expm1, log, log1p, log2, pi, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from betastar.bounds.discrete import DiscreteCurve, Side
+from betastar.transform import log1p as complex_log1p
+
+Real = NDArray[np.float64]
+#: (gain, mass) = (P(S) - Q(S), Q(S)) of the outcomes S with a loss above each l.
+Tails = Callable[[Real], tuple[Real, Real]]
+
+EPS = float(np.finfo(float).eps)
+#: Relative rounding error allowed in a computed probability and in the masses made from it.
+PAD = 256.0 * EPS
+#: Largest grid (points) that is tried.
+LARGEST = 1 << 24
+#: Error of a fast Fourier transform, and of a pairwise sum, in units of log₂(length)·Σ|terms|.
+FFT_ERROR = 4.0 * EPS
+#: Terms that are summed anew, at the most, where the fast transform is not accurate enough.
+DIRECT = 50_000_000
+
+
+@dataclass(frozen=True)
+class GridStep:
+    """`count` equal steps. ahead[i-1]: Q's mass at loss base + iΔ; behind[i-1]: P's mass at loss -iΔ; the rest: base."""
+
+    count: int
+    base: float
+    ahead: Real
+    behind: Real
+    ahead_infinite: float
+    behind_infinite: float
+
+    def law(self, step: float, reverse: bool) -> tuple[float, NDArray[np.int64], Real, float]:
+        """(base, loss in steps from it, mass minus a unit mass at 0, infinite mass) of P, or of Q with the loss reversed."""
+        i, j = np.arange(1, len(self.ahead) + 1), np.arange(1, len(self.behind) + 1)
+        if reverse:
+            up, down, infinite = np.exp(step * j - self.base) * self.behind, self.ahead, self.behind_infinite
+            i, j, base = j, i, -self.base
+        else:
+            up, down, infinite = np.exp(step * i + self.base) * self.ahead, self.behind, self.ahead_infinite
+            base = self.base
+        centre = -(up.sum() + down.sum() + infinite)
+        return base, np.concatenate([-j[::-1], [0], i]), np.concatenate([down[::-1], [centre], up]), infinite
+
+
+def two_sided(
+    count: int, step: float, above: bool, advantage: float, ahead: tuple[Tails, float], behind: tuple[Tails, float] | None
+) -> GridStep:
+    """A step whose losses have both signs. Each direction: its tails, and the loss beyond which nothing matters.
+
+    behind = None: the pair is symmetric. advantage: h(1), in which both directions agree.
+    """
+    sides = [ahead] if behind is None else [ahead, behind]
+    polygons = [_polygon(tails, step, reach, above, advantage) for tails, reach in sides]
+    start = min(float(values[0]) for values in polygons)
+    corners = []
+    for values in polygons:
+        values[0] = start
+        corners.append(_corners(values, 0.0, step))
+    (first, infinite), (second, other) = corners[0], corners[-1]
+    return GridStep(count, 0.0, first, second, infinite, other)
+
+
+def one_sided(count: int, step: float, above: bool, least: float, ahead: tuple[Tails, float]) -> GridStep:
+    """A step none of whose losses is below `least` < 0. Below the first node the curve is h(α) = 1 - α."""
+    tails, reach = ahead
+    cells = max(2, ceil((reach - least) / step) + 1)
+    if above:
+        base = least
+        nodes = base + step * np.arange(cells)
+        gain, mass = tails(nodes)
+        values = np.maximum(gain - np.expm1(nodes) * mass, 0.0) + PAD * (gain + np.abs(np.expm1(nodes)) * mass)
+    else:
+        # Outcomes in the first cell become one outcome; its loss is the base, and the cell's tangent meets 1 - α there.
+        gain, mass = (float(part[0]) for part in tails(np.array([least + 0.5 * step])))
+        base = log1p(-gain / (1.0 - mass))
+        nodes = base + step * np.arange(cells)
+        cuts = np.append(least + 0.5 * step, nodes[1:] + 0.5 * step)
+        values = _under(tails, nodes, cuts)
+        if values[0] == 0.0:
+            base = 0.0  # the grid is too coarse to see anything
+    values[0] = -expm1(base)
+    first, infinite = _corners(values, base, step)
+    return GridStep(count, base, first, np.zeros(0), infinite, 0.0)
+
+
+def _polygon(tails: Tails, step: float, reach: float, above: bool, advantage: float) -> Real:
+    """Values at α = e^{iΔ}, i ≥ 0, of a polygon above or below the curve of one direction.
+
+    What is left beyond `reach` becomes mass at +∞ (above) or is given up (below).
+    """
+    nodes = step * np.arange(max(2, ceil(reach / step) + 1))
+    if above:
+        gain, mass = tails(nodes)
+        lost = np.expm1(nodes) * mass
+        values = np.maximum(gain - lost, 0.0) + PAD * (gain + lost)
+        values[0] = advantage * (1.0 + PAD)
+        return values
+    values = _under(tails, nodes, nodes + 0.5 * step)
+    values[0] = min(values[0], advantage * (1.0 - PAD))
+    return values
+
+
+def _under(tails: Tails, nodes: Real, cuts: Real) -> Real:
+    """Values at the nodes under the tangents of both cells that meet there; the tangent of each cell is that at its cut.
+
+    A cell whose tangent ends below 0 gets nothing, nor does what follows.
+    """
+    gain, mass = tails(cuts)
+    gain, mass = gain * (1.0 - PAD), mass * (1.0 + PAD)
+    starts = gain - np.expm1(nodes) * mass
+    ends = gain - np.expm1(np.append(nodes[1:], 2.0 * nodes[-1] - nodes[-2])) * mass
+    values = starts.copy()
+    values[1:] = np.minimum(starts[1:], ends[:-1])
+    over = np.flatnonzero(np.minimum(ends, values) <= 0.0)
+    values[(over[0] if over.size else len(values) - 1) :] = 0.0
+    return values
+
+
+def _corners(values: Real, base: float, step: float) -> tuple[Real, float]:
+    """Q's mass at the losses base + iΔ, i ≥ 1, of the lower convex hull of a polygon, and P's mass at +∞."""
+    zeros = np.flatnonzero(values == 0.0)
+    end = int(zeros[0]) if zeros.size else len(values) - 1
+    corner = np.arange(len(values))
+    if end > 0:  # the last edge that goes down, at once: the flattest one that ends there
+        steepness = (values[:end] - values[end]) / (np.exp(base + step * corner[:end]) * np.expm1(step * (end - corner[:end])))
+        last = int(np.argmin(steepness))
+        corner = np.concatenate([corner[: last + 1], [end], corner[-1:] if end < len(values) - 1 else []]).astype(np.int64)
+    while len(corner) > 2:  # a point above the chord of its neighbours is no corner
+        slope = -np.diff(values[corner]) / (np.exp(base + step * corner[:-1]) * np.expm1(step * np.diff(corner)))
+        above = np.flatnonzero(slope[:-1] <= slope[1:])
+        if not above.size:
+            break
+        corner = np.delete(corner, above + 1)
+    slope = -np.diff(values[corner]) / (np.exp(base + step * corner[:-1]) * np.expm1(step * np.diff(corner)))
+    mass = np.zeros(len(values))
+    mass[corner[1:]] = slope - np.append(slope[1:], 0.0)
+    return mass[1:], float(values[-1])
+
+
+def compose(steps: Sequence[GridStep], step: float, slack: float, rounding: float) -> DiscreteCurve | None:
+    """The curve of all steps together; None if the grid would be too large.
+
+    slack: probability that may be wrapped around at each end (Chernoff). rounding: how much rounding is tolerated before
+    the transform is computed again with more care. Both count in the error of the curve.
+    """
+    sides = []
+    if any(-one.law(step, reverse)[2].min() > 1.0 for one in steps for reverse in (False, True)):
+        return None  # the two directions do not fit together at α = 1: too coarse
+    symmetric = all(one.ahead is one.behind for one in steps)
+    for reverse in (False,) if symmetric else (False, True):
+        side = _compose_one([(one.count, one.law(step, reverse)) for one in steps], step, slack, rounding)
+        if side is None:
+            return None
+        sides.append(side)
+    return DiscreteCurve(sides[0][0], sides[-1][0], max(sides[0][1], sides[-1][1]))
+
+
+Law = tuple[float, NDArray[np.int64], Real, float]
+
+
+def _compose_one(
+    laws: Sequence[tuple[int, Law]], step: float, slack: float, rounding: float
+) -> tuple[Side, float] | None:
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    low, high = _window([(count, index, mass) for count, (_, index, mass, _) in laws], step, slack)
+    size = ceil((high - low) / step) + 2
+    if size > LARGEST:
+        return None
+    length = next_fast_len(size, real=True)
+    power = np.zeros(length // 2 + 1, dtype=np.complex128)
+    doubt, base, stays = np.zeros(length // 2 + 1), 0.0, 0.0  # doubt: error of the power
+    for count, (shift, index, mass, infinite) in laws:
+        change = rfft(np.bincount(index % length, weights=mass, minlength=length))
+        error = np.full(len(change), FFT_ERROR * log2(length) * float(np.abs(mass).sum()))
+        # Many steps magnify the error of the transform: sum anew, term by term, where it would show.
+        shows = count * error * np.exp(count * np.log(np.minimum(np.abs(1.0 + change) + error, 1.0)))
+        if sqrt(float(np.sum(shows**2))) > rounding:
+            for k in np.argsort(-shows)[: DIRECT // index.size]:
+                if shows[k] < 1e-3 * rounding:
+                    break
+                change[k], error[k] = _direct(index, mass, infinite, 2.0 * pi * k / length)
+        power += count * complex_log1p(change)
+        doubt += count * error / np.maximum(np.abs(1.0 + change), EPS)
+        base += count * shift
+        stays += count * log1p(-infinite)
+    start = ceil(low / step)
+    composed = np.exp(power)
+    # ‖error‖₁ ≤ √n·‖error‖₂ = norm of the error of the transform; the last term is the inverse transform's own.
+    error = sqrt(2.0 * float(np.sum((np.abs(composed) * np.minimum(doubt, 2.0)) ** 2)))
+    error += FFT_ERROR * log2(length) * sqrt(2.0 * float(np.sum(np.abs(composed) ** 2))) + 2.0 * slack
+    composed = np.roll(irfft(composed, length), -start)  # composed[k]: mass at the loss base + (start + k)Δ
+    losses = base + step * (start + np.arange(length))
+    return Side.of(losses, np.maximum(composed, 0.0), -expm1(stays)), error
+
+
+def _direct(index: NDArray[np.int64], mass: Real, infinite: float, angle: float) -> tuple[complex, float]:
+    """One coefficient of the transform and its error: Σ mass·(e^{-i·angle·index} - 1) - infinite, without cancellation."""
+    half = np.sin(0.5 * angle * index)
+    real, imaginary = mass @ (half * half), mass @ np.sin(angle * index)
+    error = FFT_ERROR * log2(len(index) + 2) * float(np.abs(mass) @ np.abs(half))
+    return complex(-2.0 * float(real) - infinite, -float(imaginary)), error
+
+
+def _window(laws: Sequence[tuple[int, NDArray[np.int64], Real]], step: float, slack: float) -> tuple[float, float]:
+    """Losses (from the base) outside of which the composed law has at most `slack` mass on either side, by Chernoff."""
+    laws = [(count, index[mass > 0.0], mass[mass > 0.0]) for count, index, mass in laws]
+    laws = [law for law in laws if law[1].size]
+    if not laws:
+        return 0.0, 0.0
+    variance = sum(count * float(mass @ (index * step) ** 2) for count, index, mass in laws)
+    ends = []
+    for sign in (-1.0, 1.0):
+        end = sum(count * step * max(0.0, float((sign * index).max())) for count, index, _ in laws)
+        for t in np.geomspace(0.1, 60.0, 40) / sqrt(variance):
+            if max(float((sign * index).max()) for _, index, _ in laws) * t * step > 600.0:
+                break
+            growth = sum(count * log1p(float(mass @ np.expm1(sign * t * step * index))) for count, index, mass in laws)
+            end = min(end, (growth - log(slack)) / t)
+        ends.append(max(end, 0.0))
+    return -ends[0], ends[1]

@@ -1,0 +1,79 @@
+"""One step of DP-SGD as a pair of distributions on the line, in real arithmetic (the certified bounds build on it).
+
+In units of the clipping norm an observer of one step sees P = (1-p)N(0,σ²) + pN(a,σ²) or Q = (1-p)N(0,σ²) + pN(b,σ²),
+with a = 1 and b = 1 - R (theory, section 2). Probabilities come as (gain, mass) = (P(S) - Q(S), Q(S)) of a set S, because
+the hockey-stick divergence is gain - (α-1)·mass, and the gain keeps its digits where P(S) - Q(S) would lose them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import erf, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr
+
+Real = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """`count` steps with the same rate p, noise σ and distance R between the two candidate gradients."""
+
+    rate: float
+    noise: float
+    distance: float
+    count: int
+
+
+def one_step_advantage(rate: float, noise: float, distance: float) -> float:
+    """Total variation of a single step, p·erf(R/(2√2σ)): the same for every pair at distance R."""
+    return rate * erf(distance / (2.0 * sqrt(2.0) * noise))
+
+
+def loss(x: Real, rate: float, noise: float, distance: float) -> Real:
+    """log P/Q at x, by log(A/B) with A = 1 + p(e^{(x-1/2)/σ²} - 1), B = 1 + p(e^{(bx-b²/2)/σ²} - 1)."""
+    b = 1.0 - distance
+    variance = noise * noise
+    return _log_mixture((x - 0.5) / variance, rate) - _log_mixture((b * x - 0.5 * b * b) / variance, rate)
+
+
+def _log_mixture(exponent: Real, rate: float) -> Real:
+    """log(1 - p + p·e^exponent), by log1p and expm1 while e^exponent is moderate."""
+    if rate >= 1.0:
+        return exponent
+    moderate = np.log1p(rate * np.expm1(np.minimum(exponent, 600.0)))
+    return np.where(exponent > 600.0, exponent + np.log(rate), moderate)
+
+
+def threshold(losses: Real, rate: float, noise: float, distance: float, low: float, high: float) -> Real:
+    """x in [low, high] with loss(x) = l for each l, by bisection; the loss must increase between low and high."""
+    left, right = np.full_like(losses, low), np.full_like(losses, high)
+    for _ in range(64):
+        middle = 0.5 * (left + right)
+        below = loss(middle, rate, noise, distance) <= losses
+        left, right = np.where(below, middle, left), np.where(below, right, middle)
+    return right
+
+
+def tail(x: Real, rate: float, noise: float, distance: float) -> tuple[Real, Real]:
+    """(gain, mass) of the half-line above x."""
+    b = 1.0 - distance
+    near = _between(x, b, 1.0, noise)
+    return rate * near, (1.0 - rate) * ndtr(-x / noise) + rate * ndtr((b - x) / noise)
+
+
+def head(x: Real, rate: float, noise: float, distance: float) -> tuple[Real, Real]:
+    """(gain, mass) of the half-line below x with the roles exchanged: Q(S) - P(S) and P(S)."""
+    b = 1.0 - distance
+    return rate * _between(x, b, 1.0, noise), (1.0 - rate) * ndtr(x / noise) + rate * ndtr((x - 1.0) / noise)
+
+
+def _between(x: Real, low: float, high: float, noise: float) -> Real:
+    """Pr[N(high,σ²) > x] - Pr[N(low,σ²) > x], from the side on which both are small."""
+    lower, upper = (low - x) / noise, (high - x) / noise
+    flip = lower + upper > 0.0
+    small, large = np.where(flip, -upper, lower), np.where(flip, -lower, upper)
+    # ndtr(large) - ndtr(small) with small ≤ large, both mostly negative: relative accuracy by logarithms.
+    return np.exp(log_ndtr(large)) * -np.expm1(log_ndtr(small) - log_ndtr(large))
