@@ -8,13 +8,12 @@ the hockey-stick divergence is gain - (α-1)·mass, and the gain keeps its digit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf, sqrt
+from math import erf, erfc, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
-Real = NDArray[np.float64]
+from betastar.arrays import Real
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,11 @@ class Step:
 def one_step_advantage(rate: float, noise: float, distance: float) -> float:
     """Total variation of a single step, p·erf(R/(2√2σ)): the same for every pair at distance R."""
     return rate * erf(distance / (2.0 * sqrt(2.0) * noise))
+
+
+def one_step_overlap(rate: float, noise: float, distance: float) -> float:
+    """β* of a single step, 1 - p·erf(R/(2√2σ)) without cancellation."""
+    return (1.0 - rate) + rate * erfc(distance / (2.0 * sqrt(2.0) * noise))
 
 
 def loss(x: Real, rate: float, noise: float, distance: float) -> Real:

@@ -23,14 +23,14 @@ from functools import lru_cache
 from math import ceil, erf, inf, log, nan, pi, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
-Complex = NDArray[np.complex128]
-Real = NDArray[np.float64]
+from betastar.arrays import Complex, Real
 
 #: Step of the trapezoidal rule as a share of the distance to the nearest singularity: exp(-2π / .19) = 4e-15.
 DENSITY = 0.19
-#: Nodes farther than this many standard deviations from every mean carry less than 1e-18 (1e-70 when wide: far tails, and a path that climbs).
+#: The same where singularities are far away and one step of many hardly moves e^{zL}: noise ≥ 1.5, at least 100 steps.
+COARSE_DENSITY, COARSE_NOISE, COARSE_COUNT = 0.34, 1.5, 100.0
+#: Nodes farther than this many standard deviations from every mean carry less than 1e-18. Wide: far tails, on a path that climbs.
 REACH, WIDE_REACH = 9.0, 18.0
 #: Logarithm of the finest scale at which the end point of the glued law is seen: what lies below weighs e^{-32}.
 FINEST = -16.0
@@ -161,9 +161,10 @@ def _loss(p: float, upper: Complex, lower: Complex, gap: Complex) -> tuple[Compl
     below = (1.0 - p) + grown
     if p >= 1.0:
         return gap, below
-    ratio = grown * expm1(gap.real, gap.imag) / below
-    near = ratio.real > -0.5
-    far = np.log(((1.0 - p) + p * np.exp(upper)) / below)
+    raised = p * np.exp(upper)
+    ratio = np.where(gap.real > 30.0, raised - grown, grown * expm1(np.minimum(gap.real, 30.0), gap.imag)) / below
+    near = (ratio.real > -0.5) & (np.abs(ratio) < 1e8)
+    far = np.log(((1.0 - p) + raised) / below)
     return np.where(near, log1p(np.where(near, ratio, 0.0)), far), below
 
 
@@ -221,8 +222,8 @@ def line(p: float, sigma: float, distance: float, wide: bool = False, density: f
     height = _height(p, sigma)
     step = density * height * (1.0 if b <= 0.0 else 0.35)  # a turning point bends the path: finer nodes
     reach = WIDE_REACH if wide else REACH
-    right = int(ceil((a / sigma + reach) / step))
-    left = 0 if symmetric else int(ceil((reach - min(b, 0.0) / sigma) / step))
+    right = ceil((a / sigma + reach) / step)
+    left = 0 if symmetric else ceil((reach - min(b, 0.0) / sigma) / step)
     t = step * (np.arange(-left, right) + 0.5)
     y, slope = _below_then_above(t, _turning_point(p, sigma, distance), height)
     if wide and p < 0.5:
@@ -288,7 +289,7 @@ def symmetric(p: float, sigma: float, distance: float, wide: bool = False, densi
     c = sqrt((1.0 - h) * (1.0 + h))
     height = 1.2 if p >= 1.0 else min(0.5 * pi * sigma / h, 1.2)
     across = 1.2 if p >= 1.0 else min((pi * sigma - h * height) / c, 1.2)  # nearest singularity in the other direction
-    reach = WIDE_REACH if wide else REACH
+    reach = 13.0 if wide else REACH  # no climbing path here, so no need to go as far as in one dimension
     step_x, step_y = density * across, density * height
     x = step_x * np.arange(-ceil(reach / step_x), ceil((c / sigma + reach) / step_x) + 1)
     y = step_y * (np.arange(ceil((h / sigma + reach) / step_y)) + 0.5) + 1j * height
@@ -298,5 +299,5 @@ def symmetric(p: float, sigma: float, distance: float, wide: bool = False, densi
     loss, below = _loss(p, upper, lower, np.broadcast_to(2.0 * off, mass.shape).ravel())
     weight = mass.ravel() * below
     share = np.abs(weight) * (1.0 + np.abs(np.exp(loss))) * np.minimum(np.abs(loss), 1.0) ** 2
-    keep = share > share.sum() * (1e-60 if wide else 1e-20)
+    keep = share > share.sum() * (1e-40 if wide else 1e-20)
     return Transform(weight[keep], loss[keep], mirrored=True)

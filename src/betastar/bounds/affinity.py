@@ -11,10 +11,11 @@ from functools import lru_cache
 from math import erfc, exp, expm1, log1p, sqrt
 
 from betastar import transform
+from betastar.bounds.interpolate import condense
 from betastar.step import Step
 
-#: Relative error that the quadrature of an affinity may have; both ends are moved outwards by it.
-PAD = 1e-9
+#: Relative error that quadrature (and interpolation between distances) may have; both ends are moved outwards by it.
+PAD = 1e-8
 
 
 @lru_cache(maxsize=4096)
@@ -25,7 +26,7 @@ def exponent(build: Callable[..., transform.Transform], rate: float, noise: floa
 
 def total(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> float:
     """Λ: the exponents of all steps added up."""
-    return sum(step.count * exponent(build, step.rate, step.noise, step.distance) for step in steps)
+    return sum(count * exponent(build, rate, noise, distance) for count, rate, noise, distance in condense(steps))
 
 
 def bounds(largest: float, attained: float) -> tuple[float, float, float]:

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from math import log1p, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from betastar import transform
+from betastar.arrays import Real
 from betastar.bounds import affinity
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.grid import LARGEST, GridStep, Tails, compose, one_sided, two_sided
 from betastar.step import Step, head, loss, one_step_advantage, tail, threshold
 
-Real = NDArray[np.float64]
 #: Side of the rectangles of the symmetric pair, in standard deviations.
 CELL = 0.05
+#: Different steps that are put on the grid; more are rounded to that many distances, outwards.
+LEVELS = 64
 #: Grids that are tried: too coarse a grid composes to losses without end, each round is up to four times finer.
 ROUNDS = 24
 
@@ -38,24 +39,28 @@ class Certificate:
     upper: float
 
 
-def certify(steps: Sequence[Step], symmetric: bool, tolerance: float) -> Certificate:
-    """Enclose β*. symmetric: substitution or attributes; otherwise add/remove, where all distances are 1."""
+def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: bool = True) -> Certificate:
+    """Enclose β*. symmetric: substitution or attributes; otherwise add/remove, where all distances are 1.
+
+    attained: also look for attacks that exist, where the dominating curve is not one.
+    """
     steps = [step for step in steps if step.distance > 0.0]
     if not steps:
         return Certificate(None, (), 1.0, 1.0)
     build = transform.glued if symmetric else transform.line
     exponent = affinity.total(build, steps)
-    attained = max(affinity.total(f, steps) for f in ((transform.line, transform.symmetric) if symmetric else (build,)))
-    lower, _, upper = affinity.bounds(exponent, attained)
+    families = (transform.line, transform.symmetric) if symmetric and attained else (transform.line,)
+    lower, _, upper = affinity.bounds(exponent, max(affinity.total(family, steps) for family in families))
     fixed = not symmetric or all(step.distance == 2.0 for step in steps)
+    over, short = _rounded(steps, up=True), _rounded(steps, up=False)
     slack, rounding = min(1e-12, 1e-3 * tolerance), 1e-2 * tolerance
     spread = sqrt(8.0 * exponent)
     grid, best = spread / 8.0, None
     for _ in range(ROUNDS):
         if spread / grid > LARGEST:
             break
-        above = compose([_grid_step(step, grid, symmetric, True, slack) for step in steps], grid, slack, rounding)
-        under = compose([_grid_step(step, grid, symmetric, False, slack) for step in steps], grid, slack, rounding)
+        above = compose([_grid_step(step, grid, symmetric, True, slack) for step in over], grid, slack, rounding)
+        under = compose([_grid_step(step, grid, symmetric, False, slack) for step in over], grid, slack, rounding)
         shrink = 0.25
         if above is not None and under is not None:
             best = above, under, grid
@@ -68,12 +73,29 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float) -> Certifi
     if best is None:
         return Certificate(None, (), lower, upper)
     above, under, grid = best
-    below = (under,) if fixed else tuple(_fixed_pairs(steps, grid, slack, rounding))
+    below: tuple[DiscreteCurve, ...] = (under,) if fixed else ()
+    if attained and not fixed:
+        below = tuple(_fixed_pairs(short, grid, slack, rounding))
     lower = max(lower, 1.0 - sum(above.hockey_stick(0.0)))
     for curve in below:
         value, error = curve.hockey_stick(0.0)
         upper = min(upper, 1.0 - (value - error))
     return Certificate(above, below, min(lower, upper), upper)
+
+
+def _rounded(steps: Sequence[Step], up: bool) -> list[Step]:
+    """At most LEVELS different distances: rounded up, which covers every pair, or down, where every pair is admissible."""
+    if len(steps) <= LEVELS:
+        return list(steps)
+    ordered = sorted(steps, key=lambda step: (step.rate, step.noise, step.distance))
+    groups: dict[tuple[float, float, int], list[Step]] = {}
+    for i, step in enumerate(ordered):
+        groups.setdefault((step.rate, step.noise, i * LEVELS // len(ordered)), []).append(step)
+    pick = max if up else min
+    return [
+        Step(rate, noise, pick(step.distance for step in group), sum(step.count for step in group))
+        for (rate, noise, _), group in groups.items()
+    ]
 
 
 def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: float) -> GridStep:

@@ -11,11 +11,10 @@ from functools import cached_property
 from math import exp, expm1
 
 import numpy as np
-from numpy.typing import NDArray
 
+from betastar.arrays import Real
 from betastar.bounds.exact import Value
 
-Real = NDArray[np.float64]
 #: Largest finite loss that is told from an infinite one (e^700 is about the largest number there is).
 FARTHEST = 700.0
 
@@ -72,6 +71,8 @@ class DiscreteCurve:
         self.forward, self.backward, self.error = forward, backward, error
 
     def reversed(self) -> DiscreteCurve:
+        if self.forward is self.backward:
+            return self
         return DiscreteCurve(self.backward, self.forward, self.error)
 
     def hockey_stick(self, tau: float) -> Value:

@@ -25,7 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from betastar.transform import Complex, Real, Transform
+from betastar.arrays import Complex, Real
+from betastar.step import one_step_overlap
+from betastar.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform
 from betastar.transform import log1p as complex_log1p
 
 #: What two steps of the rule in v must agree to, relative to the integral of the modulus.
@@ -59,7 +61,8 @@ class Part:
     reverse: bool = False
 
     def transform(self, wide: bool) -> Transform:
-        built = self.build(self.rate, self.noise, self.distance, wide)
+        many = self.noise >= COARSE_NOISE and abs(self.count) >= COARSE_COUNT
+        built = self.build(self.rate, self.noise, self.distance, wide, COARSE_DENSITY if many else DENSITY)
         return built.reversed() if self.reverse else built
 
 
@@ -177,9 +180,7 @@ class FourierCurve:
             error += abs(count * log(size)) * nodes + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * max(1.0 / size - 2.0, 0.0))
         return error + nodes
 
-    def _sum(
-        self, path: _Path, tau: float, terms: Terms, poles: tuple[float, ...], finest: float
-    ) -> tuple[float, float, float]:
+    def _sum(self, path: _Path, tau: float, terms: Terms, poles: tuple[float, ...], finest: float) -> tuple[float, float, float]:
         """Trapezoidal rule along a path, halved until two steps agree: (∫|f|, ∫f, error relative to ∫|f|)."""
 
         def integrand(v: Real) -> tuple[Real, Real]:
@@ -225,6 +226,12 @@ class FourierCurve:
     def overlap(self, tau: float = 0.0) -> Value:
         """E[min(P, e^τ Q)] = 1 - H_{e^τ}; accurate relative to itself. At τ = 0 this is β*."""
         poles = (0.0, 1.0)
+        if not self.parts:
+            return Value(min(1.0, exp(tau)), 0.0)
+        if tau == 0.0 and len(self.parts) == 1 and self.parts[0].count == 1:
+            only = self.parts[0]
+            overlap = one_step_overlap(only.rate, only.noise, only.distance)
+            return Value(overlap, 8.0 * EPS * overlap)
         if tau == 0.0 and self.symmetric:
             theta, bend = 0.5, self._cumulants(self._bulk, 0.5)[2]
         else:
@@ -235,7 +242,7 @@ class FourierCurve:
     def hockey_stick(self, tau: float) -> Value:
         """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ); accurate relative to itself where it is small."""
         poles = (0.0, 1.0)
-        if tau > 0.0:
+        if tau > 0.0 and self.parts:
             theta, height, bend = self._saddle(tau, poles, 1)
             if height < -740.0:
                 return Value(0.0, TINY)
@@ -280,7 +287,7 @@ class FourierCurve:
 
         Every τ gives an upper bound, and a deviation from the best τ counts in second order only.
         """
-        if fpr <= 0.0 or fpr >= 1.0:
+        if fpr <= 0.0 or fpr >= 1.0 or not self.parts:
             return Value(min(max(fpr, 0.0), 1.0), 0.0)
 
         def excess(tau: float) -> float:

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from math import ceil, expm1, log, log1p, log2, pi, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
+from betastar.arrays import Real, Whole
 from betastar.bounds.discrete import DiscreteCurve, Side
 from betastar.transform import log1p as complex_log1p
 
-Real = NDArray[np.float64]
 #: (gain, mass) = (P(S) - Q(S), Q(S)) of the outcomes S with a loss above each l.
 Tails = Callable[[Real], tuple[Real, Real]]
 
@@ -48,7 +47,7 @@ class GridStep:
     ahead_infinite: float
     behind_infinite: float
 
-    def law(self, step: float, reverse: bool) -> tuple[float, NDArray[np.int64], Real, float]:
+    def law(self, step: float, reverse: bool) -> tuple[float, Whole, Real, float]:
         """(base, loss in steps from it, mass minus a unit mass at 0, infinite mass) of P, or of Q with the loss reversed."""
         i, j = np.arange(1, len(self.ahead) + 1), np.arange(1, len(self.behind) + 1)
         if reverse:
@@ -90,8 +89,8 @@ def one_sided(count: int, step: float, above: bool, least: float, ahead: tuple[T
         values = np.maximum(gain - np.expm1(nodes) * mass, 0.0) + PAD * (gain + np.abs(np.expm1(nodes)) * mass)
     else:
         # Outcomes in the first cell become one outcome; its loss is the base, and the cell's tangent meets 1 - α there.
-        gain, mass = (float(part[0]) for part in tails(np.array([least + 0.5 * step])))
-        base = log1p(-gain / (1.0 - mass))
+        out, seen = (float(part[0]) for part in tails(np.array([least + 0.5 * step])))
+        base = log1p(-out / (1.0 - seen))
         nodes = base + step * np.arange(cells)
         cuts = np.append(least + 0.5 * step, nodes[1:] + 0.5 * step)
         values = _under(tails, nodes, cuts)
@@ -174,12 +173,10 @@ def compose(steps: Sequence[GridStep], step: float, slack: float, rounding: floa
     return DiscreteCurve(sides[0][0], sides[-1][0], max(sides[0][1], sides[-1][1]))
 
 
-Law = tuple[float, NDArray[np.int64], Real, float]
+Law = tuple[float, Whole, Real, float]
 
 
-def _compose_one(
-    laws: Sequence[tuple[int, Law]], step: float, slack: float, rounding: float
-) -> tuple[Side, float] | None:
+def _compose_one(laws: Sequence[tuple[int, Law]], step: float, slack: float, rounding: float) -> tuple[Side, float] | None:
     from scipy.fft import irfft, next_fast_len, rfft
 
     low, high = _window([(count, index, mass) for count, (_, index, mass, _) in laws], step, slack)
@@ -206,14 +203,14 @@ def _compose_one(
     start = ceil(low / step)
     composed = np.exp(power)
     # ‖error‖₁ ≤ √n·‖error‖₂ = norm of the error of the transform; the last term is the inverse transform's own.
-    error = sqrt(2.0 * float(np.sum((np.abs(composed) * np.minimum(doubt, 2.0)) ** 2)))
-    error += FFT_ERROR * log2(length) * sqrt(2.0 * float(np.sum(np.abs(composed) ** 2))) + 2.0 * slack
+    total = sqrt(2.0 * float(np.sum((np.abs(composed) * np.minimum(doubt, 2.0)) ** 2)))
+    total += FFT_ERROR * log2(length) * sqrt(2.0 * float(np.sum(np.abs(composed) ** 2))) + 2.0 * slack
     composed = np.roll(irfft(composed, length), -start)  # composed[k]: mass at the loss base + (start + k)Δ
     losses = base + step * (start + np.arange(length))
-    return Side.of(losses, np.maximum(composed, 0.0), -expm1(stays)), error
+    return Side.of(losses, np.maximum(composed, 0.0), -expm1(stays)), total
 
 
-def _direct(index: NDArray[np.int64], mass: Real, infinite: float, angle: float) -> tuple[complex, float]:
+def _direct(index: Whole, mass: Real, infinite: float, angle: float) -> tuple[complex, float]:
     """One coefficient of the transform and its error: Σ mass·(e^{-i·angle·index} - 1) - infinite, without cancellation."""
     half = np.sin(0.5 * angle * index)
     real, imaginary = mass @ (half * half), mass @ np.sin(angle * index)
@@ -221,7 +218,7 @@ def _direct(index: NDArray[np.int64], mass: Real, infinite: float, angle: float)
     return complex(-2.0 * float(real) - infinite, -float(imaginary)), error
 
 
-def _window(laws: Sequence[tuple[int, NDArray[np.int64], Real]], step: float, slack: float) -> tuple[float, float]:
+def _window(laws: Sequence[tuple[int, Whole, Real]], step: float, slack: float) -> tuple[float, float]:
     """Losses (from the base) outside of which the composed law has at most `slack` mass on either side, by Chernoff."""
     laws = [(count, index[mass > 0.0], mass[mass > 0.0]) for count, index, mass in laws]
     laws = [law for law in laws if law[1].size]

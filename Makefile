@@ -1,0 +1,45 @@
+# `make demo`, `make test`, `make lint` and `make bench` set up .venv themselves; what is up to date is not done again.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-all lint bench golden lock clean
+
+demo: $(READY)
+	$(BIN)/python examples/adult.py
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python benchmarks/peers.py
+
+golden: $(READY)
+	$(BIN)/python tests/golden/generate.py
+
+$(READY): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "the development environment needs Python 3.11 or later"'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+# Pins what the extras ask for today. torch is named first: this very version, without the packages for GPUs.
+lock:
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet torch==2.13.0
+	build/lock/bin/python -m pip install --quiet --editable ".[dev]"
+	build/lock/bin/python -m pip freeze --exclude-editable > build/requirements.lock
+	sed 's/ @ .*torch-\([0-9.]*\).*/==\1/' build/requirements.lock > requirements.lock
+
+clean:
+	rm -rf $(VENV) build dist

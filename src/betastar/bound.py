@@ -1,0 +1,63 @@
+"""Bound: a number that comes as (lower, estimate, upper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Bound:
+    """lower ≤ truth ≤ upper, as far as the method proves it, and the best guess between them.
+
+    Each is a number, or an array for a sweep. What to rely on is the end that is not too optimistic: `lower` for Bayes
+    security, `upper` for advantage, success, TPR, δ, ε and μ.
+    """
+
+    lower: Any
+    estimate: Any
+    upper: Any
+
+    @property
+    def width(self) -> Any:
+        return self.upper - self.lower
+
+    def __contains__(self, value: object) -> bool:
+        number: Any = value
+        return bool(np.all((self.lower <= number) & (number <= self.upper)))
+
+    def complement(self) -> Bound:
+        """1 - this."""
+        return Bound(1.0 - self.upper, 1.0 - self.estimate, 1.0 - self.lower)
+
+    def __str__(self) -> str:
+        if np.ndim(self.estimate):
+            return repr(self)
+        return f"{self.estimate:.6g} [{self.lower:.6g}, {self.upper:.6g}]"
+
+
+@dataclass(frozen=True)
+class GaussianFit(Bound):
+    """μ of the Gaussian curve that lies above the trade-off curve for every FPR from `smallest_fpr` on.
+
+    regret: by how much the Gaussian overstates the success of some attacker, at the worst prior (0: a perfect fit).
+    """
+
+    regret: Any
+    smallest_fpr: float
+
+
+def stack(bounds: list[Bound], shape: tuple[int, ...]) -> Bound:
+    """Bounds of the runs of a sweep as one bound of arrays; a single one as it is."""
+    if shape == ():
+        return bounds[0]
+
+    def join(field: str) -> Any:
+        return np.array([getattr(bound, field) for bound in bounds]).reshape(shape)
+
+    first = bounds[0]
+    if isinstance(first, GaussianFit):
+        return GaussianFit(join("lower"), join("estimate"), join("upper"), join("regret"), first.smallest_fpr)
+    return Bound(join("lower"), join("estimate"), join("upper"))

@@ -1,0 +1,1 @@
+"""Composition: from the steps of a run to bounds and curves. Numpy and scipy only."""

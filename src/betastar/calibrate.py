@@ -1,0 +1,315 @@
+"""calibrate: from a target to the one parameter that is missing, rounded to the safe side and checked.
+
+The risk grows with the rate and the steps and falls with the noise, so one root-finder serves every metric: it works on the
+logarithm of the parameter, and on a transform of the metric in which the dependence is nearly a straight line.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import asinh, ceil, exp, expm1, floor, inf, log, sqrt
+from typing import Any
+
+from scipy.special import erfcinv
+
+from betastar import checks
+from betastar.analyze import LEAST_NOISE, TOLERANCE, reliable
+from betastar.bound import Bound
+from betastar.bounds.ceiling import curve as ceiling_curve
+from betastar.bounds.ceiling import never_sampled
+from betastar.outcome import Outcome
+from betastar.risk import Risk
+from betastar.run import DPSGD
+from betastar.step import Step
+from betastar.threats import Membership, Threat
+
+#: Where the search ends: noise, sampling rate, steps.
+MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
+#: Relative accuracy of a calibrated noise or rate.
+ACCURACY = 1e-7
+
+
+class NoNoiseNeeded(UserWarning):
+    """Sampling alone meets the target: the attacker fails because the record is hardly ever used."""
+
+
+#: What a metric depends on.
+CONDITIONS: dict[str, str | None] = {
+    "bayes_security": None,
+    "advantage": None,
+    "success": "prior",
+    "tpr": "fpr",
+    "delta": "epsilon",
+    "gdp_mu": None,
+    "reconstruction": "prior",
+}
+
+
+class Target:
+    """What a run must reach: one metric and what it depends on, as keyword arguments.
+
+    Target(bayes_security=.98), Target(advantage=.02), Target(success=.51) (prior=.5 unless given), Target(tpr=.05, fpr=.01),
+    Target(epsilon=1., delta=1e-5), Target(gdp_mu=.3), Target(reconstruction=.1, prior=1/74).
+    """
+
+    def __init__(self, **metric: float) -> None:
+        self.metric, self.condition = _parse(metric)
+        self.value = _valid(self.metric, metric[self.metric])
+        self.given = None if self.condition is None else _valid(self.condition, metric.get(self.condition, 0.5))
+        idle = self._idle()
+        if self.value <= idle and self.metric != "bayes_security":
+            given = "" if self.given is None else f" with {self.condition}={self.given:g}"
+            raise ValueError(
+                f"{self.metric} must be greater than {idle:g}, what it is without a model{given}, got {self.value!r}."
+            )
+
+    def _idle(self) -> float:
+        """The metric of an attacker who has no model."""
+        if self.given is None or self.metric == "delta":
+            return 0.0
+        return max(self.given, 1.0 - self.given) if self.metric == "success" else self.given
+
+    def bound(self, risk: Risk) -> Bound:
+        reading: Any = getattr(risk, self.metric)
+        bound: Bound = reading if self.condition is None else reading(self.given)
+        return bound
+
+    def reached(self, risk: Risk) -> float:
+        """The metric's number to rely on: the end that is not too optimistic."""
+        bound = self.bound(risk)
+        return float(bound.lower if self.metric == "bayes_security" else bound.upper)
+
+    def met(self, risk: Risk) -> bool:
+        number = self.reached(risk)
+        return number >= self.value if self.metric == "bayes_security" else number <= self.value
+
+    def straight(self, number: float) -> float:
+        """A transform in which the metric depends on log noise, log rate or log steps almost linearly; grows with risk."""
+        if self.metric == "bayes_security":
+            return 60.0 if number <= 0.0 else log(max(float(erfcinv(min(number, 1.0))), 1e-18))
+        return log(max(number - self._idle(), 1e-300)) if number < inf else 60.0
+
+    def __repr__(self) -> str:
+        more = "" if self.given is None else f", {self.condition}={self.given!r}"
+        return f"Target({self.metric}={self.value!r}{more})"
+
+
+def _parse(metric: dict[str, float]) -> tuple[str, str | None]:
+    """The metric that is named, and what it depends on. ε at δ and δ at ε are the same target."""
+    named = [name for name in metric if name in CONDITIONS]
+    if len(named) != 1:
+        raise TypeError(
+            f"Target needs one of {', '.join(CONDITIONS)} (or epsilon and delta), got {', '.join(metric) or 'nothing'}."
+        )
+    name = named[0]
+    condition = CONDITIONS[name]
+    for other in metric:
+        if other not in (name, condition):
+            raise TypeError(f"Target({name}=…) takes {condition or 'nothing else'}, got {other}.")
+    if condition is not None and condition not in metric and name != "success":
+        raise TypeError(f"Target({name}=…) needs {condition}, too.")
+    return name, condition
+
+
+def _valid(name: str, value: Any) -> float:
+    if name in ("epsilon", "gdp_mu"):
+        return float(checks.numbers(name, value, "a finite number of at least 0", low=0.0, high=inf))
+    return float(checks.probability(name, value, strict=True))
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole."""
+
+    name: str
+    make: Callable[[float], DPSGD]
+    low: float
+    high: float
+    grows: bool
+    whole: bool
+    guess: float
+
+
+def calibrate(
+    target: Target,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    dataset_size: int | None = None,
+    epochs: float | None = None,
+    threat: Threat | None = None,
+    method: str = "exact",
+    tolerance: float = TOLERANCE,
+) -> DPSGD:
+    """The run that just meets the target, with the one parameter that was left out filled in.
+
+    Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs, and leave out one
+    (never dataset_size): the least noise, the largest rate or batch, the most steps or epochs. The answer is checked.
+    """
+    if not isinstance(target, Target):
+        raise TypeError(f"target must be a Target, got {target!r}.")
+    threat = Membership() if threat is None else threat
+    given = {
+        "noise_multiplier": noise_multiplier,
+        "sample_rate": sample_rate,
+        "steps": steps,
+        "batch_size": batch_size,
+        "dataset_size": dataset_size,
+        "epochs": epochs,
+    }
+    search = _search({name: value for name, value in given.items() if value is not None}, target)
+
+    @cache
+    def risk(value: float) -> Risk:
+        return reliable(search.make(value), threat, method, tolerance)
+
+    if search.name == "noise_multiplier":
+        without = threat.steps(search.make(1.0))
+        if target.met(_sampling_only(without)):
+            warnings.warn(
+                f"{target!r} needs no noise: a record is used at all with probability {-expm1(never_sampled(without)):.3g} only. "
+                f"Returning the least noise that is considered, noise_multiplier={LEAST_NOISE}.",
+                NoNoiseNeeded,
+                stacklevel=2,
+            )
+            return search.make(LEAST_NOISE)
+    return search.make(_solve(search, target, risk))
+
+
+def _sampling_only(steps: tuple[Step, ...]) -> Risk:
+    """The risk of the same sampling without noise."""
+    curve, beta = ceiling_curve(steps), exp(never_sampled(steps))
+    return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
+
+
+def _search(given: dict[str, Any], target: Target) -> _Search:
+    """Which parameter is missing, and how a run follows from it."""
+    by_epoch = any(name in given for name in ("batch_size", "dataset_size", "epochs"))
+    wanted = (
+        ("noise_multiplier", "batch_size", "dataset_size", "epochs") if by_epoch else ("noise_multiplier", "sample_rate", "steps")
+    )
+    for name in given:
+        if name not in wanted:
+            raise TypeError(f"{name} cannot go with {', '.join(sorted(set(given) - {name}))}: give {', '.join(wanted)} but one.")
+    missing = [name for name in wanted if name not in given]
+    if len(missing) != 1 or missing == ["dataset_size"]:
+        raise TypeError(
+            f"leave out exactly one of {', '.join(n for n in wanted if n != 'dataset_size')}; "
+            f"missing: {', '.join(missing) or 'none'}."
+        )
+    name = missing[0]
+    maker = DPSGD.from_epochs if by_epoch else DPSGD
+
+    def make(value: float) -> DPSGD:
+        return maker(**{**given, name: value})
+
+    # Checks what was given (and that it is no array) before any search.
+    probe = make(1.0 if name in ("noise_multiplier", "sample_rate") else 1)
+    if probe.shape != ():
+        raise TypeError("calibrate needs numbers, got arrays; call it for each setting.")
+    if name == "noise_multiplier":
+        return _Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, _guess_noise(probe, target))
+    if name == "sample_rate":
+        return _Search(name, make, LEAST_RATE, 1.0, True, False, 0.01)
+    if name == "batch_size":
+        return _Search(name, make, 1.0, float(given["dataset_size"]), True, True, min(64.0, given["dataset_size"]))
+    most = MOST_STEPS if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
+    return _Search(name, make, 1.0, float(most), True, True, 100.0)
+
+
+def _guess_noise(run: DPSGD, target: Target) -> float:
+    """From λ ≈ (p²/2)·sinh(1/σ²) (theory, section 5), for targets about β*; otherwise 1."""
+    beta = {"bayes_security": target.value, "advantage": 1.0 - target.value, "success": 2.0 * (1.0 - target.value)}.get(
+        target.metric
+    )
+    if beta is None or not 0.0 < beta < 1.0:
+        return 1.0
+    exponent = float(erfcinv(beta)) ** 2
+    return min(max(1.0 / sqrt(asinh(2.0 * exponent / (float(run.steps) * run.sample_rate**2))), LEAST_NOISE), MOST_NOISE)
+
+
+def _solve(search: _Search, target: Target, risk: Callable[[float], Risk]) -> float:
+    """The largest (or, for noise, smallest) value that meets the target."""
+    goal = target.straight(target.value)
+
+    def place(value: float) -> float:
+        return float(round(value)) if search.whole else value
+
+    def excess(logarithm: float) -> float:
+        """Above 0 where the risk is too large."""
+        value = place(min(max(exp(logarithm), search.low), search.high))
+        return target.straight(target.reached(risk(value))) - goal
+
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    inside = log(min(max(search.guess, search.low), search.high))
+    towards_safe = -1.0 if search.grows else 1.0
+    jump = 0.05
+    start = excess(inside)
+    direction = towards_safe if start > 0.0 else -towards_safe
+    other = inside
+    while (excess(other) > 0.0) == (start > 0.0):
+        end = log(safe if start > 0.0 else unsafe)
+        if other == end:
+            return _edge(search, target, risk, safe, unsafe, start > 0.0)
+        inside = other
+        other = max(end, other - jump) if direction < 0.0 else min(end, other + jump)
+        jump *= 4.0
+    low, high = sorted((inside, other))
+    if search.whole:
+        return _whole(search, target, risk, exp(low), exp(high))
+    from scipy.optimize import brentq
+
+    root = exp(float(brentq(excess, low, high, xtol=0.3 * ACCURACY, rtol=1e-12)))
+    value, nudge = root, ACCURACY
+    while not target.met(risk(value)):
+        value = min(max(value * (1.0 - nudge if search.grows else 1.0 + nudge), search.low), search.high)
+        nudge *= 2.0
+    return value
+
+
+def _edge(search: _Search, target: Target, risk: Callable[[float], Risk], safe: float, unsafe: float, too_risky: bool) -> float:
+    """No crossing inside the range: the safe end fails, or the far end still meets the target."""
+    if too_risky:
+        reached = target.reached(risk(safe))
+        best = "at most" if target.metric == "bayes_security" else "at least"
+        raise ValueError(
+            f"{target!r} cannot be reached by choosing {search.name}: "
+            f"{target.metric} is {best} {reached:.6g}, at {search.name}={safe:g}."
+        )
+    if search.name in ("sample_rate", "batch_size", "noise_multiplier"):
+        return unsafe
+    raise ValueError(f"{target!r} does not limit {search.name}: {unsafe:g} still meets it.")
+
+
+def _whole(search: _Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:
+    """The largest whole number that meets the target: secant steps in the logarithm, halving where they stall."""
+    good, bad = max(float(floor(low)), search.low), float(ceil(high))
+    while good > search.low and not target.met(risk(good)):
+        good = max(search.low, floor(good * 0.9))
+    while target.met(risk(bad)) and bad < search.high:
+        good, bad = bad, min(search.high, ceil(bad * 1.1) + 1.0)
+    goal = target.straight(target.value)
+    stalled = 0
+    while bad - good > 1.0:
+        f_good, f_bad = (target.straight(target.reached(risk(value))) - goal for value in (good, bad))
+        middle = exp(log(good) + (log(bad) - log(good)) * (-f_good / (f_bad - f_good) if f_bad > f_good else 0.5))
+        if stalled > 2 or not good < middle < bad:
+            middle, stalled = 0.5 * (good + bad), 0
+        middle = min(max(float(floor(middle)), good + 1.0), bad - 1.0)
+        if target.met(risk(middle)):
+            # Next to the secant's answer there is usually the first value that fails.
+            stalled = stalled + 1 if middle - good < 0.5 * (bad - good) else 0
+            good = middle
+            if middle + 1.0 < bad and not target.met(risk(middle + 1.0)):
+                bad = middle + 1.0
+        else:
+            stalled = stalled + 1 if bad - middle < 0.5 * (bad - good) else 0
+            bad = middle
+            if middle - 1.0 > good and target.met(risk(middle - 1.0)):
+                good = middle - 1.0
+    return good

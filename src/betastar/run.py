@@ -1,0 +1,140 @@
+"""What was run: DP-SGD with Poisson sampling, as a sum of segments with constant noise and rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from betastar import checks
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps with the same noise and sampling rate. Each field is a number, or an array where a person sweeps."""
+
+    noise_multiplier: Any
+    sample_rate: Any
+    steps: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(*(np.shape(field) for field in (self.noise_multiplier, self.sample_rate, self.steps)))
+
+
+class DPSGD:
+    """A run of DP-SGD: `steps` steps, each record sampled with probability `sample_rate`, clipped to norm C and summed,
+    with Gaussian noise of standard deviation `noise_multiplier`·C on the sum.
+
+    Arrays broadcast like NumPy's: a sweep over noise and rate is one run. Add runs whose parameters differ:
+    `DPSGD(2., .01, 500) + DPSGD(1., .01, 500)`.
+    """
+
+    __slots__ = ("segments", "shape")
+
+    segments: tuple[Segment, ...]
+    shape: tuple[int, ...]
+
+    def __init__(self, noise_multiplier: Any, sample_rate: Any, steps: Any) -> None:
+        segment = Segment(
+            checks.positive("noise_multiplier", noise_multiplier),
+            checks.fraction("sample_rate", sample_rate),
+            checks.whole("steps", steps),
+        )
+        self._set((segment,))
+
+    def _set(self, segments: tuple[Segment, ...]) -> None:
+        try:
+            shape = np.broadcast_shapes(*(segment.shape for segment in segments))
+        except ValueError:
+            shapes = ", ".join(str(segment.shape) for segment in segments)
+            raise ValueError(f"noise_multiplier, sample_rate and steps must broadcast together, got shapes {shapes}.") from None
+        object.__setattr__(self, "segments", segments)
+        object.__setattr__(self, "shape", shape)
+
+    @classmethod
+    def _of(cls, segments: tuple[Segment, ...]) -> DPSGD:
+        run = object.__new__(cls)
+        run._set(segments)
+        return run
+
+    @classmethod
+    def from_epochs(cls, noise_multiplier: Any, batch_size: Any, dataset_size: Any, epochs: Any) -> DPSGD:
+        """From what a training script has. The rate is batch_size / dataset_size.
+
+        An epoch has ⌈dataset_size / batch_size⌉ steps, as many as a PyTorch loader has batches; a fraction of an epoch is
+        rounded up.
+        """
+        batch = np.asarray(checks.whole("batch_size", batch_size))
+        size = np.asarray(checks.whole("dataset_size", dataset_size))
+        length = np.asarray(checks.positive("epochs", epochs))
+        if (batch > size).any():
+            raise ValueError(f"batch_size must be at most dataset_size, got {batch_size!r} > {dataset_size!r}.")
+        steps = np.ceil(length * -(-size // batch) - 1e-9).astype(np.int64)
+        rate = batch / size
+        if steps.ndim == 0:
+            return cls(noise_multiplier, float(rate), int(steps))
+        return cls(noise_multiplier, rate, steps)
+
+    @classmethod
+    def from_dp_event(cls, event: Any) -> DPSGD:
+        """From a dp_accounting event: Gaussian mechanisms, Poisson-sampled or not, composed in any way."""
+        from betastar.interop import segments_of
+
+        segments = tuple(segments_of(event))
+        if not segments:
+            raise ValueError(f"event must contain a Gaussian mechanism, got {event!r}.")
+        return cls._of(segments)
+
+    def __add__(self, other: object) -> DPSGD:
+        if not isinstance(other, DPSGD):
+            return NotImplemented
+        return DPSGD._of(self.segments + other.segments)
+
+    def _only(self, field: str) -> Any:
+        if len(self.segments) > 1:
+            raise ValueError(f"{field} changes during this run of {len(self.segments)} segments; see its segments.")
+        return getattr(self.segments[0], field)
+
+    @property
+    def noise_multiplier(self) -> Any:
+        return self._only("noise_multiplier")
+
+    @property
+    def sample_rate(self) -> Any:
+        return self._only("sample_rate")
+
+    @property
+    def steps(self) -> Any:
+        """Steps of all segments together."""
+        return sum(segment.steps for segment in self.segments)
+
+    def scalars(self) -> Iterator[DPSGD]:
+        """The runs of a sweep one by one, in the order of its shape."""
+        fields = [
+            [np.broadcast_to(np.asarray(field), self.shape).ravel() for field in (s.noise_multiplier, s.sample_rate, s.steps)]
+            for s in self.segments
+        ]
+        for i in range(int(np.prod(self.shape, dtype=np.int64))):
+            yield DPSGD._of(tuple(Segment(float(n[i]), float(p[i]), int(t[i])) for n, p, t in fields))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a DPSGD run is frozen; make a new one instead of setting {name}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DPSGD):
+            return NotImplemented
+        return repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        def show(segment: Segment) -> str:
+            fields = (segment.noise_multiplier, segment.sample_rate, segment.steps)
+            noise, rate, steps = (repr(f.tolist()) if isinstance(f, np.ndarray) else repr(f) for f in fields)
+            return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps})"
+
+        return " + ".join(show(segment) for segment in self.segments)
