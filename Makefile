@@ -39,7 +39,7 @@ lock:
 	build/lock/bin/python -m pip install --quiet torch==2.13.0
 	build/lock/bin/python -m pip install --quiet --editable ".[dev]"
 	build/lock/bin/python -m pip freeze --exclude-editable > build/requirements.lock
-	sed 's/ @ .*torch-\([0-9.]*\).*/==\1/' build/requirements.lock > requirements.lock
+	sed 's/+cpu$$//' build/requirements.lock > requirements.lock
 
 clean:
 	rm -rf $(VENV) build dist

@@ -63,7 +63,7 @@ def _solve(
 
 
 def _exact(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
-    quiet = any(step.noise < LEAST_NOISE for step in steps)
+    quiet = any(step.noise <= LEAST_NOISE for step in steps)
     parts = condense([replace(step, noise=max(step.noise, LEAST_NOISE)) for step in steps])
 
     def curve(build: Callable[..., transform.Transform], symmetric: bool) -> FourierCurve:

@@ -40,7 +40,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class GaussianFit(Bound):
-    """μ of the Gaussian curve that lies above the trade-off curve for every FPR from `smallest_fpr` on.
+    """μ of the Gaussian curve that lies above the trade-off curve wherever both error rates are at least `smallest_fpr`.
 
     regret: by how much the Gaussian overstates the success of some attacker, at the worst prior (0: a perfect fit).
     """

@@ -97,7 +97,7 @@ class Risk:
         return self.gaussian()
 
     def gaussian(self, smallest_fpr: float = SMALLEST_FPR) -> GaussianFit:
-        """The smallest μ whose Gaussian curve lies above the trade-off curve for every FPR from smallest_fpr on."""
+        """The smallest μ whose Gaussian curve lies above the trade-off curve where both error rates are ≥ smallest_fpr."""
         value = checks.numbers(
             "smallest_fpr", smallest_fpr, "greater than 0 and below 0.5", low=0.0, high=0.5, open_low=True, open_high=True
         )

@@ -109,7 +109,8 @@ class Transform:
             if self.mirrored:
                 other = (value, slope, bend) if theta == 0.5 else self._moments(1.0 - theta)
                 value, slope, bend = value + other[0].conjugate(), slope - other[1].conjugate(), bend + other[2].conjugate()
-        if not abs(bend.imag) < 1e-4 * bend.real:  # a real number, or nothing
+            rounding = 1e-12 * float(np.abs(self.weight * self.loss**2 * np.exp(theta * self.loss)).sum())
+        if not abs(bend.imag) <= 1e-4 * bend.real + rounding < inf:  # a real number, or nothing
             return nan, nan, nan
         return value.real - self._gain, slope.real, bend.real
 
@@ -287,7 +288,7 @@ def symmetric(p: float, sigma: float, distance: float, wide: bool = False, densi
         return line(p, sigma, distance, wide, density)
     h = 0.5 * distance
     c = sqrt((1.0 - h) * (1.0 + h))
-    height = 1.2 if p >= 1.0 else min(0.5 * pi * sigma / h, 1.2)
+    height = 1.2 if p >= 1.0 else min(0.45 * pi * sigma / h, 1.2)  # Im L = 2h·height/σ stays below π
     across = 1.2 if p >= 1.0 else min((pi * sigma - h * height) / c, 1.2)  # nearest singularity in the other direction
     reach = 13.0 if wide else REACH  # no climbing path here, so no need to go as far as in one dimension
     step_x, step_y = density * across, density * height
