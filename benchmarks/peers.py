@@ -229,7 +229,11 @@ def measure_import() -> dict[str, float]:
         return min(once() for _ in range(7))
 
     nothing, base, ours = seconds("pass"), seconds("import numpy, scipy.special"), seconds("import betastar")
-    return {"seconds": ours - nothing, "numpy_scipy_special_seconds": base - nothing, "ratio": (ours - nothing) / (base - nothing)}
+    return {
+        "seconds": ours - nothing,
+        "numpy_scipy_special_seconds": base - nothing,
+        "ratio": (ours - nothing) / (base - nothing),
+    }
 
 
 def show(console: Console, results: dict[str, Any]) -> None:

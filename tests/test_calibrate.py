@@ -87,7 +87,12 @@ def test_attribute_inference() -> None:
 
 def test_the_ceiling_is_answered_at_once() -> None:
     """Advantage .9 at p = .002, 100 steps: sampling alone keeps it below .182 (a peer searches for minutes)."""
-    for target in (bs.Target(advantage=0.9), bs.Target(tpr=0.5, fpr=0.01), bs.Target(success=0.95), bs.Target(epsilon=1.0, delta=0.2)):
+    for target in (
+        bs.Target(advantage=0.9),
+        bs.Target(tpr=0.5, fpr=0.01),
+        bs.Target(success=0.95),
+        bs.Target(epsilon=1.0, delta=0.2),
+    ):
         with pytest.warns(bs.NoNoiseNeeded, match=r"needs no noise.*probability 0.181"):
             run = bs.calibrate(target, sample_rate=0.002, steps=100)
         assert target.met(reliable(run, bs.Membership(), "exact", 1e-4))

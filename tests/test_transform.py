@@ -35,7 +35,9 @@ def naive(p: float, sigma: float, distance: float, z: complex) -> complex:
     return complex(*(quad(part, low, high, args=(take,), points=points, limit=400)[0] for take in ("real", "imag")))
 
 
-@pytest.mark.parametrize(("p", "sigma", "distance"), [(0.1, 1.0, 2.0), (0.3, 0.6, 1.0), (0.05, 2.0, 0.4), (0.7, 0.8, 1.5), (1.0, 1.5, 2.0)])
+@pytest.mark.parametrize(
+    ("p", "sigma", "distance"), [(0.1, 1.0, 2.0), (0.3, 0.6, 1.0), (0.05, 2.0, 0.4), (0.7, 0.8, 1.5), (1.0, 1.5, 2.0)]
+)
 @pytest.mark.parametrize("z", [0.5, 0.5 + 1j, 0.3 + 2j, 1.4 + 0.5j])
 def test_line_pair_against_naive_quadrature(p: float, sigma: float, distance: float, z: complex) -> None:
     for wide in (False, True):

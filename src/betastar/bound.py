@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,14 @@ class Bound:
         return Bound(1.0 - self.upper, 1.0 - self.estimate, 1.0 - self.lower)
 
     def __str__(self) -> str:
+        """Six digits, the ends rounded outwards."""
         if np.ndim(self.estimate):
             return repr(self)
-        return f"{self.estimate:.6g} [{self.lower:.6g}, {self.upper:.6g}]"
+        low, high = (
+            Context(prec=6, rounding=way).create_decimal_from_float(float(end))
+            for end, way in ((self.lower, ROUND_FLOOR), (self.upper, ROUND_CEILING))
+        )
+        return f"{self.estimate:.6g} [{float(low):.6g}, {float(high):.6g}]"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class DPSGD:
         try:
             shape = np.broadcast_shapes(*(segment.shape for segment in segments))
         except ValueError:
-            shapes = ", ".join(str(segment.shape) for segment in segments)
+            fields = [np.shape(f) for s in segments for f in (s.noise_multiplier, s.sample_rate, s.steps)]
+            shapes = ", ".join(str(shape) for shape in fields)
             raise ValueError(f"noise_multiplier, sample_rate and steps must broadcast together, got shapes {shapes}.") from None
         object.__setattr__(self, "segments", segments)
         object.__setattr__(self, "shape", shape)

@@ -79,7 +79,11 @@ def nested_beta(kind: str, setting: Setting) -> Any:
     def ratio(x: Any) -> Any:
         return mixture(p, s, 1, x) / mixture(p, s, b, x)
 
-    marks = sorted({-12 * s + min(b, 0), min(b, mp.mpf(0)), mp.mpf(0), 1 - r / 2, mp.mpf(1), 1 + 12 * s})
+    marks = {-12 * s + min(b, 0), min(b, mp.mpf(0)), mp.mpf(0), 1 - r / 2, mp.mpf(1), 1 + 12 * s}
+    if kind == "line" and r == 1:  # losses of add/remove are bounded below: the integrand has a kink where r(x) = 1/(1-p)
+        kink = mp.mpf(1) / 2 + s * s * mp.log((1 / (1 - p) - (1 - p)) / p)
+        marks |= {kink - s * s, kink, kink + s * s}
+    marks = sorted(marks)
     grid = [m for i, m in enumerate(marks) if i == 0 or m - marks[i - 1] > mp.mpf("1e-9")]
     if kind == "line":
         return 1 - mp.quad(lambda x: mixture(p, s, 1, x) * one_step(kind, p, s, r, 1 / ratio(x)), grid)
@@ -147,7 +151,6 @@ def dense_log(kind: str, setting: Setting, u: Any) -> Any:
     return total
 
 
-
 class Dense:
     """E[min(P, e^τ Q)] = (2/π) ∫ Re[Ψ(u) e^{(1/2-iu)τ}] / cosh v dv, u = ½ sinh v."""
 
@@ -164,7 +167,9 @@ class Dense:
 
     def tpr(self, fpr: float) -> Any:
         """min over τ of 1 - overlap + e^τ·FPR, by golden section."""
-        low, high = -30.0, float(-np.log(fpr))
+        spread = float(np.sqrt(-8 * self.log[0].real))  # of the loss; beyond it the grid in v does not resolve e^{-iuτ}
+        low = -8 * spread - spread**2
+        high = min(float(-np.log(fpr)), 8 * spread + spread**2)
         inverse = (5**0.5 - 1) / 2
 
         def value(tau: float) -> Any:

@@ -80,8 +80,8 @@ class DiscreteCurve:
             return Value(self.forward.hockey_stick(tau), self.error)
         return Value(-expm1(tau) + exp(tau) * self.backward.hockey_stick(-tau), self.error)
 
-    def overlap(self, tau: float = 0.0) -> Value:
-        value, error = self.hockey_stick(tau)
+    def overlap(self) -> Value:
+        value, error = self.hockey_stick(0.0)
         return Value(1.0 - value, error)
 
     def true_positives(self, fpr: float) -> Value:

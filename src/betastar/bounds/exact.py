@@ -4,7 +4,6 @@ With M(z) = Π_t M_t(z) and L the total privacy loss (theory, section 3, on any 
 
     E[min(P, e^τ Q)] = (1/2πi) ∫ M(z) e^{(1-z)τ} / (z(1-z)) dz,    0 < Re z < 1     (overlap; β* at τ = 0)
     H_{e^τ}(P‖Q)     = (1/2πi) ∫ M(z) e^{(1-z)τ} / (z(z-1)) dz,    1 < Re z         (hockey-stick divergence)
-    Q(L > τ)         = (1/2πi) ∫ M(z) e^{-zτ} / z dz,              0 < Re z         (false-positive rate)
 
 The path crosses the real line at the saddle point, so that a result of 1e-12 keeps its digits, and is sampled at equal
 steps of v in z = θ + iw·sinh(v), which sees every scale from the Gaussian bulk to the plateau that low noise leaves behind.
@@ -19,14 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import asinh, copysign, cos, exp, inf, isfinite, log, log1p, nan, pi, sin, sqrt
+from math import asinh, copysign, cos, exp, expm1, inf, isfinite, log, log1p, nan, pi, sin, sqrt
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
+from betastar import transform
 from betastar.arrays import Complex, Real
-from betastar.step import one_step_overlap
+from betastar.step import head, one_step_overlap, tail, threshold
 from betastar.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform
 from betastar.transform import log1p as complex_log1p
 
@@ -35,7 +35,7 @@ TOLERANCE = 1e-9
 #: First and finest step in v.
 COARSE, FINE = 0.125, 2.0**-9
 #: Relative error of log M that the nodes of a transform may have: bulk only, and with tails and sector.
-NODES, WIDE_NODES = 1e-12, 2e-9
+NODES, WIDE_NODES = 1e-11, 2e-9
 EPS = float(np.finfo(float).eps)
 TINY = 5e-324
 
@@ -89,9 +89,15 @@ class FourierCurve:
 
     def reversed(self) -> FourierCurve:
         """The curve of (Q, P)."""
+        return self._reversed
+
+    @cached_property
+    def _reversed(self) -> FourierCurve:
         if self.symmetric:
             return self
-        return FourierCurve([replace(part, reverse=not part.reverse) for part in self.parts], False)
+        other = FourierCurve([replace(part, reverse=not part.reverse) for part in self.parts], False)
+        other.__dict__["_reversed"] = self
+        return other
 
     # The composed transform.
 
@@ -117,8 +123,8 @@ class FourierCurve:
     def _cumulants(terms: Terms, theta: float) -> tuple[float, float, float]:
         """log M and its first two derivatives at a real θ; nan where the nodes do not reach."""
         value = slope = bend = 0.0
-        for count, transform in terms:
-            gap, first, second = transform.moments(theta)
+        for count, one in terms:
+            gap, first, second = one.moments(theta)
             if not gap > -1.0:
                 return nan, nan, nan
             size = 1.0 + gap
@@ -129,44 +135,48 @@ class FourierCurve:
 
     # One integral.
 
-    def _saddle(self, tau: float, poles: tuple[float, ...], side: int) -> tuple[float, float, float]:
-        """Minimum of log M(θ) + (1-θ)τ - Σ log|θ - pole| before (-1), between (0) or beyond (1) the poles.
+    def _saddle(self, tau: float, beyond: bool) -> tuple[float, float, float]:
+        """Minimum of log M(θ) + (1-θ)τ - log|θ(1-θ)| over (0, 1), or beyond 1: θ, the minimum, (log M)''(θ).
 
-        Returns θ, the minimum and the second derivative of log M there. The function is convex between the poles.
+        The function is convex on either interval: Newton's method, damped where a step leads upwards or out of reach.
         """
-        terms = self._bulk if side == 0 else self._wide
-        edge = poles[0] if side < 0 else poles[-1]
-        theta = 0.5 if side == 0 else edge + side / sqrt(self._cumulants(terms, edge)[2])
+        terms = self._wide if beyond else self._bulk
+        theta = 0.5
+        if beyond:
+            theta = 1.0 + min(1.0, 1.0 / sqrt(self._cumulants(terms, 1.0)[2]))
         best = (theta, inf, 1.0)
         for _ in range(80):
             value, slope, bend = self._cumulants(terms, theta)
-            if not isfinite(value):
-                theta = 0.5 * (theta + (edge if best[1] == inf else best[0]))
+            height = value + (1.0 - theta) * tau - log(abs(theta * (1.0 - theta)))
+            if not height <= best[1]:
+                theta = 0.5 * (theta + (1.0 if best[1] == inf else best[0]))
+                if abs(theta - best[0]) < 1e-3 * abs(1.0 - theta):
+                    break
                 continue
-            height = value + (1.0 - theta) * tau - sum(log(abs(theta - pole)) for pole in poles)
             best = (theta, height, bend)
             if height < -800.0:
                 break
-            gradient = slope - tau - sum(1.0 / (theta - pole) for pole in poles)
-            move = -gradient / (bend + sum((theta - pole) ** -2 for pole in poles))
-            room = min(abs(theta - pole) for pole in poles)
+            gradient = slope - tau - 1.0 / theta + 1.0 / (1.0 - theta)
+            move = -gradient / (bend + theta**-2 + (1.0 - theta) ** -2)
+            room = min(theta, abs(1.0 - theta))
             if abs(move) < 0.05 * min(room, 1.0 / sqrt(bend)):
                 break
-            limit = 0.5 * room if side == 0 or move * side < 0.0 else room
+            limit = room if beyond and move > 0.0 else 0.5 * room
             theta += max(-limit, min(limit, move))
         return best
 
-    def _integral(self, tau: float, theta: float, bend: float, poles: tuple[float, ...]) -> Value:
-        """(1/2πi) ∫ M(z) e^{(1-z)τ} / Π(z - pole) dz, upwards through θ."""
-        plain = self.symmetric and theta == 0.5 and tau == 0.0
-        terms, nodes = (self._bulk, NODES) if plain else (self._wide, WIDE_NODES)
-        scale = min([2.0 / sqrt(bend), *(abs(theta - pole) for pole in poles)])
+    def _integral(self, tau: float, theta: float, bend: float) -> Value:
+        """(1/2πi) ∫ M(z) e^{(1-z)τ} / (z(z-1)) dz, upwards through θ."""
+        still = self.symmetric and tau == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
+        terms, nodes = (self._bulk, NODES) if 0.0 < theta < 1.0 else (self._wide, WIDE_NODES)
+        scale = min(2.0 / sqrt(bend), theta, abs(1.0 - theta))
         path = _Path(theta, scale)
-        modulus, value, error = self._sum(path, tau, terms, poles, FINE if plain else COARSE / 2)
-        if error > TOLERANCE and not plain:
+        modulus, value, error = self._sum(path, tau, terms, FINE if still else COARSE / 2)
+        if error > TOLERANCE and not still:
+            terms, nodes = self._wide, WIDE_NODES
             sign = 1.0 if tau >= self._rest else -1.0
-            lean = 0.5 * sign * min(transform.sector(sign) for _, transform in terms)
-            leaning = self._sum(replace(path, lean=lean), tau, terms, poles, FINE)
+            lean = 0.5 * sign * min(one.sector(sign) for _, one in terms)
+            leaning = self._sum(replace(path, lean=lean), tau, terms, FINE)
             if leaning[2] * leaning[0] < error * modulus:
                 modulus, value, error = leaning
         return Value(value, modulus * (error + self._distrust(terms, theta, nodes)))
@@ -175,23 +185,21 @@ class FourierCurve:
     def _distrust(terms: Terms, theta: float, nodes: float) -> float:
         """Relative error of M(θ): from the nodes, proportional to log M, and from rounding M - 1 (and M, if it is small)."""
         error = 8.0 * EPS
-        for count, transform in terms:
-            size = max(1.0 + transform.moments(theta)[0], EPS)
+        for count, one in terms:
+            size = max(1.0 + one.moments(theta)[0], EPS)
             error += abs(count * log(size)) * nodes + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * max(1.0 / size - 2.0, 0.0))
         return error + nodes
 
-    def _sum(self, path: _Path, tau: float, terms: Terms, poles: tuple[float, ...], finest: float) -> tuple[float, float, float]:
+    def _sum(self, path: _Path, tau: float, terms: Terms, finest: float) -> tuple[float, float, float]:
         """Trapezoidal rule along a path, halved until two steps agree: (∫|f|, ∫f, error relative to ∫|f|)."""
 
         def integrand(v: Real) -> tuple[Real, Real]:
             z, f = path.at(v)
-            f = f / pi
-            for pole in poles:
-                f = f / (z - pole)
+            f = f / (pi * z * (z - 1.0))
             tilt = (1.0 - z) * tau
             power = tilt.copy()
-            for count, transform in terms:
-                power += count * complex_log1p(transform.excess(z))
+            for count, one in terms:
+                power += count * complex_log1p(one.excess(z))
             mass = np.exp(np.minimum(power.real, 300.0) + 1j * power.imag)
             if self._atom > -60.0:
                 mass = mass - np.exp(self._atom + tilt)
@@ -223,90 +231,103 @@ class FourierCurve:
 
     # The curve.
 
-    def overlap(self, tau: float = 0.0) -> Value:
-        """E[min(P, e^τ Q)] = 1 - H_{e^τ}; accurate relative to itself. At τ = 0 this is β*."""
-        poles = (0.0, 1.0)
+    @cached_property
+    def _single(self) -> Part | None:
+        """The step of a run of one step, if its loss exceeds a threshold on a half-line: then H has a closed form."""
+        if len(self.parts) != 1 or self.parts[0].count != 1 or self.parts[0].build is transform.symmetric:
+            return None
+        only = self.parts[0]
+        turns = only.build is transform.line and only.distance < 1.0  # and the loss returns to 0 at the far left
+        return None if turns and only.reverse else only
+
+    def overlap(self) -> Value:
+        """E[min(P, Q)] = β*, accurate relative to itself."""
         if not self.parts:
-            return Value(min(1.0, exp(tau)), 0.0)
-        if tau == 0.0 and len(self.parts) == 1 and self.parts[0].count == 1:
-            only = self.parts[0]
-            overlap = one_step_overlap(only.rate, only.noise, only.distance)
-            return Value(overlap, 8.0 * EPS * overlap)
-        if tau == 0.0 and self.symmetric:
+            return Value(1.0, 0.0)
+        if len(self.parts) == 1 and self.parts[0].count == 1:
+            value = one_step_overlap(self.parts[0].rate, self.parts[0].noise, self.parts[0].distance)
+            return Value(value, 8.0 * EPS * value)
+        if self.symmetric:
             theta, bend = 0.5, self._cumulants(self._bulk, 0.5)[2]
         else:
-            theta, _, bend = self._saddle(tau, poles, 0)
-        value, error = self._integral(tau, theta, bend, poles)
-        return Value(exp(self._atom + min(tau, 0.0)) - value, error)
+            theta, _, bend = self._saddle(0.0, beyond=False)
+        value, error = self._integral(0.0, theta, bend)
+        return Value(exp(self._atom) - value, error)
 
     def hockey_stick(self, tau: float) -> Value:
-        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ); accurate relative to itself where it is small."""
-        poles = (0.0, 1.0)
-        if tau > 0.0 and self.parts:
-            theta, height, bend = self._saddle(tau, poles, 1)
-            if height < -740.0:
-                return Value(0.0, TINY)
-            if height < self._saddle(tau, poles, 0)[1]:
-                value, error = self._integral(tau, theta, bend, poles)
-                return Value(max(value, 0.0), error)
-        value, error = self.overlap(tau)
-        return Value(1.0 - value, error)
+        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ), accurate relative to itself where it is small."""
+        if tau < 0.0:
+            value, error = self.reversed().hockey_stick(-tau)
+            return Value(-expm1(tau) + exp(tau) * value, exp(tau) * error)
+        if tau == 0.0 or not self.parts:
+            value, error = self.overlap()
+            return Value(1.0 - value, error)
+        if self._single is not None:
+            return self._one_step(self._single, tau)
+        theta, height, bend = self._saddle(tau, beyond=True)
+        if height < -740.0:
+            return Value(0.0, TINY)
+        inside = self._saddle(tau, beyond=False)
+        if height <= inside[1]:
+            value, error = self._integral(tau, theta, bend)
+            return Value(max(value, 0.0), error)
+        value, error = self._integral(tau, inside[0], inside[2])
+        return Value(1.0 - exp(self._atom) + value, error)
 
-    def false_positives(self, tau: float) -> Value:
-        """Q(L > τ), accurate relative to the smaller of itself and its complement."""
-        side = 1 if tau >= self._cumulants(self._wide, 0.0)[1] else -1
-        theta, height, bend = self._saddle(tau, (0.0,), side)
-        if height - tau < -740.0:
-            return Value(0.0 if side > 0 else 1.0, TINY)
-        value, error = self._integral(tau, theta, bend, (0.0,))
-        value, error, atom = exp(-tau) * value, exp(-tau) * error, exp(self._atom)
-        return Value(value + atom * (tau < 0.0), error) if side > 0 else Value(1.0 + value - atom * (tau >= 0.0), error)
-
-    def _threshold(self, fpr: float) -> float:
-        """A guess of the τ with Q(L > τ) = fpr: the signed root 2(θK' - K) of the tilt θ is nearly normal under Q."""
-        goal = -float(ndtri(fpr))
-        _, slope, bend = self._cumulants(self._wide, 0.0)
-        if abs(goal) < 0.1:
-            return slope
-        theta = goal / sqrt(bend)
-        for _ in range(30):
-            value, first, second = self._cumulants(self._wide, theta)
-            if not isfinite(value):
-                theta *= 0.5
-                continue
-            slope = first
-            root = copysign(sqrt(max(2.0 * (theta * slope - value), 0.0)), theta)
-            if abs(goal - root) < 0.01:
-                break
-            factor = 1.0 + (goal - root) * root / (theta * theta * second)
-            theta *= max(0.5, min(2.0, factor))
-        return slope
+    def _one_step(self, part: Part, tau: float) -> Value:
+        """Gain minus (e^τ - 1) times mass of the half-line where the loss exceeds τ."""
+        p, sigma, distance = part.rate, part.noise, part.distance
+        start, reach = 1.0 - 0.5 * distance, 38.0 * sigma
+        if part.reverse:
+            low = threshold(np.array([-tau]), p, sigma, distance, min(0.0, 1.0 - distance) - reach, start)
+            gain, mass = head(low, p, sigma, distance)
+        else:
+            gain, mass = tail(threshold(np.array([tau]), p, sigma, distance, start, 1.0 + reach), p, sigma, distance)
+        value = float(gain[0]) - expm1(tau) * float(mass[0])
+        return Value(max(value, 0.0), 64.0 * EPS * float(gain[0]))
 
     def true_positives(self, fpr: float) -> Value:
-        """Largest P(reject) over tests with Q(reject) ≤ fpr: min over τ of H_{e^τ} + e^τ·fpr, at Q(L > τ) = fpr.
+        """Largest P(reject) over tests with Q(reject) ≤ fpr: the minimum over τ of H_{e^τ} + e^τ·fpr.
 
         Every τ gives an upper bound, and a deviation from the best τ counts in second order only.
         """
         if fpr <= 0.0 or fpr >= 1.0 or not self.parts:
             return Value(min(max(fpr, 0.0), 1.0), 0.0)
+        from scipy.optimize import minimize_scalar
 
-        def excess(tau: float) -> float:
-            return log(max(self.false_positives(tau).value, 1e-300) / fpr)
+        seen: dict[float, Value] = {}
 
-        ceiling = -log(fpr)  # Markov: Q(L > τ) ≤ e^{-τ}
-        spread = sqrt(self._cumulants(self._wide, 0.0)[2])
-        low = high = min(self._threshold(fpr), ceiling)
-        if high < -45.0 and excess(-45.0) < 0.0:
-            return Value(1.0, exp(-45.0))
-        width = 0.02 * spread
-        if excess(high) < 0.0:
-            while excess(low := low - width) < 0.0:
-                high, width = low, 4.0 * width
-        else:
-            while high < ceiling and excess(high := min(high + width, ceiling)) > 0.0:
-                low, width = high, 4.0 * width
-        from scipy.optimize import brentq
+        def rate(tau: float) -> float:
+            value, error = self.hockey_stick(tau)
+            seen[tau] = Value(value + exp(tau) * fpr, error)
+            return seen[tau].value
 
-        tau = low if low == high else float(brentq(excess, low, high, xtol=1e-7 * min(1.0, spread), rtol=4 * EPS))
-        value, error = self.hockey_stick(tau)
-        return Value(min(max(value + exp(tau) * fpr, fpr), 1.0), error)
+        ceiling = -log(fpr)  # there e^τ·fpr = 1
+        spread = sqrt(self._cumulants(self._wide, 0.5)[2])
+        middle = min(max(self._threshold(fpr), -45.0), ceiling)
+        width = 1.5 * spread
+        for _ in range(60):
+            low, high = max(middle - width, -45.0), min(middle + width, ceiling)
+            found = float(minimize_scalar(rate, bounds=(low, high), method="bounded", options={"xatol": 1e-5 * spread}).x)
+            if (found - low > 1e-3 * width or low == -45.0) and (high - found > 1e-3 * width or high == ceiling):
+                break
+            middle, width = found, 2.0 * width
+        value, error = min(seen.values())
+        return Value(min(max(value, fpr), 1.0), error)
+
+    def _threshold(self, fpr: float) -> float:
+        """A guess of the τ with Q(L > τ) = fpr: the signed root of 2(θK' - K), with K = log M, is nearly normal under Q."""
+        goal = -float(ndtri(fpr))
+        _, slope, bend = self._cumulants(self._wide, 0.0)
+        theta = copysign(min(abs(goal) / sqrt(bend), 1.0), goal)
+        for _ in range(30):
+            value, first, second = self._cumulants(self._wide, theta)
+            if not isfinite(value):
+                break
+            slope = first
+            root = copysign(sqrt(max(2.0 * (theta * slope - value), 0.0)), theta)
+            if abs(goal - root) < 0.01 * (1.0 + abs(goal)) or theta == 0.0:
+                break
+            factor = 1.0 + (goal - root) * root / (theta * theta * second)
+            theta *= max(0.5, min(1.5, factor))
+        return slope

@@ -1,0 +1,96 @@
+"""The arrows between the rooms, and what the core may import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "betastar"
+
+#: Every module may import those listed before it, never one after it.
+ORDER = [
+    "arrays",
+    "checks",
+    "bound",
+    "conversions",
+    "step",
+    "transform",
+    "bounds.exact",
+    "bounds.discrete",
+    "bounds.interpolate",
+    "bounds.grid",
+    "bounds.affinity",
+    "bounds.paper",
+    "bounds.ceiling",
+    "bounds.certified",
+    "outcome",
+    "run",
+    "interop",
+    "threats",
+    "risk",
+    "analyze",
+    "calibrate",
+]
+#: Imports inside a function, against the order: a run or a risk that is made from something else.
+DEFERRED = {("run", "interop")}
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """Modules of betastar that a file imports, and whether at its top."""
+    tree = ast.parse(path.read_text())
+    top = set(map(id, tree.body))
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "betastar":
+            inside = node.module.removeprefix("betastar").removeprefix(".")
+            for alias in node.names:
+                candidate = f"{inside}.{alias.name}".strip(".")
+                found.append((candidate if candidate in ORDER else inside, id(node) in top))
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("betastar") for alias in node.names), f"{path}: import names, not betastar.x"
+    return found
+
+
+def test_data_flows_one_way() -> None:
+    files = {module_name(path): path for path in SOURCE.rglob("*.py") if path.name != "__init__.py"}
+    assert sorted(files) == sorted(ORDER), "a new module belongs into ORDER"
+    for name, path in files.items():
+        for other, at_top in imports(path):
+            if (name, other) in DEFERRED:
+                assert not at_top
+                continue
+            assert ORDER.index(other) < ORDER.index(name), f"{name} must not import {other}"
+
+
+def test_the_core_needs_numpy_and_scipy_only() -> None:
+    for path in SOURCE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                roots = {(node.module or "").split(".")[0]}
+            elif isinstance(node, ast.Import):
+                roots = {alias.name.split(".")[0] for alias in node.names}
+            else:
+                continue
+            outside = {root for root in roots if root not in sys.stdlib_module_names} - {"betastar", "numpy", "scipy"}
+            assert outside <= ({"dp_accounting"} if path.name == "interop.py" else set()), f"{path.name} imports {outside}"
+
+
+def test_importing_is_light() -> None:
+    code = "import sys, betastar; print(sorted(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    for heavy in ("torch", "opacus", "matplotlib", "pandas", "sklearn", "fastapi", "plotly", "typer", "rich", "dp_accounting"):
+        assert f"'{heavy}'" not in loaded, heavy
+    for heavy in ("scipy.optimize", "scipy.stats", "scipy.signal", "scipy.integrate"):
+        assert f"'{heavy}'" not in loaded, heavy
+
+
+def test_every_module_is_short() -> None:
+    for path in SOURCE.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 400, path.name

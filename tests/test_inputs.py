@@ -1,0 +1,101 @@
+"""Bad input gets an error that names the argument, its value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import betastar as bs
+
+RUN = bs.DPSGD(1.0, 0.01, 100)
+
+CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: bs.DPSGD(0.0, 0.1, 10), ValueError, r"noise_multiplier must be a finite number greater than 0, got 0\.0"),
+    (lambda: bs.DPSGD(-1, 0.1, 10), ValueError, r"noise_multiplier .* got -1"),
+    (lambda: bs.DPSGD(math.nan, 0.1, 10), ValueError, r"noise_multiplier .* got nan"),
+    (lambda: bs.DPSGD(math.inf, 0.1, 10), ValueError, r"noise_multiplier .* got inf"),
+    (lambda: bs.DPSGD("1", 0.1, 10), TypeError, r"noise_multiplier .* got '1'"),
+    (lambda: bs.DPSGD(None, 0.1, 10), TypeError, r"noise_multiplier .* got None"),
+    (lambda: bs.DPSGD(1.0, 0.0, 10), ValueError, r"sample_rate must be greater than 0 and at most 1, got 0\.0"),
+    (lambda: bs.DPSGD(1.0, 1.5, 10), ValueError, r"sample_rate .* got 1\.5"),
+    (lambda: bs.DPSGD(1.0, 1 + 0.1j, 10), TypeError, r"sample_rate"),
+    (lambda: bs.DPSGD(1.0, 0.1, 0), ValueError, r"steps must be a whole number of at least 1, got 0"),
+    (lambda: bs.DPSGD(1.0, 0.1, 2.5), ValueError, r"steps .* got 2\.5"),
+    (lambda: bs.DPSGD(1.0, 0.1, True), TypeError, r"steps .* got True"),
+    (lambda: bs.DPSGD(np.ones(2), np.full(3, 0.1), 10), ValueError, r"must broadcast together"),
+    (lambda: bs.DPSGD(np.array([1.0, -1.0]), 0.1, 10), ValueError, r"noise_multiplier"),
+    (lambda: bs.DPSGD.from_epochs(1.0, 300, 200, 1), ValueError, r"batch_size must be at most dataset_size, got 300 > 200"),
+    (lambda: bs.DPSGD.from_epochs(1.0, 10, 200, 0), ValueError, r"epochs .* got 0"),
+    (lambda: bs.DPSGD.from_epochs(1.0, 10.5, 200, 1), ValueError, r"batch_size .* got 10\.5"),
+    (lambda: RUN + 3, TypeError, r"unsupported operand"),
+    (lambda: bs.Membership("swap"), ValueError, r"relation must be one of 'substitution', 'add-remove', got 'swap'"),
+    (lambda: bs.AttributeInference(2.1), ValueError, r"distances must be between 0 and 2 .*, got 2\.1"),
+    (lambda: bs.AttributeInference(-0.1), ValueError, r"distances"),
+    (lambda: bs.AttributeInference([0.1, math.nan]), ValueError, r"distances"),
+    (lambda: bs.AttributeInference([]), (ValueError, TypeError), r"distances"),
+    (lambda: bs.AttributeInference([0.1, 0.2], counts=[1]), ValueError, r"counts must have one entry for each"),
+    (lambda: bs.AttributeInference({0.1: 2}, counts=[2]), TypeError, r"counts must be left out"),
+    (lambda: bs.AttributeInference([0.1, 0.2], counts=[1, -2]), ValueError, r"counts"),
+    (lambda: bs.analyze(RUN, bs.AttributeInference([0.1, 0.2])), ValueError, r"one entry for each of the 100 steps, got 2"),
+    (lambda: bs.analyze(RUN, bs.AttributeInference({0.1: 99})), ValueError, r"counts must add up to the 100 steps .* got 99"),
+    (lambda: bs.analyze(RUN + RUN, bs.AttributeInference({0.1: 200})), ValueError, r"several segments"),
+    (lambda: bs.Candidates([[0.0, 1.0]]), ValueError, r"M × M"),
+    (lambda: bs.Candidates([[0.0, 1.0], [0.5, 0.0]]), ValueError, r"symmetric"),
+    (lambda: bs.Candidates([[0.0, 3.0], [3.0, 0.0]]), ValueError, r"between 0 and 2"),
+    (lambda: bs.analyze(1.0), TypeError, r"run must be a DPSGD, got 1\.0"),  # type: ignore[arg-type]
+    (lambda: bs.analyze(RUN, "membership"), TypeError, r"threat must be Membership"),  # type: ignore[arg-type]
+    (lambda: bs.analyze(RUN, method="magic"), ValueError, r"method must be one of 'exact', .* got 'magic'"),
+    (lambda: bs.analyze(RUN, method="certified", tolerance=0.0), ValueError, r"tolerance must be at least 1e-8"),
+    (lambda: bs.analyze(RUN).tpr(1.1), ValueError, r"fpr must be between 0 and 1, got 1\.1"),
+    (lambda: bs.analyze(RUN).success(prior=-0.1), ValueError, r"prior"),
+    (lambda: bs.analyze(RUN).success(prior=[0.5, 0.6]), ValueError, r"add up to 1"),
+    (lambda: bs.analyze(RUN).delta(-1.0), ValueError, r"epsilon .* got -1\.0"),
+    (lambda: bs.analyze(RUN).epsilon(0.0), ValueError, r"delta must be strictly between 0 and 1, got 0\.0"),
+    (lambda: bs.analyze(RUN).gaussian(0.7), ValueError, r"smallest_fpr"),
+    (lambda: bs.advantage_from_epsilon(-1.0), ValueError, r"epsilon"),
+    (lambda: bs.epsilon_from_bayes_security(1.2), ValueError, r"bayes_security"),
+    (lambda: bs.Target(), TypeError, r"Target needs one of bayes_security"),
+    (lambda: bs.Target(beta=0.9), TypeError, r"got beta"),
+    (lambda: bs.Target(bayes_security=0.9, advantage=0.1), TypeError, r"Target needs one of"),
+    (lambda: bs.Target(bayes_security=1.0), ValueError, r"bayes_security must be strictly between 0 and 1, got 1\.0"),
+    (lambda: bs.Target(tpr=0.1), TypeError, r"needs fpr, too"),
+    (lambda: bs.Target(tpr=0.1, prior=0.1), TypeError, r"takes fpr, got prior"),
+    (lambda: bs.Target(tpr=0.01, fpr=0.05), ValueError, r"tpr must be greater than 0\.05"),
+    (lambda: bs.Target(success=0.4), ValueError, r"success must be greater than 0\.5"),
+    (lambda: bs.Target(success=0.8, prior=0.1), ValueError, r"success must be greater than 0\.9"),
+    (lambda: bs.Target(epsilon=1.0), TypeError, r"epsilon"),
+    (lambda: bs.calibrate("0.9", steps=1, sample_rate=0.1), TypeError, r"target must be a Target"),  # type: ignore[arg-type]
+    (lambda: bs.calibrate(bs.Target(advantage=0.1), steps=10), TypeError, r"leave out exactly one .* missing: noise_multiplier, sample_rate"),
+    (lambda: bs.calibrate(bs.Target(advantage=0.1), noise_multiplier=1.0, sample_rate=0.1, steps=10), TypeError, r"missing: none"),
+    (lambda: bs.calibrate(bs.Target(advantage=0.1), sample_rate=0.1, epochs=3), TypeError, r"sample_rate cannot go with epochs"),
+    (lambda: bs.calibrate(bs.Target(advantage=0.1), noise_multiplier=1.0, batch_size=10, epochs=3), TypeError, r"missing: dataset_size"),
+    (lambda: bs.calibrate(bs.Target(advantage=0.1), sample_rate=2.0, steps=10), ValueError, r"sample_rate .* got 2\.0"),
+    (lambda: bs.calibrate(bs.Target(advantage=0.1), sample_rate=np.array([0.1, 0.2]), steps=10), TypeError, r"needs numbers, got arrays"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), CASES, ids=[message[:40] for *_, message in CASES])
+def test_errors(call: Callable[[], object], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_the_closed_form_warns_outside_its_regime_with_its_error() -> None:
+    with pytest.warns(bs.RegimeWarning, match=r"0\.6[0-9]+, the exact value is 0\.3158.*too optimistic by 0\.3"):
+        bs.analyze(bs.DPSGD(0.5, 0.001, 50000), method="paper")
+    with pytest.warns(bs.RegimeWarning, match="too pessimistic"):
+        bs.analyze(bs.DPSGD(1.0, 0.5, 4), method="paper")
+    with pytest.warns(bs.RegimeWarning, match="below 1, got 0.5"):
+        bs.analyze(bs.DPSGD(np.array([0.5, 2.0]), 0.001, 100), method="paper")
+
+
+def test_the_closed_form_is_quiet_within_its_regime() -> None:
+    risk = bs.analyze(bs.DPSGD(3.51, 256 / 26048, 2020), method="paper")
+    assert risk.bayes_security.lower == 0.0, "its error term is above 1 here: vacuous, and shown"
+    tight = bs.analyze(bs.DPSGD(100.0, 1e-4, 10), method="paper").bayes_security
+    error = math.sqrt(10 * 1e-4 * (1 - 1e-4)) / 100.0
+    assert tight.upper == 1.0
+    assert tight.estimate - tight.lower == pytest.approx(error, rel=1e-9)
