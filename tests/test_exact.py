@@ -209,6 +209,9 @@ def test_less_noise_than_is_integrated(sigma: float) -> None:
         beta = bs.analyze(bs.DPSGD(sigma, 0.01, 100), bs.Membership(relation)).bayes_security
         assert beta.lower <= 0.99**100 * (1 + 1e-12)
         assert beta.width < 1e-8
+        proved = bs.analyze(bs.DPSGD(sigma, 0.01, 100), bs.Membership(relation), "certified").bayes_security
+        assert proved.lower <= beta.estimate <= proved.upper
+        assert proved.width <= 1e-4
     beta = bs.analyze(bs.DPSGD(sigma, 0.01, 100), bs.AttributeInference(0.5)).bayes_security
     assert 0.99**100 * (1 - 1e-9) <= beta.lower <= beta.upper <= 1.0
 

@@ -10,7 +10,7 @@ from typing import Any
 from betastar import checks, transform
 from betastar.bound import Bound
 from betastar.bounds import affinity, ceiling, certified, paper
-from betastar.bounds.exact import TINY, FourierCurve, Part
+from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve, Part
 from betastar.bounds.interpolate import condense
 from betastar.outcome import Curve, Outcome
 from betastar.risk import Risk
@@ -20,9 +20,6 @@ from betastar.threats import Membership, Threat
 
 #: Width of the certified interval of β* unless another is asked for.
 TOLERANCE = 1e-4
-#: Least noise that is integrated. With less, membership leaks what it can leak, to 1e-11: the ceiling and the risk at this
-#: noise enclose the truth.
-LEAST_NOISE = 0.07
 #: Error of the paper's closed form that its authors call small.
 SMALL_ERROR = 0.01
 

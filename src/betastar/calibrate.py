@@ -10,16 +10,17 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import asinh, ceil, exp, expm1, floor, inf, log, sqrt
+from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
 from typing import Any
 
 from scipy.special import erfcinv
 
 from betastar import checks
-from betastar.analyze import LEAST_NOISE, TOLERANCE, reliable
+from betastar.analyze import TOLERANCE, reliable
 from betastar.bound import Bound
 from betastar.bounds.ceiling import curve as ceiling_curve
 from betastar.bounds.ceiling import never_sampled
+from betastar.bounds.exact import LEAST_NOISE
 from betastar.outcome import Outcome
 from betastar.risk import Risk
 from betastar.run import DPSGD
@@ -162,7 +163,7 @@ def calibrate(
         "dataset_size": dataset_size,
         "epochs": epochs,
     }
-    search = _search({name: value for name, value in given.items() if value is not None}, target)
+    search = _search({name: value for name, value in given.items() if value is not None}, target, threat)
 
     @cache
     def risk(value: float) -> Risk:
@@ -187,7 +188,7 @@ def _sampling_only(steps: tuple[Step, ...]) -> Risk:
     return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
 
 
-def _search(given: dict[str, Any], target: Target) -> _Search:
+def _search(given: dict[str, Any], target: Target, threat: Threat) -> _Search:
     """Which parameter is missing, and how a run follows from it."""
     by_epoch = any(name in given for name in ("batch_size", "dataset_size", "epochs"))
     wanted = (
@@ -213,7 +214,7 @@ def _search(given: dict[str, Any], target: Target) -> _Search:
     if probe.shape != ():
         raise TypeError("calibrate needs numbers, got arrays; call it for each setting.")
     if name == "noise_multiplier":
-        return _Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, _guess_noise(probe, target))
+        return _Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, _guess_noise(threat.steps(probe), target))
     if name == "sample_rate":
         return _Search(name, make, LEAST_RATE, 1.0, True, False, 0.01)
     if name == "batch_size":
@@ -222,15 +223,20 @@ def _search(given: dict[str, Any], target: Target) -> _Search:
     return _Search(name, make, 1.0, float(most), True, True, 100.0)
 
 
-def _guess_noise(run: DPSGD, target: Target) -> float:
-    """From λ ≈ (p²/2)·sinh(1/σ²) (theory, section 5), for targets about β*; otherwise 1."""
+def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:
+    """For targets about β*, from the small-rate exponent (theory, section 5): λ ≈ (p²/2)·sinh(1/σ²) at distance 2, and
+    (p²/8)(e^{1/σ²} - 1) at distance 1; other distances in proportion. Otherwise 1."""
     beta = {"bayes_security": target.value, "advantage": 1.0 - target.value, "success": 2.0 * (1.0 - target.value)}.get(
         target.metric
     )
     if beta is None or not 0.0 < beta < 1.0:
         return 1.0
-    exponent = float(erfcinv(beta)) ** 2
-    return min(max(1.0 / sqrt(asinh(2.0 * exponent / (float(run.steps) * run.sample_rate**2))), LEAST_NOISE), MOST_NOISE)
+    power = sum(step.count * (step.rate * step.distance) ** 2 for step in steps)
+    if power == 0.0:
+        return 1.0
+    need = 8.0 * float(erfcinv(beta)) ** 2 / power
+    near = all(step.distance <= 1.0 for step in steps)
+    return min(max(1.0 / sqrt(log1p(need) if near else asinh(need)), LEAST_NOISE), MOST_NOISE)
 
 
 def _solve(search: _Search, target: Target, risk: Callable[[float], Risk]) -> float:
@@ -248,7 +254,7 @@ def _solve(search: _Search, target: Target, risk: Callable[[float], Risk]) -> fl
     safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
     inside = log(min(max(search.guess, search.low), search.high))
     towards_safe = -1.0 if search.grows else 1.0
-    jump = 0.05
+    jump = 0.004
     start = excess(inside)
     direction = towards_safe if start > 0.0 else -towards_safe
     other = inside

@@ -75,7 +75,7 @@ class Outcome:
             return self._read(guess, idle, 1.0, both_ways=not self.oriented)
         adv = self._advantage
         highest, middle = (conversions.success_at_most(a, prior) for a in (adv.upper, adv.estimate))
-        return Bound(highest if prior == 0.5 and adv.lower == adv.upper else idle, middle, highest)
+        return Bound(0.5 * (1.0 + adv.lower) if prior == 0.5 else idle, middle, highest)
 
     def success_among(self, largest_prior: float) -> Bound:
         """Best guess among M secrets: ≤ 1 - β*(1 - max π), and ≤ TPR at FPR max π."""

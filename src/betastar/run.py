@@ -114,6 +114,9 @@ class DPSGD:
 
     def scalars(self) -> Iterator[DPSGD]:
         """The runs of a sweep one by one, in the order of its shape."""
+        if self.shape == ():
+            yield self
+            return
         fields = [
             [np.broadcast_to(np.asarray(field), self.shape).ravel() for field in (s.noise_multiplier, s.sample_rate, s.steps)]
             for s in self.segments

@@ -21,6 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, erf, inf, log, nan, pi, sqrt
+from math import expm1 as expm1_real
+from math import log1p as log1p_real
 
 import numpy as np
 
@@ -40,10 +42,13 @@ BLOCK = 1 << 16
 
 def expm1(re: Real, im: Real) -> Complex:
     """exp(re + i·im) - 1 without cancellation near 0."""
-    grow, half = np.exp(re), np.sin(0.5 * im)
-    out = np.empty(np.broadcast(re, im).shape, dtype=np.complex128)
-    out.real = np.expm1(re) - 2.0 * grow * half * half
-    out.imag = grow * np.sin(im)
+    gain = np.expm1(re)
+    half = 0.5 * im
+    sine = np.sin(half)
+    double = 2.0 * (gain + 1.0) * sine  # 2·e^re·sin(im/2)
+    out = np.empty(gain.shape, dtype=np.complex128)
+    out.real = gain - double * sine
+    out.imag = double * np.cos(half)
     return out
 
 
@@ -89,15 +94,22 @@ class Transform:
         other = direct if np.array_equal(reflected, z) else self._sum(reflected)
         return direct + other.conj() - self._gain
 
-    def _sum(self, z: Complex) -> Complex:
+    def log(self, z: Complex, leaning: bool) -> Complex:
+        """log M(z). On a leaning path Re z grows without bound, and e^{z·rest} is taken out before it overflows."""
+        if self.mirrored or not leaning:
+            return log1p(self.excess(z))
+        return z * self.rest + np.log(self._sum(z, self.rest) + self.weight.sum())
+
+    def _sum(self, z: Complex, origin: float = 0.0) -> Complex:
+        """Σ w (e^{z(L - origin)} - 1), in blocks of z."""
         rows = max(1, BLOCK // self.loss.size)
         if len(z) <= rows:
-            return self._block(z)
-        return np.concatenate([self._block(z[i : i + rows]) for i in range(0, len(z), rows)])
+            return self._block(z, origin)
+        return np.concatenate([self._block(z[i : i + rows], origin) for i in range(0, len(z), rows)])
 
-    def _block(self, z: Complex) -> Complex:
+    def _block(self, z: Complex, origin: float) -> Complex:
         x, y = z.real[:, None], z.imag[:, None]
-        a, b = self.loss.real, self.loss.imag
+        a, b = self.loss.real - origin, self.loss.imag
         growth = np.minimum(x * a - y * b, 300.0)  # beyond that only a failed path goes, and its error will show
         out: Complex = expm1(growth, x * b + y * a) @ self.weight
         return out
@@ -132,8 +144,8 @@ class Transform:
         return Transform((self.weight * np.exp(self.loss)).conj(), -self.loss.conj(), rest=-self.rest)
 
     def sector(self, sign: float) -> float:
-        """Largest angle by which z may lean towards `sign` from the vertical with every e^{zL} decaying."""
-        sides = (self.loss, -self.loss.conj()) if self.mirrored else (self.loss,)
+        """Largest angle by which z may lean towards `sign` from the vertical with every e^{z(L - rest)} decaying."""
+        sides = (self.loss, -self.loss.conj()) if self.mirrored else (self.loss - self.rest,)
         angle = pi / 4
         relevant = np.abs(self.weight) * (1.0 + np.abs(np.exp(self.loss))) > 1e-17
         for loss in sides:
@@ -243,8 +255,10 @@ def line(p: float, sigma: float, distance: float, wide: bool = False, density: f
     if wide:
         _follow_branch(loss, left)
     weight = step * (1.0 + 1j * slope) * np.exp(-0.5 * z * z) / sqrt(2 * pi) * below
-    rest = np.log1p(p * np.expm1(-0.5 / sigma**2)) - np.log1p(p * np.expm1(-0.5 * (b / sigma) ** 2))
-    return Transform(weight, loss, mirrored=symmetric, rest=float(rest))
+    rest = 0.0  # without sampling there is no plateau
+    if p < 1.0 and not symmetric:
+        rest = log1p_real(p * expm1_real(-0.5 / sigma**2)) - log1p_real(p * expm1_real(-0.5 * (b / sigma) ** 2))
+    return Transform(weight, loss, mirrored=symmetric, rest=rest)
 
 
 @lru_cache(maxsize=4096)

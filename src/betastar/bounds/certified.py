@@ -8,17 +8,18 @@ and the symmetric pair of the plane with its outcome rounded to small rectangles
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import log1p, sqrt
+from dataclasses import dataclass, replace
+from math import exp, log1p, sqrt
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from betastar import transform
 from betastar.arrays import Real
-from betastar.bounds import affinity
+from betastar.bounds import affinity, ceiling
 from betastar.bounds.discrete import DiscreteCurve
-from betastar.bounds.grid import LARGEST, GridStep, Tails, compose, one_sided, two_sided
+from betastar.bounds.exact import LEAST_NOISE
+from betastar.bounds.grid import EPS, LARGEST, PAD, GridStep, Tails, compose, one_sided, two_sided
 from betastar.step import Step, head, loss, one_step_advantage, tail, threshold
 
 #: Side of the rectangles of the symmetric pair, in standard deviations.
@@ -47,6 +48,10 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     steps = [step for step in steps if step.distance > 0.0]
     if not steps:
         return Certificate(None, (), 1.0, 1.0)
+    if any(step.noise < LEAST_NOISE for step in steps):
+        louder = certify([replace(s, noise=max(s.noise, LEAST_NOISE)) for s in steps], symmetric, tolerance, attained)
+        lower = exp(ceiling.never_sampled(steps)) * (1.0 - PAD)
+        return Certificate(ceiling.curve(steps), louder.below, min(lower, louder.upper), louder.upper)
     build = transform.glued if symmetric else transform.line
     exponent = affinity.total(build, steps)
     families = (transform.line, transform.symmetric) if symmetric and attained else (transform.line,)
@@ -107,12 +112,17 @@ def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: flo
     reach = -float(ndtri(min(0.01, slack / step.count))) * sigma
     start, far, near = 1.0 - 0.5 * distance, 1.0 + reach, -reach
 
+    # The gain is a difference of two tails that are close for small distances: its rounding error, outwards.
+    outwards = 1.0 + (8.0 if above else -8.0) * EPS * (1.0 + sigma / distance)
+
     def ahead(losses: Real) -> tuple[Real, Real]:
         low = start if symmetric else near - 1.0
-        return tail(threshold(losses, p, sigma, distance, low, far), p, sigma, distance)
+        gain, mass = tail(threshold(losses, p, sigma, distance, low, far), p, sigma, distance)
+        return outwards * gain, mass
 
     def behind(losses: Real) -> tuple[Real, Real]:
-        return head(threshold(-losses, p, sigma, distance, near, start), p, sigma, distance)
+        gain, mass = head(threshold(-losses, p, sigma, distance, near, start), p, sigma, distance)
+        return outwards * gain, mass
 
     least, most = (float(loss(np.array([x]), p, sigma, distance)[0]) for x in (near, far))
     advantage = one_step_advantage(p, sigma, distance)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil, expm1, log, log1p, log2, pi, sqrt
+from math import ceil, expm1, floor, log, log1p, log2, pi, sqrt
 
 import numpy as np
 
@@ -180,7 +180,8 @@ def _compose_one(laws: Sequence[tuple[int, Law]], step: float, slack: float, rou
     from scipy.fft import irfft, next_fast_len, rfft
 
     low, high = _window([(count, index, mass) for count, (_, index, mass, _) in laws], step, slack)
-    size = ceil((high - low) / step) + 2
+    start = floor(low / step) - 1  # rounding must not push the lowest loss out of the window, to wrap around to the top
+    size = ceil(high / step) - start + 2
     if size > LARGEST:
         return None
     length = next_fast_len(size, real=True)
@@ -200,7 +201,6 @@ def _compose_one(laws: Sequence[tuple[int, Law]], step: float, slack: float, rou
         doubt += count * error / np.maximum(np.abs(1.0 + change), EPS)
         base += count * shift
         stays += count * log1p(-infinite)
-    start = ceil(low / step)
     composed = np.exp(power)
     # ‖error‖₁ ≤ √n·‖error‖₂ = norm of the error of the transform; the last term is the inverse transform's own.
     total = sqrt(2.0 * float(np.sum((np.abs(composed) * np.minimum(doubt, 2.0)) ** 2)))
