@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 
 from betastar import transform
+from betastar.bounds.exact import FourierCurve, Part
 from betastar.step import one_step_overlap
 
 rates = st.floats(-6.0, 0.0).map(lambda e: 10.0**e)
@@ -108,7 +109,7 @@ def test_small_rate_expansion_of_the_exponent() -> None:
 
 
 def test_no_pair_of_the_plane_leaks_more_than_the_glued_curve() -> None:
-    """Squared Hellinger distance of random admissible pairs, by brute force."""
+    """Hockey-stick divergences and squared Hellinger distance of random admissible pairs, by brute force."""
     rng = np.random.default_rng(1)
     x, y = np.meshgrid(np.linspace(-8, 9, 341), np.linspace(-8, 8, 321), indexing="ij")
     cell = (x[1, 0] - x[0, 0]) * (y[0, 1] - y[0, 0])
@@ -124,6 +125,10 @@ def test_no_pair_of_the_plane_leaks_more_than_the_glued_curve() -> None:
             idle = np.exp(-(x**2 + y**2) / 2)
             return ((1 - p) * idle + p * np.exp(-((x - mean[0] / sigma) ** 2 + (y - mean[1] / sigma) ** 2) / 2)) / (2 * np.pi)
 
+        glued = FourierCurve([Part(1, transform.glued, p, sigma, distance)], True)
+        for alpha in (0.01, 0.3, 0.9, 1.1, 2.0, 10.0):
+            stick = np.maximum(density(a) - alpha * density(b), 0.0).sum() * cell
+            assert stick <= glued.hockey_stick(float(np.log(alpha))).value + 1e-6
         gap = 0.5 * ((np.sqrt(density(a)) - np.sqrt(density(b))) ** 2).sum() * cell
         assert gap <= transform.glued(p, sigma, distance).affinity_gap() * (1 + 1e-6)
         overlap = np.minimum(density(a), density(b)).sum() * cell

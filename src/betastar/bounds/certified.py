@@ -137,7 +137,12 @@ def _fixed_pairs(steps: Sequence[Step], grid: float, slack: float, rounding: flo
     """Curves that are attained, or less, by the line pair and by the symmetric pair."""
     found = []
     for cells in (_line_cells, _plane_cells):
-        curve = compose([_from_cells(step.count, *cells(step), grid) for step in steps], grid, slack, rounding)
+        laws = []
+        for step in steps:
+            gain, mass = cells(step)
+            # Differences of close probabilities: give up their rounding error, which mixes P with a little of Q.
+            laws.append(_from_cells(step.count, gain * (1.0 - 64.0 * EPS * (1.0 + step.noise / step.distance)), mass, grid))
+        curve = compose(laws, grid, slack, rounding)
         if curve is not None:
             found.append(curve)
     return found
@@ -150,8 +155,9 @@ def _from_cells(count: int, gain: Real, mass: Real, grid: float) -> GridStep:
     losses, gain, mass = losses[order], gain[order], mass[order]
 
     def tails_of(losses: Real, gain: Real, mass: Real) -> Tails:
-        above_gain = np.append(np.cumsum(gain[::-1])[::-1], 0.0)
-        above_mass = np.append(np.cumsum(mass[::-1])[::-1], 0.0)
+        above_gain, above_mass = (
+            np.append(np.cumsum(part[::-1], dtype=np.longdouble)[::-1], 0.0).astype(np.float64) for part in (gain, mass)
+        )
 
         def tails(at: Real) -> tuple[Real, Real]:
             first = np.searchsorted(losses, at, side="right")

@@ -90,7 +90,7 @@ def one_sided(count: int, step: float, above: bool, least: float, ahead: tuple[T
     else:
         # Outcomes in the first cell become one outcome; its loss is the base, and the cell's tangent meets 1 - α there.
         out, seen = (float(part[0]) for part in tails(np.array([least + 0.5 * step])))
-        base = log1p(-out / (1.0 - seen))
+        base = log1p(-out * (1.0 - 2.0 * PAD / (1.0 - seen)) / (1.0 - seen))
         nodes = base + step * np.arange(cells)
         cuts = np.append(least + 0.5 * step, nodes[1:] + 0.5 * step)
         values = _under(tails, nodes, cuts)
@@ -124,9 +124,12 @@ def _under(tails: Tails, nodes: Real, cuts: Real) -> Real:
     A cell whose tangent ends below 0 gets nothing, nor does what follows.
     """
     gain, mass = tails(cuts)
-    gain, mass = gain * (1.0 - PAD), mass * (1.0 + PAD)
-    starts = gain - np.expm1(nodes) * mass
-    ends = gain - np.expm1(np.append(nodes[1:], 2.0 * nodes[-1] - nodes[-2])) * mass
+
+    def tangent(at: Real) -> Real:
+        lost = np.expm1(at) * mass
+        return gain - lost - PAD * (gain + np.abs(lost))
+
+    starts, ends = tangent(nodes), tangent(np.append(nodes[1:], 2.0 * nodes[-1] - nodes[-2]))
     values = starts.copy()
     values[1:] = np.minimum(starts[1:], ends[:-1])
     over = np.flatnonzero(np.minimum(ends, values) <= 0.0)
