@@ -171,7 +171,7 @@ def _mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]:
         fpr = exp(logarithm)
         rate, slack = curve.true_positives(fpr)
         rates = (max(rate + side * slack, fpr) for side in SIDES)
-        return [float(ndtri(rate) - ndtri(fpr)) if rate < 1.0 - 1e-9 else -inf for rate in rates]
+        return [float(ndtri(rate) - ndtri(fpr)) if rate <= 1.0 - smallest_fpr else -inf for rate in rates]
 
     value, error = curve.overlap()
     found = [[conversions.mu_from_overlap(max(value - side * error, 0.0)) for side in SIDES]]

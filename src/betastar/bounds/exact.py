@@ -38,7 +38,7 @@ NODES, WIDE_NODES = 1e-11, 2e-9
 #: Least noise that is integrated. With less, membership leaks what it can leak, to 1e-11: the ceiling and the risk at this
 #: noise enclose the truth.
 LEAST_NOISE = 0.07
-#: Relative error of a true-positive rate from the search for the best threshold.
+#: Error of a true-positive rate from the search for the best threshold, relative to it and to its complement.
 SEARCH = 5e-9
 EPS = float(np.finfo(float).eps)
 TINY = 5e-324
@@ -320,7 +320,8 @@ class FourierCurve:
                 break
             middle, width = found, 2.0 * width
         value, error = min(seen.values())
-        return Value(min(max(value, fpr), 1.0), error + SEARCH * value)
+        value = min(max(value, fpr), 1.0)
+        return Value(value, error + SEARCH * min(value, 1.0 - value))
 
     def _threshold(self, fpr: float) -> float:
         """A guess of the τ with Q(L > τ) = fpr: the signed root of 2(θK' - K), with K = log M, is nearly normal under Q."""
