@@ -72,6 +72,8 @@ def _exact(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bo
         worst = exist = (curve(transform.line, True),)
     elif not threat.symmetric:
         worst = exist = (curve(transform.line, False),)
+    elif sum(step.count for step in steps) == 1:
+        worst = exist = (curve(transform.glued, True),)  # attained: at each α by the line pair, one way or the other
     else:
         worst = (curve(transform.glued, True),)
         exist = (curve(transform.symmetric, True), curve(transform.line, False))

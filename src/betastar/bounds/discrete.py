@@ -21,17 +21,26 @@ FARTHEST = 700.0
 
 @dataclass(frozen=True)
 class Side:
-    """One direction: masses of the first distribution at increasing losses ≥ 0, and its mass at loss +∞."""
+    """One direction: masses of the first distribution at increasing losses ≥ 0, and its mass at loss +∞.
+
+    beyond: the part of the infinite mass whose loss is finite but above FARTHEST.
+    """
 
     losses: Real
     mass: Real
     infinite: float
+    beyond: float = 0.0
 
     @classmethod
     def of(cls, losses: Real, mass: Real, infinite: float) -> Side:
-        """Keep what counts for α ≥ 1; masses beyond FARTHEST become infinite."""
+        """Keep what counts for α ≥ 1."""
         near = (losses >= 0.0) & (losses <= FARTHEST)
-        return cls(losses[near], mass[near], infinite + float(mass[losses > FARTHEST].sum()))
+        beyond = float(mass[losses > FARTHEST].sum())
+        return cls(losses[near], mass[near], infinite + beyond, beyond)
+
+    def doubt(self, tau: float) -> float:
+        """By how much H_{e^τ} may be too large because a loss above FARTHEST counts as infinite."""
+        return self.beyond * exp(min(tau - FARTHEST, 0.0))
 
     @cached_property
     def _above(self) -> tuple[Real, Real]:
@@ -77,8 +86,9 @@ class DiscreteCurve:
 
     def hockey_stick(self, tau: float) -> Value:
         if tau >= 0.0:
-            return Value(self.forward.hockey_stick(tau), self.error)
-        return Value(-expm1(tau) + exp(tau) * self.backward.hockey_stick(-tau), self.error)
+            return Value(self.forward.hockey_stick(tau), self.error + self.forward.doubt(tau))
+        doubt = self.backward.doubt(-tau)
+        return Value(-expm1(tau) + exp(tau) * self.backward.hockey_stick(-tau), self.error + doubt)
 
     def overlap(self) -> Value:
         value, error = self.hockey_stick(0.0)

@@ -39,7 +39,7 @@ NODES, WIDE_NODES = 1e-11, 2e-9
 #: noise enclose the truth.
 LEAST_NOISE = 0.07
 #: Error of a true-positive rate from the search for the best threshold, relative to it and to its complement.
-SEARCH = 5e-9
+SEARCH = 1e-8
 EPS = float(np.finfo(float).eps)
 TINY = 5e-324
 
@@ -315,7 +315,7 @@ class FourierCurve:
         width = 1.5 * spread
         for _ in range(60):
             low, high = max(middle - width, -45.0), min(middle + width, ceiling)
-            found = float(minimize_scalar(rate, bounds=(low, high), method="bounded", options={"xatol": 1e-5 * spread}).x)
+            found = float(minimize_scalar(rate, bounds=(low, high), method="bounded", options={"xatol": 1e-7 * spread}).x)
             if (found - low > 1e-3 * width or low == -45.0) and (high - found > 1e-3 * width or high == ceiling):
                 break
             middle, width = found, 2.0 * width
