@@ -29,7 +29,7 @@ EPS = float(np.finfo(float).eps)
 #: Relative rounding error allowed in a computed probability and in the masses made from it.
 PAD = 256.0 * EPS
 #: Largest grid (points) that is tried.
-LARGEST = 1 << 24
+LARGEST = 1 << 25
 #: Error of a fast Fourier transform, and of a pairwise sum, in units of log₂(length)·Σ|terms|.
 FFT_ERROR = 4.0 * EPS
 #: Terms that are summed anew, at the most, where the fast transform is not accurate enough.
