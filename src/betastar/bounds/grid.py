@@ -165,7 +165,8 @@ def compose(steps: Sequence[GridStep], step: float, slack: float, rounding: floa
     the transform is computed again with more care. Both count in the error of the curve.
     """
     sides = []
-    if any(-one.law(step, reverse)[2].min() > 1.0 for one in steps for reverse in (False, True)):
+    overfull = [(one.count, -one.law(step, reverse)[2].min() - 1.0) for one in steps for reverse in (False, True)]
+    if any(excess > 1e-9 for _, excess in overfull):
         return None  # the two directions do not fit together at α = 1: too coarse
     symmetric = all(one.ahead is one.behind for one in steps)
     for reverse in (False,) if symmetric else (False, True):
@@ -173,7 +174,8 @@ def compose(steps: Sequence[GridStep], step: float, slack: float, rounding: floa
         if side is None:
             return None
         sides.append(side)
-    return DiscreteCurve(sides[0][0], sides[-1][0], max(sides[0][1], sides[-1][1]))
+    error = max(sides[0][1], sides[-1][1]) + 2.0 * sum(count * max(excess, 0.0) for count, excess in overfull)
+    return DiscreteCurve(sides[0][0], sides[-1][0], error)
 
 
 Law = tuple[float, Whole, Real, float]
