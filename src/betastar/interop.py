@@ -42,6 +42,8 @@ def curve_of(pld: Any) -> DiscreteCurve:
 
     def side(pmf: Any) -> Side:
         dense = pmf.to_dense_pmf()
+        if not dense._pessimistic_estimate:
+            raise ValueError("pld must be made with pessimistic_estimate=True: an optimistic one understates the risk.")
         losses = dense._discretization * (dense._lower_loss + np.arange(len(dense._probs)))
         return Side.of(losses, np.asarray(dense._probs, dtype=np.float64), float(dense._infinity_mass))
 

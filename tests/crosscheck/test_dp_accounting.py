@@ -119,5 +119,8 @@ def test_risk_from_other_mechanisms() -> None:
     risk = bs.Risk.from_pld(pld_module.from_randomized_response(noise, buckets))
     assert risk.advantage.estimate == pytest.approx(1 - noise, abs=1e-3)
     assert risk.epsilon(1e-9).estimate == pytest.approx(math.log((1 - noise / 2) / (noise / 2)), abs=1e-3)
+    optimistic = pld_module.from_randomized_response(noise, buckets, pessimistic_estimate=False)
+    with pytest.raises(ValueError, match="pessimistic_estimate=True"):
+        bs.Risk.from_pld(optimistic)
     with pytest.raises(TypeError, match="pld must be a dp_accounting"):
         bs.Risk.from_pld(np.ones(3))
