@@ -1,0 +1,104 @@
+"""A budget that turns monitoring into a proof: a target fixed in advance, and a stop before the step that would break it.
+
+Theorem (theory, section 5). If R_t, p_t, σ_t and the decision to go on are functions of the released history, R_t is at least
+the gap of the record's values at that history, and Σ λ°(R_t) ≤ Λ_max on every path, then β* ≥ 1 - √(1 - e^{-2Λ_max}).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from betastar import checks
+from betastar.arrays import Real
+from betastar.bounds import affinity
+from betastar.threats import FARTHEST
+
+#: Single precision may understate a distance; it is charged with this much more (relative and absolute).
+CHARGE = 1e-4, 1e-5
+
+
+class BudgetExhausted(RuntimeError):  # noqa: N818
+    """The next step would break the budget. It was not taken: the weights are those that the proof covers."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """bayes_security: the β* against attribute inference that is to be proved.
+
+    per_record: charge each record with its own gap (a statement about each record, and more steps), instead of all with
+    the largest one.
+    """
+
+    bayes_security: float
+    per_record: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bayes_security", checks.probability("bayes_security", self.bayes_security, strict=True))
+
+    @property
+    def allowance(self) -> float:
+        """Λ_max."""
+        return affinity.allowance(self.bayes_security)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a run under a budget has proved: fixed in advance, so it may be published."""
+
+    bayes_security: float
+    spent: float
+    allowance: float
+    steps: int
+    per_record: bool
+
+    def __str__(self) -> str:
+        who = "of each record" if self.per_record else "of any record"
+        return (
+            f"Proved: an attacker who wants the secret {who} faces β* ≥ {self.bayes_security:g} "
+            f"(budget fixed in advance; {self.steps} steps spent {self.spent:.4g} of {self.allowance:.4g})."
+        )
+
+
+class Purse:
+    """What is spent of a budget."""
+
+    def __init__(self, budget: Budget, records: int) -> None:
+        self.budget = budget
+        self.exhausted = False
+        self._spent: Real = np.zeros(records if budget.per_record else 1)
+
+    def _after(self, largest: float | None, gaps: Real | None, rate: float, noise: float) -> Real:
+        """λ° of the coming step added; one that is not measured counts as if every gap were possible."""
+        distances: Any = gaps if self.budget.per_record else largest
+        far = FARTHEST if distances is None else np.minimum(FARTHEST, np.asarray(distances) * (1.0 + CHARGE[0]) + CHARGE[1])
+        return self._spent + affinity.leakage(rate, noise, far)
+
+    def affordable(self, largest: float | None, gaps: Real | None, rate: float, noise: float) -> bool:
+        return float(self._after(largest, gaps, rate, noise).max()) <= self.budget.allowance
+
+    def pay(self, largest: float | None, gaps: Real | None, rate: float, noise: float) -> None:
+        self._spent = self._after(largest, gaps, rate, noise)
+
+    @property
+    def spent(self) -> float:
+        """By the record that has spent most."""
+        return float(self._spent.max())
+
+    def refusal(self, steps: int) -> BudgetExhausted:
+        self.exhausted = True
+        return BudgetExhausted(
+            f"the next step would break the budget of β* ≥ {self.budget.bayes_security:g} "
+            f"({self.spent:.4g} of {self.budget.allowance:.4g} spent after {steps} steps); it was not taken."
+        )
+
+    def proof(self, steps: int) -> Proof:
+        return Proof(self.budget.bayes_security, self.spent, self.budget.allowance, steps, self.budget.per_record)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"spent": self._spent.copy(), "exhausted": self.exhausted}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._spent, self.exhausted = np.array(state["spent"]), bool(state["exhausted"])

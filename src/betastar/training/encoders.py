@@ -1,0 +1,116 @@
+"""How a fitted scikit-learn transformer encodes the values of a raw column: found by transforming made-up records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+#: Raw records that the values are tried on: what is encoded must not depend on the rest of the record.
+TRIALS = 4
+
+
+def encode(transformer: Any, column: str | Sequence[str], values: Any, records: Any = None) -> tuple[list[int], Any, list[Any]]:
+    """(output columns that the raw column moves, their content for each value, the values)."""
+    import pandas as pd
+    from sklearn.pipeline import Pipeline
+
+    if isinstance(transformer, Pipeline) and not hasattr(transformer[-1], "transform"):
+        transformer = transformer[:-1]  # the model itself is not asked
+    names = [column] if isinstance(column, str) else list(column)
+    shown = list(values)
+    rows = [(value,) for value in shown] if isinstance(column, str) else [tuple(value) for value in shown]
+    if len(rows) < 2:
+        raise ValueError(f"values must be at least two for the column {column!r}, got {len(rows)}.")
+    known = _columns(transformer)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"the column {name!r} does not exist; the transformer was fitted on {', '.join(map(repr, known))}.")
+    if any(len(row) != len(names) for row in rows):
+        raise ValueError(f"values must be tuples of {len(names)}, one entry for each of {names}.")
+    for k, name in enumerate(names):
+        _refuse_unknown(transformer, name, [row[k] for row in rows])
+
+    tables = []
+    for template in _templates(transformer, known, records):
+        frame = pd.DataFrame([template] * len(rows), columns=known)
+        for k, name in enumerate(names):
+            frame[name] = [row[k] for row in rows]
+        tables.append(_dense(transformer.transform(frame)))
+    moved = [np.flatnonzero((table != table[0]).any(axis=0)).tolist() for table in tables]
+    if any(
+        columns != moved[0] or not np.allclose(t[:, columns], tables[0][:, columns])
+        for t, columns in zip(tables, moved, strict=True)
+    ):
+        raise ValueError(
+            f"the encoding of {column!r} depends on other columns of the record (an interaction or a normalisation by row); "
+            "describe the secret with Secret.function."
+        )
+    if not moved[0]:
+        raise ValueError(f"the transformer drops the column {column!r}: the model never sees it.")
+    return moved[0], np.ascontiguousarray(tables[0][:, moved[0]], dtype=np.float64), shown
+
+
+def _columns(transformer: Any) -> list[str]:
+    names = getattr(transformer, "feature_names_in_", None)
+    if names is None:
+        raise ValueError(
+            f"the transformer must be fitted on a DataFrame, to know its columns by name; got {type(transformer).__name__}."
+        )
+    return [str(name) for name in names]
+
+
+def _dense(table: Any) -> Any:
+    return np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64)
+
+
+def _templates(transformer: Any, known: list[str], records: Any) -> Iterator[list[Any]]:
+    """Raw records to put the values into: given ones, or made up from what the encoders know."""
+    if records is not None:
+        missing = [name for name in known if name not in records.columns]
+        if missing or not len(records):
+            raise ValueError(f"records must be a table with all columns of the transformer, {missing or 'rows'} missing.")
+        for row in np.unique(np.linspace(0, len(records) - 1, TRIALS).astype(int)):
+            yield [records[name].iloc[row] for name in known]
+        return
+    categories = {name: found for name in known if (found := _categories(transformer, name)) is not None}
+    for trial in range(TRIALS):
+        yield [categories[name][trial % len(categories[name])] if name in categories else float(trial) for name in known]
+
+
+def _refuse_unknown(transformer: Any, name: str, values: list[Any]) -> None:
+    known = _categories(transformer, name)
+    strangers = [value for value in values if known is not None and value not in known]
+    if strangers:
+        listed = ", ".join(map(repr, known or []))
+        raise ValueError(f"the column {name!r} never takes the value {strangers[0]!r}; it takes {listed}.")
+
+
+def _categories(transformer: Any, name: str) -> list[Any] | None:
+    """Categories of the first encoder that sees this raw column, None for a column of numbers."""
+    for encoder, columns in _encoders(transformer, None):
+        if name in columns:
+            return [value.item() if hasattr(value, "item") else value for value in encoder.categories_[columns.index(name)]]
+    return None
+
+
+def _encoders(transformer: Any, columns: list[str] | None) -> Iterator[tuple[Any, list[str]]]:
+    """Encoders with categories that see raw columns, in pipelines and column transformers, and those columns' names."""
+    import pandas as pd
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import Pipeline
+
+    if isinstance(transformer, Pipeline):
+        for _, step in transformer.steps[:1]:  # later steps see the output of the first
+            yield from _encoders(step, columns)
+    elif isinstance(transformer, ColumnTransformer):
+        table = pd.DataFrame(columns=_columns(transformer))
+        for _, part, chosen in transformer.transformers_:
+            picked = [chosen] if isinstance(chosen, str | int) else chosen
+            by_name = not isinstance(picked, slice) and all(isinstance(one, str) for one in picked)
+            names = (table[list(picked)] if by_name else table.iloc[:, picked]).columns
+            if not isinstance(part, str):  # "drop", "passthrough"
+                yield from _encoders(part, [str(name) for name in names])
+    elif hasattr(transformer, "categories_"):
+        yield transformer, columns if columns is not None else _columns(transformer)

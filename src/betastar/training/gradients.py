@@ -1,0 +1,141 @@
+"""Gradients of many variants of a record, as factors: only their inner products matter (theory, section 7).
+
+The gradient of a linear layer is an outer product δ ⊗ x of the back-propagated error and the input, so that
+    ⟨∇_i, ∇_j⟩ = (x_i·x_j + 1)(δ_i·δ_j)                    (the 1 is the bias)
+and no gradient is ever stored. Other layers keep their per-sample gradients, as an outer product with nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Gradients of some parameters for n records with a variants each; ⟨∇_i, ∇_j⟩ = s_i s_j (x_i·x_j + plus)(δ_i·δ_j)."""
+
+    delta: Tensor  # (n, a, e)
+    x: Tensor | None = None  # (n, a, d)
+    plus: float = 1.0
+    parameters: tuple[Tensor, ...] = ()
+    scale: Tensor | None = None  # s, (n, a): what clipping does
+
+    def norms(self) -> Tensor:
+        """‖∇_i‖², (n, a)."""
+        squares = torch.linalg.vector_norm(self.delta, dim=-1)
+        if self.scale is not None:
+            squares = squares * self.scale
+        if self.x is None:
+            return squares.square() * self.plus
+        return squares.square() * (torch.linalg.vector_norm(self.x, dim=-1).square() + self.plus)
+
+    def cross(self, other: Factor) -> Tensor:
+        """⟨∇_i, ∇'_j⟩, (n, a, a')."""
+        found = torch.bmm(self.delta, other.delta.transpose(1, 2))
+        if self.x is not None and other.x is not None:
+            found = torch.bmm(self.x, other.x.transpose(1, 2)).add_(self.plus).mul_(found)
+        elif self.plus != 1.0:
+            found = found * self.plus
+        if self.scale is not None and other.scale is not None:
+            found = found.mul_(self.scale[:, :, None]).mul_(other.scale[:, None, :])
+        return found
+
+    def combine(self, weights: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Σ_i w_i ∇_i as the two parts of the layer, (n, e, d) and (n, e)."""
+        weighted = self.delta * (weights if self.scale is None else weights * self.scale)[..., None]
+        return (None if self.x is None else torch.bmm(weighted.transpose(1, 2), self.x)), weighted.sum(dim=1)
+
+    def dot(self, centre: tuple[Tensor | None, Tensor]) -> Tensor:
+        """⟨∇_i, centre⟩, (n, a)."""
+        matrix, vector = centre
+        found = torch.bmm(self.delta, vector[..., None])[..., 0] * self.plus
+        if self.x is not None and matrix is not None:
+            found = found + (torch.bmm(self.x, matrix.transpose(1, 2)) * self.delta).sum(dim=-1)
+        return found if self.scale is None else found * self.scale
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Factor:
+        x = None if self.x is None else change(self.x)
+        return replace(self, delta=change(self.delta), x=x, scale=None if self.scale is None else change(self.scale))
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The factors of all parameters."""
+
+    factors: tuple[Factor, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, a, _ = self.factors[0].delta.shape
+        return n, a
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """‖∇_i‖², (n, a)."""
+        return torch.stack([factor.norms() for factor in self.factors]).sum(dim=0)
+
+    def cross(self, other: Gradients) -> Tensor:
+        total = self.factors[0].cross(other.factors[0])
+        for mine, theirs in zip(self.factors[1:], other.factors[1:], strict=True):
+            total += mine.cross(theirs)
+        return total
+
+    def combine(self, weights: Tensor) -> Centre:
+        return Centre([factor.combine(weights) for factor in self.factors], [factor.plus for factor in self.factors])
+
+    def dot(self, centre: Centre) -> Tensor:
+        return torch.stack([factor.dot(part) for factor, part in zip(self.factors, centre.parts, strict=True)]).sum(dim=0)
+
+    def scaled(self, scales: Sequence[Tensor], norms: Tensor | None = None) -> Gradients:
+        """Each variant's gradient times a number, one (n, a) a factor. norms: the result's, where they are known."""
+        found = Gradients(tuple(replace(f, scale=s) for f, s in zip(self.factors, scales, strict=True)))
+        if norms is not None:
+            vars(found)["norms"] = norms
+        return found
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Gradients:
+        return Gradients(tuple(factor.map(change) for factor in self.factors))
+
+    def records(self, index: Tensor) -> Gradients:
+        return self.map(lambda tensor: tensor[index])
+
+    def variants(self, index: slice | Sequence[int]) -> Gradients:
+        return self.map(lambda tensor: tensor[:, index])
+
+    def pick(self, number: Tensor) -> Gradients:
+        """One variant of each record."""
+        rows = torch.arange(len(number), device=number.device)
+        return self.map(lambda tensor: tensor[rows, number][:, None])
+
+    def double(self) -> Gradients:
+        return self.map(Tensor.double)
+
+
+@dataclass
+class Centre:
+    """A combination of gradients, for each record, written out layer by layer."""
+
+    parts: list[tuple[Tensor | None, Tensor]]
+    plus: list[float]
+
+    def norms(self) -> Tensor:
+        """‖centre‖², (n,)."""
+        total: Any = 0.0
+        for (matrix, vector), plus in zip(self.parts, self.plus, strict=True):
+            total = total + plus * vector.square().sum(dim=1)
+            if matrix is not None:
+                total = total + matrix.square().sum(dim=(1, 2))
+        return total
+
+    def __add__(self, other: Centre) -> Centre:
+        def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+            return None if a is None or b is None else a + b
+
+        pairs = zip(self.parts, other.parts, strict=True)
+        return Centre([(both(a, c), b + d) for (a, b), (c, d) in pairs], self.plus)

@@ -1,0 +1,131 @@
+"""What happened at each step of a run, and what can be said of it."""
+
+from __future__ import annotations
+
+from math import erfc, sqrt
+from typing import Any
+
+import numpy as np
+
+from betastar.analyze import analyze
+from betastar.arrays import Real
+from betastar.bounds import affinity
+from betastar.risk import Risk
+from betastar.run import DPSGD
+from betastar.threats import FARTHEST, AttributeInference, Membership
+
+#: What a number of each scope is (theory, section 6).
+SCOPES = {
+    "batch": "batch scope: an estimate for the trainer's eyes only, as a record outside the batch may have a larger gap "
+    "and publishing the figure reveals who was sampled",
+    "dataset": "dataset scope: the largest gap over all records, an after-the-fact statement; publishing it can leak membership",
+}
+BELOW = "between two values only: not an upper bound"
+
+
+class Measured(AttributeInference):
+    """Distances that a monitor measured, with the label of their scope."""
+
+    def __init__(self, distances: Real, label: str) -> None:
+        super().__init__(distances)
+        self.label = label
+
+    def describe(self) -> str:
+        return f"{super().describe()} [{self.label}]"
+
+
+class History:
+    """Distance R_t, noise and sampling rate of each step so far."""
+
+    def __init__(self, scope: str, diameter: str) -> None:
+        self.scope, self.diameter = scope, diameter
+        self._distances: list[float] = []
+        self._measured: list[bool] = []
+        self._noises: list[float] = []
+        self._rates: list[float] = []
+        self._leaked, self._leaked_membership = 0.0, 0.0
+
+    def __len__(self) -> int:
+        return len(self._distances)
+
+    def add(self, distance: float | None, rate: float, noise: float) -> None:
+        """One step; None where it was not measured, and the last distance is taken for it."""
+        last = self._distances[-1] if self._distances else 0.0
+        self._distances.append(last if distance is None else distance)
+        self._measured.append(distance is not None)
+        self._rates.append(rate)
+        self._noises.append(noise)
+        self._leaked += float(affinity.leakage(rate, noise, self._distances[-1]))
+        self._leaked_membership += float(affinity.leakage(rate, noise, FARTHEST))
+
+    @property
+    def distances(self) -> Real:
+        """R_t, in clipping norms."""
+        return np.array(self._distances)
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were not measured."""
+        return len(self) - sum(self._measured)
+
+    @property
+    def label(self) -> str:
+        """What the numbers are: belongs next to each of them."""
+        notes = [SCOPES[self.scope]]
+        if self.diameter == "extremes":
+            notes.append(BELOW)
+        if self.skipped:
+            notes.append(f"{self.skipped} of {len(self)} steps were not measured and take the distance of the last one that was")
+        return "; ".join(notes)
+
+    @property
+    def run(self) -> DPSGD:
+        """Noise, rate and number of steps so far."""
+        if not len(self):
+            raise ValueError("no step was taken yet: there is nothing to analyse.")
+        total: DPSGD | None = None
+        start = 0
+        for i in range(1, len(self) + 1):
+            if i == len(self) or (self._noises[i], self._rates[i]) != (self._noises[start], self._rates[start]):
+                part = DPSGD(self._noises[start], self._rates[start], i - start)
+                total, start = part if total is None else total + part, i
+        assert total is not None
+        return total
+
+    def risk(self, method: str = "exact") -> Risk:
+        """Attribute inference against the run so far; its description carries the scope."""
+        run = self.run
+        return analyze(run, Measured(self.distances, self.label), method)
+
+    def membership(self, relation: str = "substitution", method: str = "exact") -> Risk:
+        """Membership inference against the same run."""
+        return analyze(self.run, Membership(relation), method)
+
+    def quick(self) -> dict[str, float]:
+        """β* so far as erfc(√Λ°), the affinity's estimate: costs nothing, for logs and progress bars."""
+        return {"attribute": erfc(sqrt(self._leaked)), "membership": erfc(sqrt(self._leaked_membership))}
+
+    def entry(self) -> dict[str, Any]:
+        """The last step, flat, for writers."""
+        beta = self.quick()
+        return {
+            "step": len(self),
+            "scope": self.scope,
+            "diameter": self.diameter,
+            "distance": self._distances[-1],
+            "measured": self._measured[-1],
+            "noise_multiplier": self._noises[-1],
+            "sample_rate": self._rates[-1],
+            "bayes_security_attribute": beta["attribute"],
+            "bayes_security_membership": beta["membership"],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"distances": list(self._distances), "measured": list(self._measured)}
+        state |= {"noises": list(self._noises), "rates": list(self._rates)}
+        return state | {"leaked": (self._leaked, self._leaked_membership)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._distances, self._measured = list(state["distances"]), list(state["measured"])
+        self._noises, self._rates = list(state["noises"]), list(state["rates"])
+        self._leaked, self._leaked_membership = state["leaked"]

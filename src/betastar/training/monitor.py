@@ -1,0 +1,335 @@
+"""AttributeMonitor: attribute-inference risk while a model trains with Opacus. The training loop stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from betastar import checks
+from betastar.arrays import Real
+from betastar.risk import Risk
+from betastar.run import DPSGD
+from betastar.training import inspection, processes
+from betastar.training.budget import Budget, Proof, Purse
+from betastar.training.history import SCOPES, History
+from betastar.training.ledger import Ledger
+from betastar.training.records import Records, Source, pair
+from betastar.training.ruler import DIAMETERS, Ruler
+from betastar.training.secret import Secret
+from betastar.training.tracer import Tracer
+from betastar.training.wiring import Wiring, loss_of
+from betastar.training.writers import Writer
+
+
+class AttributeMonitor:
+    """Measures, at each step, the largest distance between clipped gradients over the values of a secret.
+
+    model, optimizer, loader: what `make_private` of Opacus returned. criterion: the loss that the loop calls as
+    criterion(model(inputs), target); for a plain function, call `monitor.criterion` in the loop instead of it.
+
+    scope: "batch" (the sampled records: cheap, an estimate) or "dataset" (all records at the current weights, before the step).
+    diameter: "exact", "ball", "centroid" (the paper's approximation) or "extremes" (between two values only: no upper bound).
+    extremes: labels of those two values. every: measure at every k-th step only.
+    ledger: keep the leakage of each record (batch scope: tell whose records these are with `monitor.records(indices)`).
+    budget: stop before the step that would break it; needs dataset scope. writers: told of each step.
+    split: batch of the loader -> Records, if batches are not (inputs, target, ...).
+    amplification: False analyses a loader that is not Poisson as if every record took part in every step.
+    memory: bytes for the factors of one chunk.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        loader: Any,
+        criterion: Callable[..., Any],
+        secret: Secret,
+        *,
+        scope: str = "batch",
+        diameter: str = "exact",
+        extremes: Sequence[Any] | None = None,
+        every: int = 1,
+        ledger: bool = False,
+        budget: Budget | None = None,
+        writers: Sequence[Writer] = (),
+        split: Callable[[Any], Records] = pair,
+        amplification: bool = True,
+        memory: int = 1 << 27,
+    ) -> None:
+        if not isinstance(secret, Secret):
+            raise TypeError(f"secret must be a Secret, got {secret!r}.")
+        if not callable(criterion):
+            raise TypeError(f"criterion must be callable, got {criterion!r}.")
+        self.secret = secret
+        self.scope = checks.choice("scope", scope, SCOPES)
+        self.diameter = checks.choice("diameter", diameter, DIAMETERS)
+        self.every = checks.whole("every", every)
+        inspection.budget(budget, self.scope, self.diameter)
+        self.writers = list(writers)
+        self._wiring = Wiring(model, optimizer, loader, amplification)
+        self._loss = loss_of(criterion)
+        inspection.reduction(self._loss, self._wiring.loss_reduction)
+        self._source = Source(loader.dataset, loader.collate_fn, split, self._wiring.device)
+        memory = checks.whole("memory", memory, low=1 << 20)
+        self._ruler = Ruler(
+            Tracer(self._wiring, self._loss), secret, diameter, inspection.values(secret, diameter, extremes), memory
+        )
+        inspection.dry_run(self._wiring, self._source, secret, self._loss, self._ruler, self.scope)
+
+        self.history = History(self.scope, self.diameter)
+        self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
+        self.purse = Purse(budget, len(self._source)) if budget else None
+        self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
+        self._batch: Records | None = None
+        self._indices: Tensor | None = None
+        self._forget()
+        self._attach(criterion)
+
+    # ------------------------------------------------------------------ listening
+
+    def _attach(self, criterion: Any) -> None:
+        """Listen to the model, to the criterion, and to the optimizer right before it clips."""
+        self._handles = [self._wiring.outer.register_forward_hook(self._saw_model, with_kwargs=True)]
+        self.criterion: Callable[..., Any] = criterion
+        if isinstance(self._loss, nn.Module):
+            self._handles.append(self._loss.register_forward_hook(self._saw_loss, with_kwargs=True))
+        else:
+            function = criterion
+
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                loss = function(*args, **kwargs)
+                self._saw_loss(None, args, kwargs, loss)
+                return loss
+
+            self.criterion = watched
+        inner = self._wiring.optimizer.pre_step
+
+        def pre_step(closure: Any = None) -> Any:
+            if not self._handles:
+                return inner(closure)
+            self._before()
+            real = inner(closure)
+            if real:
+                self._commit()
+            return real
+
+        self._pre_step = pre_step
+        self._wiring.optimizer.pre_step = pre_step
+
+    def detach(self) -> None:
+        """Stop listening; what was measured stays."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if vars(self._wiring.optimizer).get("pre_step") is self._pre_step:
+            del self._wiring.optimizer.pre_step
+
+    def _listening(self) -> bool:
+        return bool(self._wiring.model.hooks_enabled) and self._wiring.outer.training and torch.is_grad_enabled()
+
+    def _saw_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if self._listening():
+            self._seen = (args, kwargs, output)
+
+    def _saw_loss(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any) -> None:
+        if not self._listening() or self._seen is None:
+            return
+        given = list(args) + [kwargs[name] for name in ("input", "target") if name in kwargs]
+        inputs, named, output = self._seen
+        inspection.prediction(given[0] if given else None, output)
+        self._batch = Records(inputs, given[1] if len(given) > 1 else None, named).detach()
+        self._seen = None
+
+    def records(self, indices: Any) -> None:
+        """Whose records the coming batch holds, for the ledger in batch scope; call it before the model is run."""
+        if self.ledger is None:
+            raise ValueError("the monitor keeps no ledger: make it with ledger=True.")
+        self._indices = torch.as_tensor(indices).flatten()
+        if len(self._indices) and not 0 <= int(self._indices.min()) <= int(self._indices.max()) < len(self._source):
+            raise ValueError(f"indices must be between 0 and {len(self._source) - 1}, got {self._indices.tolist()[:5]}.")
+
+    # ------------------------------------------------------------------ measuring
+
+    def _forget(self) -> None:
+        """Nothing is known of the coming step."""
+        self._now: float | None = None
+        self._gaps: Real | None = None
+        self._known = False
+
+    def _due(self) -> bool:
+        return len(self.history) % self.every == 0
+
+    def _before(self) -> None:
+        """Before the optimizer clips: the weights are still those that the gradients belong to."""
+        if self.scope == "batch":
+            self._measure_batch()
+        elif not self._known:
+            self._measure_dataset()
+        if self.purse and not self._affordable():
+            raise self.purse.refusal(len(self.history))
+
+    def _measure_batch(self) -> None:
+        batch, indices = self._batch, self._indices
+        self._batch = self._indices = None
+        if not self._due():
+            return
+        if batch is None:
+            raise RuntimeError(
+                "the monitor saw no forward pass with its criterion before optimizer.step(); "
+                "if the criterion is a plain function, call monitor.criterion in the loop instead of it."
+            )
+        now = self._now or 0.0
+        if self.ledger is None or indices is None:
+            self._now = self._ruler.largest(batch, now)
+            return
+        if len(indices) != len(batch):
+            raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
+        each = self._ruler.each(batch).cpu().numpy()
+        if self._gaps is None:
+            self._gaps = np.full(len(self._source), -1.0)
+        self._gaps[indices.numpy()] = each
+        self._now = max(now, float(each.max(initial=0.0)))
+
+    def _measure_dataset(self) -> None:
+        """Each process looks after its share of the records."""
+        self._known = True
+        if not self._due():
+            return
+        now, gaps = 0.0, np.full(len(self._source), -1.0)
+        for indices, records in self._source.portions(processes.share(len(self._source))):
+            if self.ledger is None:
+                now = self._ruler.largest(records, now)
+            else:
+                gaps[indices.numpy()] = self._ruler.each(records).cpu().numpy()
+        if self.ledger is None:
+            self._now = processes.maximum(now)
+        else:
+            self._gaps = processes.maxima(gaps)
+            self._now = float(self._gaps.max())
+
+    def _affordable(self) -> bool:
+        assert self.purse is not None
+        return self.purse.affordable(self._now, self._gaps, self._wiring.sample_rate, self._wiring.noise_multiplier())
+
+    def may_step(self) -> bool:
+        """Whether the budget allows a step at the current weights; True without a budget. With several processes, all ask."""
+        if self.purse is None:
+            return True
+        if not self._known:
+            self._measure_dataset()
+        return self._affordable()
+
+    def _commit(self) -> None:
+        """The optimizer took a step."""
+        rate, noise = self._wiring.sample_rate, self._wiring.noise_multiplier()
+        if self.scope == "batch" and self._due():
+            self._now = processes.maximum(self._now or 0.0)
+            if self.ledger is not None and processes.together():
+                self._gaps = processes.maxima(np.full(len(self._source), -1.0) if self._gaps is None else self._gaps)
+        if self.purse:
+            self.purse.pay(self._now, self._gaps, rate, noise)
+        if self.ledger is not None:
+            self.ledger.step(self._gaps, rate, noise, self.every)
+        self.history.add(self._now, rate, noise)
+        self._forget()
+        if self.writers and (not processes.together() or torch.distributed.get_rank() == 0):
+            entry = self.history.entry()
+            for writer in self.writers:
+                writer.write(entry)
+
+    # ------------------------------------------------------------------ answers
+
+    @property
+    def distances(self) -> Real:
+        """R_t of each step so far, in clipping norms."""
+        return self.history.distances
+
+    @property
+    def label(self) -> str:
+        """What the numbers are: belongs next to each of them."""
+        return self.history.label
+
+    @property
+    def run(self) -> DPSGD:
+        return self.history.run
+
+    def risk(self, method: str = "exact") -> Risk:
+        """Attribute inference against the run so far; its description carries the scope."""
+        return self.history.risk(method)
+
+    def membership(self, relation: str = "substitution", method: str = "exact") -> Risk:
+        """Membership inference against the same run."""
+        return self.history.membership(relation, method)
+
+    @property
+    def exhausted(self) -> bool:
+        """The budget refused a step."""
+        return self.purse is not None and self.purse.exhausted
+
+    @property
+    def proof(self) -> Proof:
+        """What the budget has proved so far."""
+        if self.purse is None:
+            raise ValueError("nothing is proved without a budget: make the monitor with budget=Budget(...) and scope='dataset'.")
+        return self.purse.proof(len(self.history))
+
+    def progress(self) -> str:
+        """One short line for a progress bar."""
+        if not len(self.history):
+            return "β* of the secret and of membership: no step yet"
+        beta = self.history.quick()
+        word = "≈" if self.scope == "batch" else "after the fact ≈"
+        return f"β* {word} {beta['attribute']:.3f} for {self.secret.name} ({self.scope}), {beta['membership']:.3f} for membership"
+
+    def summary(self) -> dict[str, Any]:
+        """Everything in one mapping, for JSON."""
+        found: dict[str, Any] = {
+            "secret": self.secret.name,
+            "values": self.secret.count,
+            "scope": self.scope,
+            "label": self.label,
+        }
+        found |= {"diameter": self.diameter, "steps": len(self.history), "skipped": self.history.skipped}
+        if len(self.history):
+            found["largest_distance"] = float(self.distances.max())
+            for name, risk in (("attribute", self.risk()), ("membership", self.membership())):
+                bound = risk.bayes_security
+                found[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
+        if self.purse:
+            found["proof"] = str(self.proof)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """To be saved next to the model's; a monitor made alike goes on with the same numbers after `load_state_dict`."""
+        state: dict[str, Any] = {"made": self._made(), "history": self.history.state_dict()}
+        if self.ledger is not None:
+            state["ledger"] = self.ledger.state_dict()
+        if self.purse is not None:
+            state["purse"] = self.purse.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, mine in self._made().items():
+            theirs = state["made"].get(name)
+            if theirs != mine:
+                raise ValueError(f"the state belongs to another monitor: its {name} is {theirs!r}, this one's {mine!r}.")
+        self.history.load_state_dict(state["history"])
+        if self.ledger is not None:
+            self.ledger.load_state_dict(state["ledger"])
+        if self.purse is not None:
+            self.purse.load_state_dict(state["purse"])
+        self._forget()
+        for writer in self.writers:
+            writer.rewind(len(self.history))
+
+    def _made(self) -> dict[str, Any]:
+        made: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.count, "records": len(self._source)}
+        made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self.ledger is not None}
+        return made | {"budget": repr(self.purse.budget) if self.purse else None}
+
+    def __repr__(self) -> str:
+        return f"AttributeMonitor({self.secret.name!r}, {len(self.history)} steps, {self.scope} scope)"

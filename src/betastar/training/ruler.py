@@ -1,0 +1,84 @@
+"""Measures records: the diameter of each, or the largest one, in chunks that keep memory bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from betastar.training import diameter
+from betastar.training.gradients import Gradients
+from betastar.training.records import Records
+from betastar.training.secret import Secret
+from betastar.training.tracer import Tracer
+
+#: How to measure; "extremes" measures between two values only and is no upper bound.
+DIAMETERS: dict[str, Callable[[diameter.Load, int], Tensor]] = {
+    "exact": diameter.exact,
+    "ball": diameter.ball,
+    "centroid": diameter.centroid,
+    "extremes": diameter.exact,
+}
+#: Variants in one forward pass: more are no faster.
+ROWS = 24576
+
+
+class Ruler:
+    """memory: bytes that the factors of one chunk may take (activations come on top, a few times as much)."""
+
+    def __init__(self, tracer: Tracer, secret: Secret, kind: str, values: Sequence[int], memory: int) -> None:
+        self._tracer, self._secret, self._values = tracer, secret, list(values)
+        self._kind = kind
+        self._memory = memory
+        self._per_variant = 0
+
+    def try_out(self, records: Records) -> None:
+        """Find out what a variant takes, and that the model can be run on variants at all."""
+        found = self._tracer.try_out(records, self._secret, self._values[: max(2, ROWS // max(1, 8 * len(records)))])
+        self._per_variant = sum(f.delta.shape[2] + (0 if f.x is None else f.x.shape[2]) for f in found.factors)
+
+    @property
+    def _room(self) -> int:
+        """Variants in one chunk."""
+        return max(2, min(ROWS, self._memory // (8 * self._per_variant)))
+
+    def each(self, records: Records) -> Tensor:
+        """The diameter of each record, in clipping norms."""
+        chunks = [self._measure(part) for part in self._chunks(records)]
+        return torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.float64)
+
+    def largest(self, records: Records, floor: float = 0.0) -> float:
+        """The largest diameter, or `floor` if that is larger. Records that cannot have it are left out early."""
+        best = floor
+        for part in self._chunks(records):
+            if self._blocks > 1 or DIAMETERS[self._kind] is not diameter.exact:
+                best = max(best, float(self._measure(part).max()))
+                continue
+            gradients = self._gradients(part, 0)
+            lower, upper = diameter.bounds(gradients)
+            best = max(best, float(lower.max()))
+            open_ = (upper > best).nonzero().flatten()
+            if len(open_):
+                rest = gradients.records(open_).double()
+                best = max(best, float(diameter.exact(lambda _, rest=rest: rest, 1).max()))  # type: ignore[misc]
+        return min(best, 2.0)
+
+    @property
+    def _blocks(self) -> int:
+        return -(-len(self._values) // self._room)
+
+    def _chunks(self, records: Records) -> Sequence[Records]:
+        size = max(1, self._room // len(self._values))
+        return [records.take(slice(start, start + size)) for start in range(0, len(records), size)]
+
+    def _gradients(self, records: Records, block: int) -> Gradients:
+        width = -(-len(self._values) // self._blocks)
+        return self._tracer.gradients(records, self._secret, self._values[block * width : (block + 1) * width])
+
+    def _measure(self, records: Records) -> Tensor:
+        measure = DIAMETERS[self._kind]
+        if self._blocks == 1:
+            gradients = self._gradients(records, 0).double()
+            return measure(lambda _: gradients, 1).clamp(max=2.0)
+        return measure(lambda block: self._gradients(records, block).double(), self._blocks).clamp(max=2.0)
