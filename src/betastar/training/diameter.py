@@ -22,7 +22,9 @@ Load = Callable[[int], Gradients]
 TILE = 1 << 22
 #: Steps of the search for a ball's centre.
 MOVES = 4
-#: What single precision may do to a squared distance of vectors of norm at most 1 (outwards, when records are left out).
+#: What single precision may do to a squared distance of vectors of norm at most 1.
+ROUNDING = 2e-6
+#: The same, generously, where records are left out because of it.
 SLACK = 1e-4
 
 
@@ -36,6 +38,24 @@ def exact(load: Load, blocks: int) -> Tensor:
             best = found if best is None else torch.maximum(best, found)
     assert best is not None
     return best.clamp(min=0.0).sqrt()
+
+
+def quick_exact(gradients: Gradients) -> Tensor:
+    """All pairs from gradients in single precision: it finds the pair, double precision measures it.
+
+    Among pairs that single precision cannot tell apart it may take the second; where that could matter by more than
+    SLACK (relative), all pairs are measured in double precision.
+    """
+    a = gradients.shape[1]
+    squares = gradients.cross(gradients).mul_(-2.0).add_(gradients.norms[:, :, None]).add_(gradients.norms[:, None, :])
+    number = squares.flatten(1).argmax(dim=1)
+    first, second = gradients.pick(number // a).double(), gradients.pick(number % a).double()
+    found = (first.norms + second.norms - 2.0 * first.cross(second)[:, 0])[:, 0]
+    small = (found < ROUNDING / SLACK).nonzero().flatten()
+    if len(small):
+        some = gradients.records(small).double()
+        found[small] = _farthest(some, some)
+    return found.clamp(min=0.0).sqrt()
 
 
 def _farthest(first: Gradients, second: Gradients) -> Tensor:

@@ -93,7 +93,7 @@ def decomposable(wiring: Wiring, records: Records, criterion: Any) -> None:
         total = torch.stack(single).sum() / (len(records) if wiring.loss_reduction == "mean" else 1)
     if not torch.isclose(total, loss, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise ValueError(
-            f"criterion must be the {wiring.loss_reduction} of the records' own losses, but is {float(loss):.6g} for {len(records)} "
+            f"criterion must be the {wiring.loss_reduction} of the records' own losses, not {float(loss):.6g} for {len(records)} "
             f"records whose {wiring.loss_reduction} is {float(total):.6g} (class weights?): "
             "use reduction 'sum' with loss_reduction='sum'."
         )

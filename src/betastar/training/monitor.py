@@ -285,6 +285,12 @@ class AttributeMonitor:
         word = "≈" if self.scope == "batch" else "after the fact ≈"
         return f"β* {word} {beta['attribute']:.3f} for {self.secret.name} ({self.scope}), {beta['membership']:.3f} for membership"
 
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last step for loggers; their names carry the scope."""
+        entry = self.history.entry()
+        names = ("distance", "bayes_security_attribute", "bayes_security_membership")
+        return {f"privacy/{self.scope}/{name}": float(entry[name]) for name in names}
+
     def summary(self) -> dict[str, Any]:
         """Everything in one mapping, for JSON."""
         found: dict[str, Any] = {

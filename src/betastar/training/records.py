@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 #: Records are read in portions of this many.
-PORTION = 1024
+PORTION = 8192
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ DIAMETERS: dict[str, Callable[[diameter.Load, int], Tensor]] = {
 }
 #: Variants in one forward pass: more are no faster.
 ROWS = 24576
+#: Up to this many values, all pairs of a record are in memory at once.
+FEW = 256
 
 
 class Ruler:
@@ -51,6 +53,7 @@ class Ruler:
     def largest(self, records: Records, floor: float = 0.0) -> float:
         """The largest diameter, or `floor` if that is larger. Records that cannot have it are left out early."""
         best = floor
+        candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds, and the gradients of records that may have it
         for part in self._chunks(records):
             if self._blocks > 1 or DIAMETERS[self._kind] is not diameter.exact:
                 best = max(best, float(self._measure(part).max()))
@@ -58,9 +61,13 @@ class Ruler:
             gradients = self._gradients(part, 0)
             lower, upper = diameter.bounds(gradients)
             best = max(best, float(lower.max()))
-            open_ = (upper > best).nonzero().flatten()
-            if len(open_):
-                rest = gradients.records(open_).double()
+            likely = (upper > best).nonzero().flatten()
+            if len(likely):
+                candidates.append((upper[likely], gradients.records(likely)))
+        for upper, gradients in candidates:
+            likely = (upper > best).nonzero().flatten()
+            if len(likely):
+                rest = gradients.records(likely).double()
                 best = max(best, float(diameter.exact(lambda _, rest=rest: rest, 1).max()))  # type: ignore[misc]
         return min(best, 2.0)
 
@@ -79,6 +86,9 @@ class Ruler:
     def _measure(self, records: Records) -> Tensor:
         measure = DIAMETERS[self._kind]
         if self._blocks == 1:
-            gradients = self._gradients(records, 0).double()
+            raw = self._gradients(records, 0)
+            if measure is diameter.exact and len(self._values) <= FEW:
+                return diameter.quick_exact(raw).clamp(max=2.0)
+            gradients = raw.double()
             return measure(lambda _: gradients, 1).clamp(max=2.0)
         return measure(lambda block: self._gradients(records, block).double(), self._blocks).clamp(max=2.0)

@@ -50,7 +50,7 @@ class TensorBoard:
     def __init__(self, log_dir: str | os.PathLike[str], prefix: str = "privacy") -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._make: Any = lambda purge: SummaryWriter(str(log_dir), purge_step=purge)  # type: ignore[no-untyped-call]
+        self._make: Any = lambda purge: SummaryWriter(str(log_dir), purge_step=purge)
         self._writer: Any = self._make(None)
         self._prefix = prefix
 
