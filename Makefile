@@ -22,6 +22,7 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/monitor.py
 
 golden: $(READY)
 	$(BIN)/python tests/golden/generate.py

@@ -284,7 +284,8 @@ def main() -> None:
         "heat_map": measure_heat_map(50),
         "import": measure_import(),
     }
-    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    known = json.loads(options.output.read_text()) if options.output.exists() else {}
+    options.output.write_text(json.dumps({**known, **results}, indent=1) + "\n")
     show(console, results)
     console.print(f"Written to {options.output}.")
 

@@ -70,7 +70,12 @@ class Twice(nn.Module):
 
 Make = Callable[[bool, int], nn.Module]
 MODELS: dict[str, tuple[Make, Callable[[int], TensorDataset], int, Sequence[float]]] = {
-    "tanh": (lambda b, c: nn.Sequential(nn.Linear(6, 9, b), nn.Tanh(), nn.Linear(9, c, b)), lambda c: table(classes=c), 1, VALUES),
+    "tanh": (
+        lambda b, c: nn.Sequential(nn.Linear(6, 9, b), nn.Tanh(), nn.Linear(9, c, b)),
+        lambda c: table(classes=c),
+        1,
+        VALUES,
+    ),
     "relu3": (
         lambda b, c: nn.Sequential(nn.Linear(6, 9, b), nn.ReLU(), nn.Linear(9, 7, b), nn.ReLU(), nn.Linear(7, c, b)),
         lambda c: table(classes=c),
@@ -101,7 +106,15 @@ MODELS: dict[str, tuple[Make, Callable[[int], TensorDataset], int, Sequence[floa
 
 
 def private(
-    module: nn.Module, data: Any, *, batch: int = 20, noise: float = 1.0, clip: Any = 0.5, lr: float = 0.1, seed: int = 3, **options: Any
+    module: nn.Module,
+    data: Any,
+    *,
+    batch: int = 20,
+    noise: float = 1.0,
+    clip: Any = 0.5,
+    lr: float = 0.1,
+    seed: int = 3,
+    **options: Any,
 ) -> tuple[Any, ...]:
     """(model, optimizer, [criterion,] loader) of make_private, with a noise generator of its own."""
     generator = torch.Generator().manual_seed(seed)

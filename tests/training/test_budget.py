@@ -36,12 +36,14 @@ def test_training_stops_before_the_step_that_would_break_it(per_record: bool, ta
     parts, criterion, monitor = attach(noise=NOISE, scope="dataset", budget=Budget(target, per_record))
     before = run_out(monitor, parts, criterion)
     assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
-    assert monitor.exhausted and not monitor.may_step()
+    assert monitor.exhausted
+    assert not monitor.may_step()
     proof = monitor.proof
     assert proof.steps == len(monitor.history) > 1
     assert proof.spent <= proof.allowance
     assert 1.0 - sqrt(1.0 - exp(-2.0 * proof.allowance)) == pytest.approx(target, rel=1e-6)
-    assert str(proof).startswith("Proved") and f"{target:g}" in str(proof)
+    assert str(proof).startswith("Proved")
+    assert f"{target:g}" in str(proof)
     rate = parts[2].sample_rate
     if not per_record:
         spent = sum(affinity.leakage(rate, NOISE, monitor.distances))
@@ -88,7 +90,7 @@ def test_steps_that_are_not_measured_are_charged_in_full() -> None:
 def test_a_resumed_budget_goes_on() -> None:
     parts, criterion, monitor = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record=True))
     fit(parts, criterion, 3)
-    again, criterion_2, other = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record=True))
+    again, _criterion_2, other = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record=True))
     again[0].load_state_dict(parts[0].state_dict())
     other.load_state_dict(monitor.state_dict())
     assert other.proof == monitor.proof
@@ -104,7 +106,13 @@ def test_a_budget_needs_the_data_set_and_an_upper_bound() -> None:
         AttributeMonitor(*parts, torch.nn.CrossEntropyLoss(), secret, budget=Budget(0.9))
     with pytest.raises(ValueError, match="budget needs an upper bound of the gap"):
         AttributeMonitor(
-            *parts, torch.nn.CrossEntropyLoss(), secret, scope="dataset", diameter="extremes", extremes=VALUES[:2], budget=Budget(0.9)
+            *parts,
+            torch.nn.CrossEntropyLoss(),
+            secret,
+            scope="dataset",
+            diameter="extremes",
+            extremes=VALUES[:2],
+            budget=Budget(0.9),
         )
     with pytest.raises(TypeError, match=r"budget must be a Budget, got 0\.9"):
         AttributeMonitor(*parts, torch.nn.CrossEntropyLoss(), secret, scope="dataset", budget=0.9)  # type: ignore[arg-type]

@@ -106,7 +106,7 @@ def test_small_distances_keep_their_digits() -> None:
 
 
 def test_pruning_finds_the_largest_of_many() -> None:
-    module, data, secret = build("relu3")
+    module, _data, secret = build("relu3")
     measure = ruler(private(module, table(3000)), secret)
     records = some(table(3000), 3000)
     assert measure.largest(records) == pytest.approx(float(measure.each(records).max()), rel=1e-6)

@@ -39,7 +39,9 @@ def fit(parts: Any, criterion: Any, steps: int = 8, watch: Any = None, epochs: i
 
 def attach(name: str = "tanh", classes: int = 2, **options: Any) -> tuple[Any, Any, AttributeMonitor]:
     """(parts, criterion, monitor)."""
-    setup = {key: options.pop(key) for key in list(options) if key in ("grad_sample_mode", "optimizer", "clip", "batch", "noise", "lr")}
+    setup = {
+        key: options.pop(key) for key in list(options) if key in ("grad_sample_mode", "optimizer", "clip", "batch", "noise", "lr")
+    }
     module, data, secret = build(name, classes=classes)
     criterion = nn.CrossEntropyLoss()
     parts = private(module, data, criterion=criterion, **setup)
@@ -107,7 +109,8 @@ def test_empty_batches(mode: str) -> None:
     parts, criterion, monitor = attach(batch=1, grad_sample_mode=mode)
     seen = fit(parts, criterion, 30)
     empty = [len(y) == 0 for _, y in seen]
-    assert any(empty) and not all(empty)
+    assert any(empty)
+    assert not all(empty)
     assert len(monitor.distances) == 30
     assert ((monitor.distances == 0.0) == empty).all()
     assert monitor.risk().bayes_security.lower > 0.5
@@ -130,7 +133,9 @@ def test_noise_and_clipping_schedules() -> None:
     wanted = []
 
     def watch(x: Any, y: Any) -> None:
-        wanted.append(float(oracle(clone(parts[0]._module, "tanh"), Records((x,), y), monitor.secret, parts[1].max_grad_norm).max()))
+        wanted.append(
+            float(oracle(clone(parts[0]._module, "tanh"), Records((x,), y), monitor.secret, parts[1].max_grad_norm).max())
+        )
 
     for _ in range(3):
         fit(parts, criterion, 2, watch)
@@ -157,7 +162,9 @@ def test_risks_of_the_run_carry_the_scope() -> None:
     assert quick["attribute"] <= monitor.risk("affinity").bayes_security.estimate
     summary = monitor.summary()
     assert json.loads(json.dumps(summary)) == summary
-    assert summary["scope"] == "batch" and "batch" in monitor.progress() and "batch" in repr(monitor)
+    assert summary["scope"] == "batch"
+    assert "batch" in monitor.progress()
+    assert "batch" in repr(monitor)
 
 
 def test_dataset_scope_sees_every_record() -> None:
@@ -169,7 +176,8 @@ def test_dataset_scope_sees_every_record() -> None:
 
     fit(parts, criterion, 4, watch)
     np.testing.assert_allclose(monitor.distances, [gaps.max() for gaps in wanted], rtol=1e-4)
-    assert "dataset scope" in monitor.label and "after-the-fact" in monitor.label
+    assert "dataset scope" in monitor.label
+    assert "after-the-fact" in monitor.label
     rate = parts[2].sample_rate
     leakage = [sum(_leak(rate, 1.0, float(gaps[i])) for gaps in wanted) for i in range(len(data))]
     assert monitor.ledger is not None
@@ -179,7 +187,8 @@ def test_dataset_scope_sees_every_record() -> None:
     alone = bs.analyze(monitor.run, bs.AttributeInference([float(gaps[top[0].record]) for gaps in wanted]), "affinity")
     assert top[0].bayes_security == pytest.approx(alone.bayes_security.lower, rel=1e-4)
     counts, edges = monitor.ledger.histogram(10)
-    assert counts.sum() == len(data) and edges[0] == pytest.approx(top[0].bayes_security)
+    assert counts.sum() == len(data)
+    assert edges[0] == pytest.approx(top[0].bayes_security)
     assert monitor.ledger.quantiles([0.0, 1.0])[1.0] == top[0].leakage
 
 
@@ -202,7 +211,8 @@ def test_batch_scope_ledger_estimates_the_dataset_ledger() -> None:
             criterion(model(x), y).backward()
             optimizer.step()
     fit(everyone, criterion_2, 3)
-    assert monitor.ledger is not None and full.ledger is not None
+    assert monitor.ledger is not None
+    assert full.ledger is not None
     mine, theirs = monitor.ledger.leakage / len(monitor.history), full.ledger.leakage / 3
     np.testing.assert_allclose(mine, theirs, rtol=0.5)
     assert mine.sum() == pytest.approx(theirs.sum(), rel=0.03)
@@ -216,8 +226,10 @@ def test_every_third_step_says_what_it_skipped() -> None:
     fit(full_parts, criterion, 7)
     np.testing.assert_allclose(monitor.distances, full.distances[[0, 0, 0, 3, 3, 3, 6]])
     assert monitor.history.skipped == 4
-    assert "4 of 7 steps were not measured" in monitor.label and "4 of 7" in repr(monitor.risk())
-    assert monitor.ledger is not None and full.ledger is not None
+    assert "4 of 7 steps were not measured" in monitor.label
+    assert "4 of 7" in repr(monitor.risk())
+    assert monitor.ledger is not None
+    assert full.ledger is not None
     np.testing.assert_allclose(monitor.ledger.leakage, full.ledger.leakage, rtol=0.3)
 
 
@@ -304,7 +316,8 @@ def test_batches_that_are_not_pairs() -> None:
         criterion(model(numbers=batch["numbers"]), batch["label"]).backward()
         optimizer.step()
     assert monitor.distances.min() > 0.0
-    assert monitor.ledger is not None and monitor.ledger.measured.any()
+    assert monitor.ledger is not None
+    assert monitor.ledger.measured.any()
 
 
 def test_a_resumed_run_continues_with_the_same_numbers(tmp_path: Path) -> None:
@@ -328,7 +341,8 @@ def test_a_resumed_run_continues_with_the_same_numbers(tmp_path: Path) -> None:
     assert other.distances[4] == pytest.approx(monitor.distances[4], rel=1e-12)
     entries = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [1, 2, 3, 4, 5]
-    assert entries[4]["scope"] == "dataset" and 0.0 < entries[4]["bayes_security_attribute"] < 1.0
+    assert entries[4]["scope"] == "dataset"
+    assert 0.0 < entries[4]["bayes_security_attribute"] < 1.0
 
     *_, stranger = attach(scope="batch")
     with pytest.raises(ValueError, match="belongs to another monitor: its scope is 'dataset', this one's 'batch'"):

@@ -32,11 +32,12 @@ def encode(transformer: Any, column: str | Sequence[str], values: Any, records: 
     for k, name in enumerate(names):
         _refuse_unknown(transformer, name, [row[k] for row in rows])
 
+    tried = [*rows, *_other_categories(transformer, names, rows[0])]
     tables = []
     for template in _templates(transformer, known, records):
-        frame = pd.DataFrame([template] * len(rows), columns=known)
+        frame = pd.DataFrame([template] * len(tried), columns=known)
         for k, name in enumerate(names):
-            frame[name] = [row[k] for row in rows]
+            frame[name] = [row[k] for row in tried]
         tables.append(_dense(transformer.transform(frame)))
     moved = [np.flatnonzero((table != table[0]).any(axis=0)).tolist() for table in tables]
     if any(
@@ -49,7 +50,7 @@ def encode(transformer: Any, column: str | Sequence[str], values: Any, records: 
         )
     if not moved[0]:
         raise ValueError(f"the transformer drops the column {column!r}: the model never sees it.")
-    return moved[0], np.ascontiguousarray(tables[0][:, moved[0]], dtype=np.float64), shown
+    return moved[0], np.ascontiguousarray(tables[0][: len(rows), moved[0]], dtype=np.float64), shown
 
 
 def _columns(transformer: Any) -> list[str]:
@@ -77,6 +78,13 @@ def _templates(transformer: Any, known: list[str], records: Any) -> Iterator[lis
     categories = {name: found for name in known if (found := _categories(transformer, name)) is not None}
     for trial in range(TRIALS):
         yield [categories[name][trial % len(categories[name])] if name in categories else float(trial) for name in known]
+
+
+def _other_categories(transformer: Any, names: list[str], row: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Values that a record may hold now: what they move must be overwritten, too."""
+    for k, name in enumerate(names):
+        for category in _categories(transformer, name) or []:
+            yield (*row[:k], category, *row[k + 1 :])
 
 
 def _refuse_unknown(transformer: Any, name: str, values: list[Any]) -> None:

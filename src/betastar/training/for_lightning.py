@@ -15,15 +15,11 @@ class MonitorCallback(Callback):
     def __init__(self, monitor: AttributeMonitor) -> None:
         self.monitor = monitor
 
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> Any:
-        if self.monitor.may_step():
-            return None
-        trainer.should_stop = True
-        return -1  # skips the rest of the epoch
-
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if len(self.monitor.history):
             pl_module.log_dict(self.monitor.metrics(), prog_bar=True)
+        if not self.monitor.may_step():
+            trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
         return self.monitor.state_dict()

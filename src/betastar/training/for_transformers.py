@@ -16,6 +16,7 @@ class MonitorCallback(TrainerCallback):
         self.monitor = monitor
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self.monitor.optimizer.zero_grad()  # the Trainer clears the model's gradients only, Opacus keeps more
         if not self.monitor.may_step():
             control.should_training_stop = True
         return control

@@ -70,8 +70,8 @@ def dry_run(wiring: Wiring, source: Source, secret: Secret, criterion: Any, rule
             raise ValueError(
                 "loader has a data set that draws random numbers (augmentation): dataset scope needs records that stay the same."
             )
-    decomposable(wiring, records, criterion)
     ruler.try_out(records)
+    decomposable(wiring, records, criterion)
 
 
 def _look_at(source: Source, secret: Secret) -> None:

@@ -249,6 +249,10 @@ class AttributeMonitor:
         return self.history.distances
 
     @property
+    def optimizer(self) -> Any:
+        return self._wiring.optimizer
+
+    @property
     def label(self) -> str:
         """What the numbers are: belongs next to each of them."""
         return self.history.label

@@ -1,0 +1,139 @@
+"""The monitor's price: a step with it against a step of Opacus alone and against the loop over records and pairs, in one run.
+
+Shapes of the paper's two experiments, random records. Plain and monitored steps alternate, so that a noisy machine is
+noisy for both; look at the ratios. Results are added to benchmarks/results.json.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from betastar.training import AttributeMonitor, Secret
+
+RESULTS = Path(__file__).parent / "results.json"
+STEPS = 60
+CRITERION = nn.CrossEntropyLoss()
+#: name: (records, columns, hidden, classes, batch, values)
+SHAPES = {"Adult": (26048, 108, 128, 2, 256, 74), "Purchase": (50000, 600, 128, 100, 512, 2)}
+
+
+def training(shape: tuple[int, ...], values: int, **options: Any) -> tuple[Any, AttributeMonitor | None]:
+    """A private training, monitored if `options` are given."""
+    records, columns, hidden, classes, batch, _ = shape
+    torch.manual_seed(0)
+    levels = torch.linspace(-1.6, 3.8, values)
+    x = torch.randn(records, columns)
+    x[:, 0] = levels[torch.randint(values, (records,))]
+    x[:values, 0] = levels
+    data = TensorDataset(x, torch.randint(classes, (records,)))
+    module = nn.Sequential(nn.Linear(columns, hidden), nn.Tanh(), nn.Linear(hidden, classes))
+    parts = PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.Adam(module.parameters(), lr=1e-4),
+        data_loader=DataLoader(data, batch_size=batch),
+        noise_multiplier=3.51,
+        max_grad_norm=2.0,
+    )
+    return parts, AttributeMonitor(*parts, CRITERION, Secret.column(0, levels), **options) if options else None
+
+
+def step(parts: Any, batches: Any) -> float:
+    """Seconds of one turn of the training loop: next batch, forward, backward, step."""
+    model, optimizer, _ = parts
+    start = time.perf_counter()
+    x, y = next(batches)
+    optimizer.zero_grad()
+    CRITERION(model(x), y).backward()
+    optimizer.step()
+    return time.perf_counter() - start
+
+
+def loop(parts: Any, values: int, number: int = 8) -> float:
+    """Seconds of a step's distances the plain way (a gradient a variant, then every pair), from a few records."""
+    model, _, loader = parts
+    module = model._module
+    levels = torch.linspace(-1.6, 3.8, values)
+    model.disable_hooks()
+    x, y = loader.dataset[:number]
+    start = time.perf_counter()
+    for i in range(number):
+        gradients = []
+        for level in levels:
+            one = x[i : i + 1].clone()
+            one[0, 0] = level
+            loss = CRITERION(module(one), y[i : i + 1])
+            flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+            gradients.append(flat * min(1.0, 2.0 / (float(flat.norm()) + 1e-6)))
+        max(float((a - b).norm()) for k, a in enumerate(gradients) for b in gradients[:k])
+    took = (time.perf_counter() - start) / number
+    model.enable_hooks()
+    return took * SHAPES["Adult"][4]
+
+
+def compare(name: str) -> dict[str, float]:
+    """Median seconds of plain and monitored steps that alternate."""
+    shape = SHAPES[name]
+    plain, _ = training(shape, shape[5])
+    watched, _ = training(shape, shape[5], scope="batch")
+    times: dict[str, list[float]] = {"plain": [], "monitored": []}
+    streams = {"plain": iter(plain[2]), "monitored": iter(watched[2])}
+    for _ in track(range(STEPS), f"{name}: plain and monitored steps", transient=True):
+        for kind, parts in (("plain", plain), ("monitored", watched)):
+            times[kind].append(step(parts, streams[kind]))
+    found = {kind: statistics.median(some[5:]) for kind, some in times.items()}
+    found["ratio"] = found["monitored"] / found["plain"]
+    if name == "Adult":
+        found["loop"] = loop(plain, shape[5])
+        found["loop ratio"] = found["loop"] / found["monitored"]
+    return found
+
+
+def many_values(kind: str) -> dict[str, float]:
+    """10,000 values: seconds a step, and MiB above what was used before."""
+    plain, _ = training(SHAPES["Adult"], 10_000)
+    step(plain, iter(plain[2]))
+    parts, _ = training(SHAPES["Adult"], 10_000, scope="batch", diameter=kind)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    took = step(parts, iter(parts[2]))
+    return {"seconds": took, "MiB": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+
+
+def main() -> None:
+    warnings.filterwarnings("ignore", module="opacus")
+    warnings.filterwarnings("ignore", message="Full backward hook|Secure RNG")
+    results: dict[str, Any] = {}
+    for kind in ("centroid", "ball"):  # first: what comes later may use more memory for other reasons
+        results[f"10,000 values, {kind}"] = many_values(kind)
+    results |= {name: compare(name) for name in SHAPES}
+    table = Table(title="The monitor, exact diameters (medians)")
+    for title in ("shape", "plain step", "monitored step", "ratio", "loop over records and pairs", "ratio"):
+        table.add_column(title, justify="left" if title == "shape" else "right")
+    for name in SHAPES:
+        row = results[name]
+        slow = (f"{row['loop']:.1f} s", f"{row['loop ratio']:.0f} ×") if "loop" in row else ("", "")
+        table.add_row(name, f"{row['plain'] * 1e3:.1f} ms", f"{row['monitored'] * 1e3:.1f} ms", f"{row['ratio']:.2f} ×", *slow)
+    console = Console()
+    console.print(table)
+    for name, row in results.items():
+        if "MiB" in row:
+            console.print(f"{name}, batch 256: {row['seconds']:.1f} s a step, {row['MiB']:.0f} MiB more memory")
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps({**known, "monitor": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Ten thousand values: memory stays bounded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import resource, warnings
+warnings.simplefilter("ignore")
+import torch
+from torch import nn
+from betastar.training import AttributeMonitor, Secret
+from tests.training.private import private
+from torch.utils.data import TensorDataset
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+torch.manual_seed(0)
+levels = torch.linspace(-3, 3, 10_000)
+x = torch.randn(10_000, 108)
+x[:, 0] = levels
+data, criterion = TensorDataset(x, torch.randint(2, (10_000,))), nn.CrossEntropyLoss()
+
+def step(kind, batch):
+    module = nn.Sequential(nn.Linear(108, 128), nn.Tanh(), nn.Linear(128, 2))
+    model, optimizer, loader = private(module, data, batch=batch)
+    monitor = kind and AttributeMonitor(model, optimizer, loader, criterion, Secret.column(0, levels), diameter=kind)
+    x, y = next(iter(loader))
+    criterion(model(x), y).backward()
+    optimizer.step()
+    return monitor and float(monitor.distances[0])
+
+step(None, {batch})
+before = peak()
+distance = step("{kind}", {batch})
+print(distance, peak() - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch"),
+    [
+        ("centroid", 32),
+        ("ball", 16),
+        ("exact", 2),
+        pytest.param("centroid", 256, marks=pytest.mark.slow),
+        pytest.param("ball", 256, marks=pytest.mark.slow),
+    ],
+)
+def test_ten_thousand_values_in_bounded_memory(kind: str, batch: int) -> None:
+    code = CODE.replace("{kind}", kind).replace("{batch}", str(batch))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    distance, gibibytes = map(float, done.stdout.split())
+    assert 0.05 < distance < 2.0
+    assert gibibytes < 2.0
