@@ -33,11 +33,14 @@ ORDER = [
     "analyze",
     "calibrate",
     "training.records",
+    "training.purity",
     "training.secret",
+    "training.kinds",
     "training.encoders",
     "training.gradients",
     "training.diameter",
     "training.wiring",
+    "training.shortcut",
     "training.tracer",
     "training.ruler",
     "training.processes",
@@ -52,7 +55,7 @@ ORDER = [
     "training.for_transformers",
 ]
 #: Imports inside a function, against the order: a run or a risk that is made from something else.
-DEFERRED = {("run", "interop"), ("training.secret", "training.encoders")}
+DEFERRED = {("run", "interop"), ("training.secret", "training.encoders"), ("training.secret", "training.kinds")}
 
 
 def module_name(path: Path) -> str:

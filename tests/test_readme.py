@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -16,7 +17,9 @@ def test_blocks_run_and_say_what_they_print(capsys: pytest.CaptureFixture[str]) 
     names: dict[str, object] = {}
     checked = 0
     for block in BLOCKS:
-        for statement in re.split(r"\n(?=\S)", block.strip()):
+        lines = block.splitlines()
+        for node in ast.parse(block).body:
+            statement = "\n".join(lines[node.lineno - 1 : node.end_lineno])
             exec(statement, names)
             said = re.match(r"print\(.*\)\s+# (.*)", statement)
             output = capsys.readouterr().out.strip()

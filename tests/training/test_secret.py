@@ -77,19 +77,29 @@ def test_several_at_once() -> None:
 
 
 def test_any_function() -> None:
-    def neighbours(record: Records) -> Records:
-        x = record.inputs[0]
-        number = 1 + int(record.target)
-        return Records((torch.cat([x + k for k in range(number)]),), record.target.repeat(number))
+    values = {0: [0.0], 1: [4.0, 5.0], 2: [7.0, 8.0, 9.0]}
 
-    secret = Secret.function(neighbours, 3)
+    def candidates(record: Records) -> Records:
+        """As many values of column 0 as the rest of the record allows."""
+        allowed = values[int(record.target)]
+        rows = record.inputs[0].repeat(len(allowed), 1)
+        rows[:, 0] = torch.tensor(allowed)
+        return Records((rows,), record.target.repeat(len(allowed)))
+
+    secret = Secret.function(candidates, 3)
     found = rows(secret)
-    assert found[:, :, 0].tolist() == [[0.0, 0.0, 0.0], [4.0, 5.0, 5.0], [8.0, 9.0, 10.0]]  # fewer: the last one again
+    assert found[:, :, 0].tolist() == [[0.0, 0.0, 0.0], [4.0, 5.0, 5.0], [7.0, 8.0, 9.0]]  # fewer: the last one again
     secret.check(RECORDS, complete=True)
     with pytest.raises(ValueError, match=r"Records with 1 to 2 rows, got 3 of them for record 2"):
-        Secret.function(neighbours, 2).variants(RECORDS, [0])
+        Secret.function(candidates, 2).variants(RECORDS, [0])
     with pytest.raises(ValueError, match="candidates must contain the record itself"):
         Secret.function(lambda record: Records((record.inputs[0] + 1.0,), record.target), 2).check(RECORDS, complete=True)
+
+    def neighbours(record: Records) -> Records:
+        return Records((torch.cat([record.inputs[0] + k for k in (-1.0, 0.0, 1.0)]),), record.target.repeat(3))
+
+    with pytest.raises(ValueError, match="must not depend on the secret"):
+        Secret.function(neighbours, 3).check(RECORDS, complete=True)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +230,7 @@ def test_what_cannot_be_encoded() -> None:
     normalised = make_pipeline(MIXED, Normalizer()).fit(TABLE)
     for entangled in (interacting, normalised):
         with pytest.raises(ValueError, match=r"depends on other columns of the record .*Secret\.function"):
-            Secret.from_transformer(entangled, "age", [17, 90])
+            Secret.from_transformer(entangled, "age", [17, 90], records=TABLE)
     dropping = ColumnTransformer([("numbers", StandardScaler(), ["hours"])]).fit(TABLE)
     with pytest.raises(ValueError, match="drops the column 'age': the model never sees it"):
         Secret.from_transformer(dropping, "age", [17, 90])

@@ -4,9 +4,9 @@ from betastar.training.accountant import BetastarAccountant
 from betastar.training.budget import Budget, BudgetExhausted, Proof
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.monitor import AttributeMonitor
+from betastar.training.purity import GradientError
 from betastar.training.records import Records
 from betastar.training.secret import Secret
-from betastar.training.tracer import GradientError
 from betastar.training.writers import JsonLines, TensorBoard, Writer
 
 __all__ = [

@@ -87,6 +87,14 @@ class Purse:
         """By the record that has spent most."""
         return float(self._spent.max())
 
+    def require_all(self, steps: int, accounted: int) -> None:
+        """A proof covers every step of the optimizer, or nothing."""
+        if accounted > steps:
+            raise ValueError(
+                f"the optimizer has taken {accounted} steps, of which the budget saw {steps}: nothing is proved. Attach the "
+                "monitor before the first step, load its state when you resume, and do not detach it in between."
+            )
+
     def refusal(self, steps: int) -> BudgetExhausted:
         self.exhausted = True
         return BudgetExhausted(
@@ -94,7 +102,8 @@ class Purse:
             f"({self.spent:.4g} of {self.budget.allowance:.4g} spent after {steps} steps); it was not taken."
         )
 
-    def proof(self, steps: int) -> Proof:
+    def proof(self, steps: int, accounted: int) -> Proof:
+        self.require_all(steps, accounted)
         return Proof(self.budget.bayes_security, self.spent, self.budget.allowance, steps, self.budget.per_record)
 
     def state_dict(self) -> dict[str, Any]:

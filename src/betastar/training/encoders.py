@@ -9,6 +9,26 @@ import numpy as np
 
 #: Raw records that the values are tried on: what is encoded must not depend on the rest of the record.
 TRIALS = 4
+GIVEN_TRIALS = 64
+#: Transformers that treat each column by itself; others may look at the rest of the record.
+BY_COLUMN = [
+    "StandardScaler",
+    "MinMaxScaler",
+    "MaxAbsScaler",
+    "RobustScaler",
+    "QuantileTransformer",
+    "PowerTransformer",
+    "Binarizer",
+    "KBinsDiscretizer",
+    "OneHotEncoder",
+    "OrdinalEncoder",
+    "TargetEncoder",
+    "SimpleImputer",
+    "MissingIndicator",
+    "ColumnTransformer",
+    "Pipeline",
+    "FeatureUnion",
+]
 
 
 def encode(transformer: Any, column: str | Sequence[str], values: Any, records: Any = None) -> tuple[list[int], Any, list[Any]]:
@@ -32,6 +52,11 @@ def encode(transformer: Any, column: str | Sequence[str], values: Any, records: 
     for k, name in enumerate(names):
         _refuse_unknown(transformer, name, [row[k] for row in rows])
 
+    if records is None and (doubtful := [name for name in _kinds(transformer) if name not in BY_COLUMN]):
+        raise ValueError(
+            f"the transformer contains {doubtful[0]}, whose output may depend on the whole record: pass records=... (raw "
+            "records, a table) so that the values can be tried on them, or use Secret.function."
+        )
     tried = [*rows, *_other_categories(transformer, names, rows[0])]
     tables = []
     for template in _templates(transformer, known, records):
@@ -39,9 +64,11 @@ def encode(transformer: Any, column: str | Sequence[str], values: Any, records: 
         for k, name in enumerate(names):
             frame[name] = [row[k] for row in tried]
         tables.append(_dense(transformer.transform(frame)))
-    moved = [np.flatnonzero((table != table[0]).any(axis=0)).tolist() for table in tables]
+    moved = [_moved(table) for table in tables]
+    with_gap = _with_missing(transformer, known, names, rows[0], records)
+    moved = [sorted({*columns, *with_gap}) for columns in moved]
     if any(
-        columns != moved[0] or not np.allclose(t[:, columns], tables[0][:, columns])
+        columns != moved[0] or not np.allclose(t[: len(rows), columns], tables[0][: len(rows), columns])
         for t, columns in zip(tables, moved, strict=True)
     ):
         raise ValueError(
@@ -51,6 +78,39 @@ def encode(transformer: Any, column: str | Sequence[str], values: Any, records: 
     if not moved[0]:
         raise ValueError(f"the transformer drops the column {column!r}: the model never sees it.")
     return moved[0], np.ascontiguousarray(tables[0][: len(rows), moved[0]], dtype=np.float64), shown
+
+
+def _moved(table: Any) -> list[int]:
+    return [int(column) for column in np.flatnonzero((table != table[0]).any(axis=0))]
+
+
+def _with_missing(transformer: Any, known: list[str], names: list[str], row: tuple[Any, ...], records: Any) -> list[int]:
+    """Output columns that say that the raw value is missing: a record may have it so now, its variants have not."""
+    import pandas as pd
+
+    frame = pd.DataFrame([next(_templates(transformer, known, records))] * 2, columns=known)
+    for k, name in enumerate(names):
+        frame[name] = pd.Series(
+            [row[k], None if isinstance(row[k], str) else np.nan], dtype=object if isinstance(row[k], str) else None
+        )
+    try:
+        return _moved(_dense(transformer.transform(frame)))
+    except ValueError:  # it takes no missing values
+        return []
+
+
+def _kinds(transformer: Any) -> Iterator[str]:
+    """Names of all transformers inside."""
+    if isinstance(transformer, str):
+        return
+    if type(transformer).__name__ != "FunctionTransformer" or transformer.func is not None:  # without one it passes through
+        yield type(transformer).__name__
+    for part in (
+        getattr(transformer, "transformers_", None)
+        or getattr(transformer, "steps", None)
+        or getattr(transformer, "transformer_list", [])
+    ):
+        yield from _kinds(part[1])
 
 
 def _columns(transformer: Any) -> list[str]:
@@ -72,7 +132,7 @@ def _templates(transformer: Any, known: list[str], records: Any) -> Iterator[lis
         missing = [name for name in known if name not in records.columns]
         if missing or not len(records):
             raise ValueError(f"records must be a table with all columns of the transformer, {missing or 'rows'} missing.")
-        for row in np.unique(np.linspace(0, len(records) - 1, TRIALS).astype(int)):
+        for row in np.unique(np.linspace(0, len(records) - 1, GIVEN_TRIALS).astype(int)):
             yield [records[name].iloc[row] for name in known]
         return
     categories = {name: found for name in known if (found := _categories(transformer, name)) is not None}
@@ -110,8 +170,10 @@ def _encoders(transformer: Any, columns: list[str] | None) -> Iterator[tuple[Any
     from sklearn.pipeline import Pipeline
 
     if isinstance(transformer, Pipeline):
-        for _, step in transformer.steps[:1]:  # later steps see the output of the first
+        for _, step in transformer.steps:
             yield from _encoders(step, columns)
+            if type(step).__name__ != "SimpleImputer":  # later steps see other columns
+                break
     elif isinstance(transformer, ColumnTransformer):
         table = pd.DataFrame(columns=_columns(transformer))
         for _, part, chosen in transformer.transformers_:

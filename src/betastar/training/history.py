@@ -49,8 +49,8 @@ class History:
         return len(self._distances)
 
     def add(self, distance: float | None, rate: float, noise: float) -> None:
-        """One step; None where it was not measured, and the last distance is taken for it."""
-        last = self._distances[-1] if self._distances else 0.0
+        """One step; None where it was not measured, and the last distance is taken for it (2 if there is none)."""
+        last = self._distances[-1] if self._distances else FARTHEST
         self._distances.append(last if distance is None else distance)
         self._measured.append(distance is not None)
         self._rates.append(rate)

@@ -10,15 +10,17 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar.training.budget import Budget
+from betastar.training.purity import GradientError, restored
 from betastar.training.records import Records, Source
 from betastar.training.ruler import Ruler
 from betastar.training.secret import Secret
+from betastar.training.tracer import Tracer
 from betastar.training.wiring import Wiring
 
 #: Records that are looked at when a monitor is attached: of a table, and of a data set that is read one by one.
 LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
 #: Records that the model is tried on.
-TRIAL = 4
+TRIAL, SPREAD = 4, 64
 
 
 def budget(wanted: Budget | None, scope: str, diameter: str) -> Budget | None:
@@ -59,44 +61,77 @@ def reduction(criterion: Any, wanted: str) -> None:
         )
 
 
-def dry_run(wiring: Wiring, source: Source, secret: Secret, criterion: Any, ruler: Ruler, scope: str) -> None:
-    """Look at the data and run the model once, so that what is wrong is said now. Draws no random number."""
-    before = torch.get_rng_state()
-    records = source.read(range(min(TRIAL, len(source))))
-    _look_at(source, secret)
-    if not torch.equal(before, torch.get_rng_state()):
-        torch.set_rng_state(before)
+def dry_run(wiring: Wiring, source: Source, secret: Secret, criterion: Any, tracer: Tracer, ruler: Ruler, scope: str) -> None:
+    """Look at the data and run the model once, so that what is wrong is said now. Leaves no trace."""
+    with restored(wiring.module):
+        records = _different(source)
         if scope == "dataset":
-            raise ValueError(
-                "loader has a data set that draws random numbers (augmentation): dataset scope needs records that stay the same."
-            )
-    ruler.try_out(records)
-    decomposable(wiring, records, criterion)
+            again = source.read(_spread(source))
+            if any(not torch.equal(a, b) for a, b in zip(source.read(_spread(source)).tensors(), again.tensors(), strict=True)):
+                raise ValueError(
+                    "loader has a data set that draws random numbers (augmentation); dataset scope needs records that stay."
+                )
+        table = type(source.dataset) is TensorDataset
+        number = min(len(source), LOOK_AT if table else LOOK_AT_SLOWLY)
+        secret.check(source.read(range(number)), complete=number == len(source))
+        ruler.try_out(records)
+        decomposable(wiring, records, criterion)
+        tracer.norms(records)
 
 
-def _look_at(source: Source, secret: Secret) -> None:
-    table = type(source.dataset) is TensorDataset
-    number = min(len(source), LOOK_AT if table else LOOK_AT_SLOWLY)
-    secret.check(source.read(range(number)), complete=number == len(source))
+def _spread(source: Source) -> list[int]:
+    """Records from all over the data set."""
+    return torch.linspace(0, len(source) - 1, min(len(source), SPREAD)).long().tolist()
+
+
+def _different(source: Source) -> Records:
+    """A few records with targets as different as possible: one that is alike tells little."""
+    indices = _spread(source)
+    records = source.read(indices)
+    seen: dict[Any, int] = {}
+    if isinstance(records.target, Tensor) and records.target.ndim:
+        for i, target in enumerate(records.target.flatten(1).tolist() if records.target.ndim > 1 else records.target.tolist()):
+            seen.setdefault(str(target), i)
+    chosen = [*seen.values(), *(i for i in range(len(indices)) if i not in seen.values())][:TRIAL]
+    return records.take(chosen)
 
 
 def decomposable(wiring: Wiring, records: Records, criterion: Any) -> None:
     """That the loss of a batch is the mean (or sum) of the records' losses: else a gradient belongs to no record."""
     with wiring.silence(), torch.no_grad():
         loss = criterion(wiring.module(*records.inputs, **records.named), records.target)
-        if not isinstance(loss, Tensor) or loss.ndim:
-            return  # one loss a record; the tracer checks its shape
         single = []
         for i in range(len(records)):
             one = records.take(slice(i, i + 1))
-            single.append(criterion(wiring.module(*one.inputs, **one.named), one.target))
-        total = torch.stack(single).sum() / (len(records) if wiring.loss_reduction == "mean" else 1)
-    if not torch.isclose(total, loss, rtol=1e-3, atol=1e-6, equal_nan=True):
-        raise ValueError(
-            f"criterion must be the {wiring.loss_reduction} of the records' own losses, not {float(loss):.6g} for {len(records)} "
-            f"records whose {wiring.loss_reduction} is {float(total):.6g} (class weights?): "
-            "use reduction 'sum' with loss_reduction='sum'."
+            single.append(criterion(wiring.module(*one.inputs, **one.named), one.target).reshape(-1))
+        alone = torch.cat(single)
+        if loss.ndim == 0:
+            alone = alone.sum() / (len(records) if wiring.loss_reduction == "mean" else 1)
+    if not torch.allclose(alone, loss, rtol=1e-3, atol=1e-6, equal_nan=True):
+        what = (
+            f"{float(loss):.6g}, not {float(alone):.6g}" if loss.ndim == 0 else "another one for a record among others than alone"
         )
+        raise ValueError(
+            f"criterion must be the {wiring.loss_reduction} of the records' own losses, but is {what}: class weights with "
+            "reduction 'mean' (use 'sum' and loss_reduction='sum'), or a model that mixes records?"
+        )
+
+
+def backward(tracer: Tracer, batch: Records, norms: Tensor | None) -> None:
+    """That what was back-propagated is what the monitor repeats: the gradients of a few records have the norms they should."""
+    if norms is None or not len(batch):
+        return
+    if len(norms) != len(batch):
+        raise GradientError(f"the gradients belong to {len(norms)} records, but the monitor saw a batch of {len(batch)}.")
+    expected = tracer.norms(batch.take(slice(0, TRIAL)))
+    given = norms[: len(expected)].to(expected)
+    if not expected.isfinite().all() or torch.allclose(expected, given, rtol=1e-2, atol=1e-6):
+        return
+    raise GradientError(
+        f"the gradient of a record has norm {float(given[0]):.4g}, but the criterion gives {float(expected[0]):.4g}: the loss "
+        "that is back-propagated is not the criterion's (scaled? a second term?). Put all into one function of (output, target), "
+        "pass that as criterion, and call monitor.criterion in the loop."
+    )
 
 
 def prediction(given: Any, output: Any) -> None:
@@ -112,3 +147,14 @@ def prediction(given: Any, output: Any) -> None:
         f"criterion got something else ({shapes[0]}) than the model returned ({shapes[1]}), which the monitor cannot repeat: "
         "put the step in between into the criterion, pass that function as criterion, and call monitor.criterion(model(x), y)."
     )
+
+
+def contains(records: Records, batch: Records | None) -> bool:
+    """Whether the first record of a batch is among these; there is nothing to find in an empty one."""
+    if batch is None or not len(batch):
+        return True
+    found = torch.ones(len(records), dtype=torch.bool)
+    for mine, theirs in zip(batch.tensors(), records.tensors(), strict=True):
+        if theirs.shape[1:] == mine.shape[1:] and len(theirs) == len(records):
+            found &= torch.isclose(theirs.double(), mine[:1].double(), rtol=1e-5).reshape(len(records), -1).all(dim=1).cpu()
+    return bool(found.any())

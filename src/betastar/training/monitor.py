@@ -24,6 +24,9 @@ from betastar.training.tracer import Tracer
 from betastar.training.wiring import Wiring, loss_of
 from betastar.training.writers import Writer
 
+#: The gradients of a batch are compared with Opacus's at the first steps, and again now and then.
+CHECK_EVERY, CHECKS = 64, 2
+
 
 class AttributeMonitor:
     """Measures, at each step, the largest distance between clipped gradients over the values of a secret.
@@ -75,16 +78,15 @@ class AttributeMonitor:
         inspection.reduction(self._loss, self._wiring.loss_reduction)
         self._source = Source(loader.dataset, loader.collate_fn, split, self._wiring.device)
         memory = checks.whole("memory", memory, low=1 << 20)
-        self._ruler = Ruler(
-            Tracer(self._wiring, self._loss), secret, diameter, inspection.values(secret, diameter, extremes), memory
-        )
-        inspection.dry_run(self._wiring, self._source, secret, self._loss, self._ruler, self.scope)
+        self._tracer = Tracer(self._wiring, self._loss)
+        self._ruler = Ruler(self._tracer, secret, diameter, inspection.values(secret, diameter, extremes), memory)
+        inspection.dry_run(self._wiring, self._source, secret, self._loss, self._tracer, self._ruler, self.scope)
 
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
         self.purse = Purse(budget, len(self._source)) if budget else None
         self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
-        self._batch: Records | None = None
+        self._batches: list[tuple[Records, list[int]]] = []
         self._indices: Tensor | None = None
         self._forget()
         self._attach(criterion)
@@ -102,7 +104,7 @@ class AttributeMonitor:
 
             def watched(*args: Any, **kwargs: Any) -> Any:
                 loss = function(*args, **kwargs)
-                self._saw_loss(None, args, kwargs, loss)
+                self._saw_loss(None, args, dict(kwargs), loss)
                 return loss
 
             self.criterion = watched
@@ -138,10 +140,15 @@ class AttributeMonitor:
     def _saw_loss(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any) -> None:
         if not self._listening() or self._seen is None:
             return
-        given = list(args) + [kwargs[name] for name in ("input", "target") if name in kwargs]
+        given = list(args) + [kwargs.pop(name) for name in ("input", "target") if name in kwargs]
+        if kwargs or len(given) > 2:
+            raise ValueError(
+                "criterion must be called with the model's output and the target only: the monitor has nothing else."
+            )
         inputs, named, output = self._seen
         inspection.prediction(given[0] if given else None, output)
-        self._batch = Records(inputs, given[1] if len(given) > 1 else None, named).detach()
+        batch = Records(inputs, given[1] if len(given) > 1 else None, named).detach()
+        self._batches.append((batch, batch.versions()))
         self._seen = None
 
     def records(self, indices: Any) -> None:
@@ -158,30 +165,55 @@ class AttributeMonitor:
         """Nothing is known of the coming step."""
         self._now: float | None = None
         self._gaps: Real | None = None
-        self._known = False
+        self._known: tuple[Any, ...] | None = None  # the state of weights and clipping that was measured
+        self._sought: Records | None = None
 
     def _due(self) -> bool:
         return len(self.history) % self.every == 0
 
     def _before(self) -> None:
         """Before the optimizer clips: the weights are still those that the gradients belong to."""
+        batches, indices = self._take_batches(), self._indices
+        self._indices = None
+        if self.purse:
+            self.purse.require_all(len(self.history), self._wiring.steps_accounted())
+        if len(self.history) % CHECK_EVERY in range(CHECKS):
+            inspection.backward(self._tracer, batches[-1], self._wiring.norms())
+            self._sought = batches[-1]
         if self.scope == "batch":
-            self._measure_batch()
-        elif not self._known:
+            for batch in batches:
+                self._measure_batch(batch, indices)
+        elif self._known != self._wiring.state():
             self._measure_dataset()
         if self.purse and not self._affordable():
             raise self.purse.refusal(len(self.history))
 
-    def _measure_batch(self) -> None:
-        batch, indices = self._batch, self._indices
-        self._batch = self._indices = None
-        if not self._due():
-            return
-        if batch is None:
+    def _take_batches(self) -> list[Records]:
+        """What was seen since the last step."""
+        seen, self._batches = self._batches, []
+        if not seen:
             raise RuntimeError(
                 "the monitor saw no forward pass with its criterion before optimizer.step(); "
                 "if the criterion is a plain function, call monitor.criterion in the loop instead of it."
             )
+        if any(batch.versions() != versions for batch, versions in seen):
+            raise RuntimeError(
+                "the batch was written into between the forward pass and optimizer.step(): its gradients are lost."
+            )
+        if len(seen) > 1 and self._wiring.sample_rate < 1.0:
+            if self._wiring.rows() != len(seen[-1][0]):
+                raise RuntimeError(
+                    f"the monitor saw {len(seen)} forward passes before optimizer.step(): with Poisson sampling a step has one "
+                    "batch (for several physical ones use BatchMemoryManager; evaluate under torch.no_grad())."
+                )
+            seen = seen[-1:]
+        return [batch for batch, _ in seen]
+
+    def _measure_batch(self, batch: Records, indices: Tensor | None) -> None:
+        if not self._due():
+            return
+        if self.secret.quick_check and len(batch):
+            self.secret.check(batch, complete=False)
         now = self._now or 0.0
         if self.ledger is None or indices is None:
             self._now = self._ruler.largest(batch, now)
@@ -196,20 +228,26 @@ class AttributeMonitor:
 
     def _measure_dataset(self) -> None:
         """Each process looks after its share of the records."""
-        self._known = True
-        if not self._due():
-            return
-        now, gaps = 0.0, np.full(len(self._source), -1.0)
-        for indices, records in self._source.portions(processes.share(len(self._source))):
-            if self.ledger is None:
-                now = self._ruler.largest(records, now)
-            else:
-                gaps[indices.numpy()] = self._ruler.each(records).cpu().numpy()
-        if self.ledger is None:
+        state = self._wiring.state()
+        if self._due():
+            now, gaps, seen = 0.0, np.full(len(self._source), -1.0), False
+            for indices, records in self._source.portions(processes.share(len(self._source))):
+                if self.secret.quick_check and not len(self.history):
+                    self.secret.check(records, complete=False)
+                seen = seen or inspection.contains(records, self._sought)
+                if self.ledger is None and (self.purse is None or not self.purse.budget.per_record):
+                    now = self._ruler.largest(records, now)
+                else:
+                    gaps[indices.numpy()] = self._ruler.each(records).cpu().numpy()
+                    now = max(now, float(gaps.max()))
+            if processes.maximum(float(seen)) == 0.0:
+                raise ValueError(
+                    "the batch holds a record that the data set does not: the loop changes records before the model sees them. "
+                    "Do that in the data set, so that dataset scope measures the same."
+                )
             self._now = processes.maximum(now)
-        else:
-            self._gaps = processes.maxima(gaps)
-            self._now = float(self._gaps.max())
+            self._gaps = processes.maxima(gaps) if self.ledger is not None or gaps.max() >= 0.0 else None
+        self._known = state
 
     def _affordable(self) -> bool:
         assert self.purse is not None
@@ -219,7 +257,7 @@ class AttributeMonitor:
         """Whether the budget allows a step at the current weights; True without a budget. With several processes, all ask."""
         if self.purse is None:
             return True
-        if not self._known:
+        if self._known != self._wiring.state():
             self._measure_dataset()
         return self._affordable()
 
@@ -279,7 +317,7 @@ class AttributeMonitor:
         """What the budget has proved so far."""
         if self.purse is None:
             raise ValueError("nothing is proved without a budget: make the monitor with budget=Budget(...) and scope='dataset'.")
-        return self.purse.proof(len(self.history))
+        return self.purse.proof(len(self.history), self._wiring.steps_accounted())
 
     def progress(self) -> str:
         """One short line for a progress bar."""

@@ -28,9 +28,9 @@ class Records:
                 return int(value.shape[0])
         raise TypeError("the records hold no tensor whose first dimension counts them; pass split=... to say where they are.")
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Records:
+    def map(self, change: Callable[[Tensor], Tensor], rows: int | None = None) -> Records:
         """The same change for each tensor that has one row a record."""
-        rows = len(self)
+        rows = len(self) if rows is None else rows
 
         def one(value: Any) -> Any:
             return change(value) if isinstance(value, Tensor) and value.ndim and value.shape[0] == rows else value
@@ -41,15 +41,22 @@ class Records:
     def take(self, index: Any) -> Records:
         return self.map(lambda tensor: tensor[index])
 
-    def repeat(self, times: int) -> Records:
+    def repeat(self, times: int, rows: int | None = None) -> Records:
         """Each record `times` times in a row."""
-        return self.map(lambda tensor: tensor.repeat_interleave(times, dim=0))
+        return self.map(lambda tensor: tensor.repeat_interleave(times, dim=0), rows)
 
     def to(self, device: torch.device) -> Records:
         return self.map(lambda tensor: tensor.to(device))
 
     def detach(self) -> Records:
         return self.map(Tensor.detach)
+
+    def tensors(self) -> list[Tensor]:
+        return [value for value in (*self.inputs, *self.named.values(), self.target) if isinstance(value, Tensor)]
+
+    def versions(self) -> list[int]:
+        """Change when somebody writes into a tensor."""
+        return [tensor._version for tensor in self.tensors()]
 
     def get(self, argument: int | str) -> Any:
         return self.inputs[argument] if isinstance(argument, int) else self.named[argument]

@@ -13,19 +13,17 @@ import torch
 from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence
 
 from betastar.training.gradients import Factor, Gradients
+from betastar.training.purity import GradientError, unchanged
 from betastar.training.records import Records
-from betastar.training.secret import Columns, Secret
+from betastar.training.secret import Secret
+from betastar.training.shortcut import PhantomUsed, Shortcut, is_table
 from betastar.training.wiring import Wiring
 
 #: A layer, its inputs, the error at its output, and its first input with as few columns as differ (None: as it is).
 Call = tuple[nn.Module, list[Tensor], Tensor, Tensor | None]
-
-
-class GradientError(RuntimeError):
-    """Per-record gradients cannot be had, or are not finite."""
 
 
 class Tracer:
@@ -47,11 +45,15 @@ class Tracer:
     def gradients(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Of each record's variants with these values."""
         columns = secret.as_columns()
-        shortcut = Shortcut(records, columns, values) if columns and _is_table(records, columns) else None
+        shortcut = Shortcut(records, columns, values) if columns and is_table(records, columns) else None
         if shortcut and self._trusted:
-            found = self._clipped(shortcut.phantom(), (len(records), len(values)), shortcut)
-            if found.norms.isfinite().all():
-                return found
+            try:
+                found = self._clipped(shortcut.phantom(), (len(records), len(values)), shortcut)
+            except PhantomUsed:
+                self._trusted = False
+            else:
+                if found.norms.isfinite().all():
+                    return found
         found = self._clipped(secret.variants(records, values), (len(records), len(values)), shortcut)
         if not found.norms.isfinite().all():
             raise GradientError(
@@ -61,11 +63,20 @@ class Tracer:
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Run once, and find out whether the model reads the table of variants through linear layers only."""
-        slow = self.gradients(records, secret, values)
-        self._trusted = True
-        quick = self.gradients(records, secret, values)
-        self._trusted = torch.allclose(slow.cross(slow), quick.cross(quick), rtol=1e-4, atol=1e-7)
-        return slow
+        found = self.gradients(records, secret, values)
+        columns = secret.as_columns()
+        if columns and is_table(records, columns):
+            shortcut = Shortcut(records, columns, values)
+            try:
+                quick = self._clipped(shortcut.phantom(), (len(records), len(values)), shortcut)
+            except Exception:  # whatever the model does with its table, it is then given the real one
+                return found
+            self._trusted = torch.allclose(found.cross(found), quick.cross(quick), rtol=1e-4, atol=1e-7)
+        return found
+
+    def norms(self, records: Records) -> Tensor:
+        """Norms of the records' own gradients, not clipped."""
+        return Gradients(tuple(self._factors(self._run(records, None), (len(records), 1)))).norms.sqrt()[:, 0]
 
     def _clipped(self, variants: Records, shape: tuple[int, int], shortcut: Shortcut | None) -> Gradients:
         return self._wiring.clip(Gradients(tuple(self._factors(self._run(variants, shortcut), shape))))
@@ -82,7 +93,7 @@ class Tracer:
             narrow = shortcut.narrow(inputs[0]) if shortcut and type(module) is nn.Linear else None
             seen.append((module, inputs, output, narrow))
 
-        with self._wiring.silence(), _quiet_random(self._wiring), self._listening(note, shortcut), torch.enable_grad():
+        with self._wiring.silence(), unchanged(self._wiring.module), self._listening(note, shortcut), torch.enable_grad():
             output = self._wiring.module(*variants.inputs, **variants.named)
             total = self._total(self._criterion(output, variants.target), len(variants))
             errors = torch.autograd.grad(total, [out for _, _, out, _ in seen], allow_unused=True)
@@ -113,6 +124,11 @@ class Tracer:
         written: dict[nn.Parameter, Tensor] = {}
         missing = {id(parameter) for parameter in self._wiring.parameters}
         for module, inputs, error, narrow in calls:
+            if len(error) != n * a:
+                raise GradientError(
+                    f"gradients of {self._name(module)} cannot be had: it sees {len(error)} rows for {n * a} records; a gradient "
+                    "must belong to one record (no packed sequences, no reshaping across records)."
+                )
             mine = [p for p in module.parameters() if p.requires_grad]
             missing -= {id(p) for p in mine}
             if (
@@ -125,10 +141,7 @@ class Tracer:
                 continue
             for parameter, samples in self._samples(module, inputs, error).items():
                 if parameter.requires_grad:
-                    rows = (
-                        samples if len(samples) == n * a else functional.pad(samples.flatten(1), (0, 0, 0, n * a - len(samples)))
-                    )
-                    rows = rows.reshape(n * a, -1)
+                    rows = samples.reshape(n * a, -1)
                     written[parameter] = written[parameter] + rows if parameter in written else rows
         if missing:
             names = [name for name, p in self._wiring.module.named_parameters() if id(p) in missing]
@@ -159,6 +172,7 @@ class Tracer:
     @contextmanager
     def _listening(self, note: Callable[..., None], shortcut: Shortcut | None) -> Iterator[None]:
         handles = [unit.register_forward_hook(note) for unit, _ in self._units.values()]
+        handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._wiring.recurrent()]
         replaced = []
         if shortcut:
             for unit, _ in self._units.values():
@@ -177,67 +191,6 @@ class Tracer:
         return f"{self._units[id(module)][1]} ({type(module).__name__})"
 
 
-class Shortcut:
-    """A linear layer that reads the table of variants: they differ in a few columns, so it is run on the records once.
-
-    W x_i = W x_rest + W_columns v_i, and x_i·x_j = ‖x_rest‖² + v_i·v_j: the columns v_i and √‖x_rest‖² stand for x_i.
-    """
-
-    def __init__(self, records: Records, columns: Columns, values: Sequence[int]) -> None:
-        self._records, self._argument, self._columns = records, columns.argument, columns.where
-        self._rest = records.get(columns.argument).clone()
-        self._rest[:, self._columns] = 0.0
-        self._values = columns.table[list(values)].to(self._rest)
-
-    def phantom(self) -> Records:
-        """The variants with NaN in place of the table: it costs nothing, and whoever else reads it gives itself away."""
-        rows = len(self._rest) * len(self._values)
-        others = self._records.put(self._argument, None).repeat(len(self._values))
-        return others.put(self._argument, self._rest.new_full((1, 1), torch.nan).expand(rows, self._rest.shape[1]))
-
-    def watch(self, variants: Records) -> None:
-        self._table: Tensor = variants.get(self._argument)
-        self._version = self._table._version
-
-    def _applies(self, x: Tensor) -> bool:
-        return x.data_ptr() == self._table.data_ptr() and x.shape == self._table.shape and x._version == self._version
-
-    def forward(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
-        def run(x: Tensor) -> Tensor:
-            if not self._applies(x):
-                return functional.linear(x, layer.weight, layer.bias)
-            with torch.no_grad():
-                base = functional.linear(self._rest, layer.weight, layer.bias)
-                moves = functional.linear(self._values, layer.weight[:, self._columns])
-                return (base[:, None] + moves).flatten(0, 1).requires_grad_()
-
-        return run
-
-    def narrow(self, x: Tensor) -> Tensor | None:
-        if not self._applies(x):
-            return None
-        n, a = len(self._rest), len(self._values)
-        rest = torch.linalg.vector_norm(self._rest, dim=1)[:, None, None].expand(n, a, 1)
-        return torch.cat([self._values.expand(n, a, -1), rest], dim=2).flatten(0, 1)
-
-
-def _is_table(records: Records, columns: Columns) -> bool:
-    tensor = records.get(columns.argument)
-    return isinstance(tensor, Tensor) and tensor.ndim == 2 and tensor.is_floating_point()
-
-
-@contextmanager
-def _quiet_random(wiring: Wiring) -> Iterator[None]:
-    """Refuse models that draw random numbers: variants would not be comparable, and training would change."""
-    before = torch.get_rng_state()
-    yield
-    if not torch.equal(before, torch.get_rng_state()):
-        torch.set_rng_state(before)
-        names = [
-            name for name, module in wiring.module.named_modules() if getattr(module, "p", 0) or getattr(module, "dropout", 0)
-        ]
-        where = f" ({', '.join(names)})" if names else ""
-        raise GradientError(
-            f"the model draws random numbers when it runs{where}: the gap then does not follow from the weights. "
-            "Set the probability of dropout to 0."
-        )
+def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    if inputs and isinstance(inputs[0], PackedSequence):
+        raise GradientError(f"gradients of {type(module).__name__} cannot be had for packed sequences; pad them instead.")

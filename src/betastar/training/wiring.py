@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from opacus.accountants import IAccountant
 from opacus.grad_sample import GradSampleHooks
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer, DPPerLayerOptimizer
@@ -73,9 +74,17 @@ class Wiring:
         return noise
 
     def max_grad_norm(self) -> float:
+        """C, which scales the noise; gradients must be clipped to the same."""
         norm = float(self.optimizer.max_grad_norm)
         if not norm > 0.0:
             raise ValueError(f"max_grad_norm must be greater than 0, got {norm:g}.")
+        layers = getattr(self.optimizer, "max_grad_norms", None)
+        clips = getattr(self.model, "max_grad_norm", norm) if layers is None else sum(c * c for c in layers) ** 0.5
+        if abs(float(clips) - norm) > 1e-5 * norm:
+            raise ValueError(
+                f"max_grad_norm of the optimizer is {norm:g}, but gradients are clipped to {float(clips):g}, which the noise "
+                "does not fit: schedules of the clipping norm work with flat clipping in the modes 'hooks' and 'functorch' only."
+            )
         return norm
 
     def _sample_rate(self) -> float:
@@ -109,6 +118,10 @@ class Wiring:
         skipped = (DPRNN, DPLSTM, DPGRU)
         return [unit for unit in self.model.iterate_submodules(self.outer) if type(unit) not in skipped]
 
+    def recurrent(self) -> list[nn.Module]:
+        """Modules whose linear layers are units of their own."""
+        return [unit for unit in self.module.modules() if isinstance(unit, DPRNN | DPLSTM | DPGRU)]
+
     def clip(self, gradients: Gradients) -> Gradients:
         """By the optimizer's own rule; the result is in clipping norms."""
         total = self.max_grad_norm()
@@ -122,10 +135,37 @@ class Wiring:
             scales.append((limits[id(parameter)] / (factor.norms().sqrt() + TINY)).clamp(max=1.0) / total)
         return gradients.scaled(scales)
 
+    def norms(self) -> Tensor | None:
+        """Norms of the gradients that Opacus has right now, one a record; None where it keeps none."""
+        if hasattr(self.model, "per_sample_gradient_norms"):  # ghost clipping
+            return self.model.per_sample_gradient_norms.detach()
+        samples = [getattr(p, "grad_sample", None) for p in self.parameters]
+        if any(not isinstance(sample, Tensor) for sample in samples):
+            return None
+        return torch.stack([sample.detach().flatten(1).norm(dim=1) for sample in samples if sample is not None]).norm(dim=0)
+
+    def rows(self) -> int | None:
+        """Records whose gradients the coming step will use, None where that is not known."""
+        sample = getattr(self.parameters[0], "grad_sample", None)
+        parts: list[Any] = sample if isinstance(sample, list) else [sample]
+        return sum(len(part) for part in parts) if all(isinstance(part, Tensor) for part in parts) else None
+
+    def steps_accounted(self) -> int:
+        """Steps that the accountant of Opacus has seen; 0 where it cannot be asked."""
+        for cell in getattr(self.optimizer.step_hook, "__closure__", None) or ():
+            if isinstance(cell.cell_contents, IAccountant):
+                return sum(steps for _, _, steps in cell.cell_contents.history)
+        return 0
+
+    def state(self) -> tuple[Any, ...]:
+        """Changes whenever the distances may: weights, clipping, mode."""
+        return (*(p._version for p in self.module.parameters()), self.max_grad_norm(), self.outer.training)
+
     @contextmanager
     def silence(self) -> Iterator[None]:
         """Opacus neither sees nor keeps anything of what the module does inside."""
-        had = [(unit, hasattr(unit, "max_batch_len")) for unit in self.module.modules()]
+        units = list(self.module.modules())
+        had = [vars(unit).get("max_batch_len") for unit in units]
         enabled = self.model.hooks_enabled
         self.model.disable_hooks()
         try:
@@ -135,8 +175,10 @@ class Wiring:
         finally:
             if enabled:
                 self.model.enable_hooks()
-            for unit, before in had:
-                if hasattr(unit, "max_batch_len") and not before:
+            for unit, before in zip(units, had, strict=True):
+                if before is not None:
+                    unit.max_batch_len = before
+                elif "max_batch_len" in vars(unit):
                     del unit.max_batch_len
 
 

@@ -1,0 +1,90 @@
+"""Measuring must leave no trace, and needs models whose gradients follow from weights and records alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+class GradientError(RuntimeError):
+    """Per-record gradients cannot be had, or are not finite."""
+
+
+def _numpy_state() -> Any:
+    return np.random.get_state(legacy=True)
+
+
+@dataclass
+class Dice:
+    """The state of the random number generators that everybody shares."""
+
+    cpu: Tensor = field(default_factory=torch.get_rng_state)
+    numpy: Any = field(default_factory=_numpy_state)
+    python: Any = field(default_factory=random.getstate)
+    cuda: list[Tensor] = field(
+        default_factory=lambda: (
+            torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+        )
+    )
+
+    def same(self) -> bool:
+        """Nothing was drawn since."""
+        now = Dice()
+        return (
+            torch.equal(self.cpu, now.cpu)
+            and np.array_equal(self.numpy[1], now.numpy[1])
+            and self.numpy[2:] == now.numpy[2:]
+            and self.python == now.python
+            and all(torch.equal(a, b) for a, b in zip(self.cuda, now.cuda, strict=False))
+        )
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.cpu)
+        np.random.set_state(self.numpy)
+        random.setstate(self.python)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Refuse models that draw random numbers or write into their own state when they run."""
+    dice = Dice()
+    state = [*module.parameters(), *module.buffers()]
+    versions = [tensor._version for tensor in state]
+    yield
+    if not dice.same():
+        dice.restore()
+        names = [name for name, part in module.named_modules() if getattr(part, "p", 0) or getattr(part, "dropout", 0)]
+        where = f" ({', '.join(names)})" if names else ""
+        raise GradientError(
+            f"the model draws random numbers when it runs{where}: the gap then does not follow from the weights. "
+            "Set the probability of dropout to 0."
+        )
+    if versions != [tensor._version for tensor in state]:
+        raise GradientError("the model writes into its own weights or buffers when it runs (running statistics? max_norm?).")
+
+
+@contextmanager
+def restored(module: nn.Module) -> Iterator[None]:
+    """Weights, buffers and random numbers are afterwards what they were, whatever happens inside."""
+    dice = Dice()
+    tensors = [*module.parameters(), *module.buffers()]
+    versions = [tensor._version for tensor in tensors]
+    copies = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        if not dice.same():
+            dice.restore()
+        for tensor, version, copy in zip(tensors, versions, copies, strict=True):
+            if tensor._version != version:
+                with torch.no_grad():
+                    tensor.copy_(copy)
