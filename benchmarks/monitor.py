@@ -106,8 +106,8 @@ def many_values(kind: str) -> dict[str, float]:
     """10,000 values: seconds a step, and MiB above what was used before."""
     plain, _ = training(SHAPES["Adult"], 10_000)
     step(plain, iter(plain[2]))
-    parts, _ = training(SHAPES["Adult"], 10_000, scope="batch", diameter=kind)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    parts, _ = training(SHAPES["Adult"], 10_000, scope="batch", diameter=kind)
     took = step(parts, iter(parts[2]))
     return {"seconds": took, "MiB": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
 
