@@ -25,54 +25,61 @@ class Exposure:
 class Ledger:
     """Leakage of each record, Σ λ°(R_t) over the steps so far, with the scope that it was measured in.
 
-    In batch scope a record is measured when it is sampled; its leakage is then divided by the sampling rate, which makes
-    the sum an estimate of what all steps, sampled or not, would have given. In dataset scope nothing is estimated.
+    In batch scope a record is measured now and then, when it is sampled; the mean of what was measured is then taken for all
+    steps, an estimate. In dataset scope every step counts with what was measured last.
     """
 
     def __init__(self, records: int, scope: str) -> None:
-        self.leakage: Real = np.zeros(records)
         self.scope = scope
-        #: Records that were measured at least once.
-        self.measured: Any = np.zeros(records, dtype=bool)
+        self.steps = 0
+        #: How often each record was measured.
+        self.counts: Any = np.zeros(records, dtype=np.int64)
+        self._sums: Real = np.zeros(records)
         self._last: Real | None = None
 
-    def step(self, gaps: Real | None, rate: float, noise: float, every: int = 1) -> None:
-        """One step: gaps has one entry a record, negative where it was not measured; None where none was.
-
-        In dataset scope the last gaps are taken for a step that is not measured, in batch scope each one counts for `every`.
-        """
+    def step(self, gaps: Real | None, rate: float, noise: float) -> None:
+        """One step: gaps has one entry a record, negative where it was not measured; None where none was."""
+        self.steps += 1
         if self.scope == "dataset":
             gaps = self._last if gaps is None else gaps
-            self._last, weight = gaps, 1.0
-        else:
-            weight = every / rate
-        if gaps is None:
-            return
-        seen = gaps >= 0.0
-        self.leakage[seen] += weight * affinity.leakage(rate, noise, gaps[seen])
-        self.measured |= seen
+            self._last = gaps
+        if gaps is not None:
+            seen = gaps >= 0.0
+            self._sums[seen] += affinity.leakage(rate, noise, gaps[seen])
+            self.counts[seen] += 1
+
+    @property
+    def measured(self) -> Any:
+        """Records that were measured at least once."""
+        return self.counts > 0
+
+    @property
+    def leakage(self) -> Real:
+        return self._sums * (self.steps / np.maximum(self.counts, 1)) if self.scope == "batch" else self._sums.copy()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"leakage": self.leakage.copy(), "measured": self.measured.copy(), "last": self._last}
+        return {"steps": self.steps, "counts": self.counts.copy(), "sums": self._sums.copy(), "last": self._last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.leakage, self.measured, self._last = np.array(state["leakage"]), np.array(state["measured"]), state["last"]
+        self.steps, self._last = state["steps"], state["last"]
+        self.counts, self._sums = np.array(state["counts"]), np.array(state["sums"])
 
     @property
     def bayes_security(self) -> Real:
         """β* of each record: a lower bound for the gaps that occurred (dataset scope), an estimate, erfc(√λ) (batch scope)."""
+        leakage = self.leakage
         if self.scope == "batch":
-            return erfc(np.sqrt(self.leakage))
-        square = np.exp(-2.0 * self.leakage)
-        return square / (1.0 + np.sqrt(-np.expm1(-2.0 * self.leakage)))
+            return erfc(np.sqrt(leakage))
+        square = np.exp(-2.0 * leakage)
+        return square / (1.0 + np.sqrt(-np.expm1(-2.0 * leakage)))
 
     def most_exposed(self, number: int = 10) -> list[Exposure]:
         """Records with the largest leakage first."""
         number = checks.whole("number", number)
-        beta = self.bayes_security
-        order = np.argsort(-self.leakage, kind="stable")
+        beta, leakage = self.bayes_security, self.leakage
+        order = np.argsort(-leakage, kind="stable")
         order = order[self.measured[order]][:number]
-        return [Exposure(int(i), float(self.leakage[i]), float(beta[i])) for i in order]
+        return [Exposure(int(i), float(leakage[i]), float(beta[i])) for i in order]
 
     def quantiles(self, probabilities: Any = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)) -> dict[float, float]:
         """Distribution of leakage over the records that were measured."""

@@ -37,7 +37,8 @@ class AttributeMonitor:
     scope: "batch" (the sampled records: cheap, an estimate) or "dataset" (all records at the current weights, before the step).
     diameter: "exact", "ball", "centroid" (the paper's approximation) or "extremes" (between two values only: no upper bound).
     extremes: labels of those two values. every: measure at every k-th step only.
-    ledger: keep the leakage of each record (batch scope: tell whose records these are with `monitor.records(indices)`).
+    ledger: keep the leakage of each record (batch scope: tell whose records these are with `monitor.records(indices)`);
+    a number k looks at single records at every k-th measured step only, which is cheaper.
     budget: stop before the step that would break it; needs dataset scope. writers: told of each step.
     split: batch of the loader -> Records, if batches are not (inputs, target, ...).
     amplification: False analyses a loader that is not Poisson as if every record took part in every step.
@@ -56,7 +57,7 @@ class AttributeMonitor:
         diameter: str = "exact",
         extremes: Sequence[Any] | None = None,
         every: int = 1,
-        ledger: bool = False,
+        ledger: bool | int = False,
         budget: Budget | None = None,
         writers: Sequence[Writer] = (),
         split: Callable[[Any], Records] = pair,
@@ -72,6 +73,7 @@ class AttributeMonitor:
         self.diameter = checks.choice("diameter", diameter, DIAMETERS)
         self.every = checks.whole("every", every)
         inspection.budget(budget, self.scope, self.diameter)
+        self._ledger_every = self.every * checks.whole("ledger", int(ledger), low=0)
         self.writers = list(writers)
         self._wiring = Wiring(model, optimizer, loader, amplification)
         self._loss = loss_of(criterion)
@@ -171,6 +173,12 @@ class AttributeMonitor:
     def _due(self) -> bool:
         return len(self.history) % self.every == 0
 
+    def _one_by_one(self) -> bool:
+        """Whether each record's own distance is wanted at this step."""
+        if self.purse and self.purse.budget.per_record:
+            return True
+        return self.ledger is not None and len(self.history) % max(1, self._ledger_every) == 0
+
     def _before(self) -> None:
         """Before the optimizer clips: the weights are still those that the gradients belong to."""
         batches, indices = self._take_batches(), self._indices
@@ -215,7 +223,7 @@ class AttributeMonitor:
         if self.secret.quick_check and len(batch):
             self.secret.check(batch, complete=False)
         now = self._now or 0.0
-        if self.ledger is None or indices is None:
+        if indices is None or not self._one_by_one():
             self._now = self._ruler.largest(batch, now)
             return
         if len(indices) != len(batch):
@@ -235,7 +243,7 @@ class AttributeMonitor:
                 if self.secret.quick_check and not len(self.history):
                     self.secret.check(records, complete=False)
                 seen = seen or inspection.contains(records, self._sought)
-                if self.ledger is None and (self.purse is None or not self.purse.budget.per_record):
+                if not self._one_by_one():
                     now = self._ruler.largest(records, now)
                 else:
                     gaps[indices.numpy()] = self._ruler.each(records).cpu().numpy()
@@ -246,7 +254,7 @@ class AttributeMonitor:
                     "Do that in the data set, so that dataset scope measures the same."
                 )
             self._now = processes.maximum(now)
-            self._gaps = processes.maxima(gaps) if self.ledger is not None or gaps.max() >= 0.0 else None
+            self._gaps = processes.maxima(gaps) if self._one_by_one() else None
         self._known = state
 
     def _affordable(self) -> bool:
@@ -266,12 +274,12 @@ class AttributeMonitor:
         rate, noise = self._wiring.sample_rate, self._wiring.noise_multiplier()
         if self.scope == "batch" and self._due():
             self._now = processes.maximum(self._now or 0.0)
-            if self.ledger is not None and processes.together():
+            if self._one_by_one() and processes.together():
                 self._gaps = processes.maxima(np.full(len(self._source), -1.0) if self._gaps is None else self._gaps)
         if self.purse:
             self.purse.pay(self._now, self._gaps, rate, noise)
         if self.ledger is not None:
-            self.ledger.step(self._gaps, rate, noise, self.every)
+            self.ledger.step(self._gaps, rate, noise)
         self.history.add(self._now, rate, noise)
         self._forget()
         if self.writers and (not processes.together() or torch.distributed.get_rank() == 0):
@@ -376,7 +384,7 @@ class AttributeMonitor:
 
     def _made(self) -> dict[str, Any]:
         made: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.count, "records": len(self._source)}
-        made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self.ledger is not None}
+        made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self._ledger_every}
         return made | {"budget": repr(self.purse.budget) if self.purse else None}
 
     def __repr__(self) -> str:

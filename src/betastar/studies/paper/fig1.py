@@ -1,0 +1,56 @@
+"""Figure 1: privacy against accuracy, membership and attribute inference, with ε for reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import betastar as bs
+from betastar.studies.folder import RunFolder
+from betastar.studies.paper.sheet import Sheet, at, mean
+from betastar.views import plots
+
+DELTAS = {"Adult": 3.8e-6, "Purchase-100": 4e-7}
+
+
+def make(sheet: Sheet) -> None:
+    from matplotlib.figure import Figure
+
+    panels = Figure(figsize=(9.6, 3.8), layout="constrained").subplots(1, 2)
+    studies = (("Adult", sheet.adult(), "Adult"), ("Purchase-100", sheet.purchase(), "Purchase-100 (synthetic)"))
+    for ax, (name, folders, title) in zip(panels, studies, strict=True):
+        _panel(ax, folders, title, DELTAS[name])
+    sheet.save(panels[0], "fig1")
+    adult = at(studies[0][1], 30)
+    why = sheet.note or "mean of 5 seeds on test records; the paper's is its best model"
+    sheet.add("Adult, accuracy after 30 epochs", "83 %", f"{100 * mean([e['accuracy'] for e in adult]):.1f} %", why)
+    real = at(studies[1][1], 30)
+    text = f"{100 * mean([e['accuracy'] for e in real]):.1f} %"
+    sheet.add(
+        "Purchase, accuracy after 30 epochs", "73 %", text, "synthetic stand-in: its accuracy says nothing of the real data"
+    )
+
+
+def _panel(ax: Any, folders: list[RunFolder], title: str, delta: float) -> None:
+    for which, folder in enumerate(folders):
+        entries = folder.lines("epochs.jsonl")
+        accuracy = [100 * entry["accuracy"] for entry in entries]
+        for name, colour, text in (("membership", plots.MEMBERSHIP, "MIA"), ("exact", plots.ATTRIBUTE, "AI")):
+            ax.plot(
+                accuracy,
+                [e[name]["estimate"] for e in entries],
+                "o",
+                color=colour,
+                ms=3,
+                alpha=0.6,
+                label=None if which else text,
+            )
+    entries = folders[0].lines("epochs.jsonl")
+    status = folders[0].status
+    right = ax.twinx()
+    runs = [bs.DPSGD(status["noise_multiplier"], status["sample_rate"], entry["steps"]) for entry in entries]
+    epsilon = [bs.analyze(run, bs.Membership("add-remove")).epsilon(delta).upper for run in runs]
+    right.plot([100 * e["accuracy"] for e in entries], epsilon, "--", color="#4c8c4a", lw=1, label=f"ε at δ = {delta:g}")
+    right.set_ylabel("ε", color="#4c8c4a")
+    ax.set(title=title, xlabel="accuracy on test records (%)", ylabel="Bayes security β*")
+    ax.legend(frameon=False, fontsize=8, loc="lower left")
+    right.legend(frameon=False, fontsize=8, loc="lower center")

@@ -1,0 +1,77 @@
+"""Figure 8: cost of an epoch of Adult, by what is analysed."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from betastar.studies.folder import RunFolder
+from betastar.studies.paper.sheet import Sheet
+from betastar.studies.train import Config, Training, network
+from betastar.views import plots
+
+PAPER = {"no DP": 0.19, "MIA": 0.40, "accountant": 0.42, "AI approximate": 74.5, "AI full": 1436.6}
+
+
+def make(sheet: Sheet) -> None:
+    epochs = 1 if sheet.quick else 3
+    found = {"no DP": _plain(epochs)}
+    for name, options in (
+        ("MIA", {"monitor": False}),
+        ("AI approximate", {"diameter": "centroid", "ledger": False}),
+        ("AI full", {"ledger": False}),
+    ):
+        with tempfile.TemporaryDirectory() as folder:
+            training = Training(Config(epochs=epochs, **options), RunFolder(Path(folder)))
+            start = time.perf_counter()
+            for _ in range(epochs):
+                training.steps()
+            found[name] = (time.perf_counter() - start) / epochs
+            if name == "MIA":
+                start = time.perf_counter()
+                training.engine.get_epsilon(1e-5)
+                found["accountant"] = found["MIA"] + time.perf_counter() - start
+    ax = plots.axes()
+    names = list(PAPER)
+    places = range(len(names))
+    ax.bar([p - 0.2 for p in places], [PAPER[name] for name in names], 0.4, color=plots.OTHER, label="paper (A100)")
+    ax.bar(
+        [p + 0.2 for p in places],
+        [found[name] for name in names],
+        0.4,
+        color=plots.MEMBERSHIP,
+        label="betastar (this machine, CPU)",
+    )
+    ax.set_yscale("log")
+    ax.set_xticks(list(places), names, fontsize=8)
+    ax.set_ylabel("seconds an epoch")
+    ax.legend(frameon=False, fontsize=8)
+    sheet.save(ax, "fig8")
+    why = {"AI full": "inner products from Gram matrices instead of gradients", "no DP": f"{torch.get_num_threads()} CPU threads"}
+    for name in names:
+        sheet.add(f"seconds an epoch, Adult, {name}", f"{PAPER[name]:g}", f"{found[name]:.2f}", why.get(name, ""))
+    sheet.add(
+        "AI full / the same training without it",
+        f"{PAPER['AI full'] / PAPER['MIA']:.0f}",
+        f"{found['AI full'] / found['MIA']:.2f}",
+    )
+
+
+def _plain(epochs: int) -> float:
+    """The same network without privacy, in batches of the same size."""
+    study = Config().load()
+    torch.manual_seed(0)
+    module, criterion = network(study), nn.CrossEntropyLoss()
+    optimizer = torch.optim.Adam(module.parameters(), lr=study.recipe.learning_rate)
+    start = time.perf_counter()
+    for _ in range(epochs):
+        for some in torch.randperm(len(study.train)).split(study.recipe.batch_size):
+            x, y = study.train[some]
+            optimizer.zero_grad()
+            criterion(module(x), y).backward()
+            optimizer.step()
+    return (time.perf_counter() - start) / epochs

@@ -1,0 +1,75 @@
+"""What every script shares: where it writes, how thorough it is, and rows of "paper | betastar | why they differ"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from betastar.studies.folder import RunFolder
+from betastar.studies.train import Config, train_seeds
+from betastar.views import plots
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. paper: as printed there, "" where it has none."""
+
+    what: str
+    paper: str
+    ours: str
+    why: str = ""
+
+
+@dataclass
+class Sheet:
+    """output: folder for figures; runs: folder for trainings, which are made once and resumed."""
+
+    output: Path
+    runs: Path
+    quick: bool
+    jobs: int = 2
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def seeds(self) -> int:
+        return 1 if self.quick else 5
+
+    @property
+    def epochs(self) -> int:
+        return 3 if self.quick else 30
+
+    @property
+    def note(self) -> str:
+        """What a quick run is not."""
+        return f"quick run: {self.seeds} seed, {self.epochs} epochs" if self.quick else ""
+
+    def add(self, what: str, paper: str, ours: str, why: str = "") -> None:
+        self.rows.append(Row(what, paper, ours, why))
+
+    def adult(self) -> list[RunFolder]:
+        """Adult with the paper's parameters, both diameters."""
+        config = Config(study="adult", epochs=self.epochs, approximate=True)
+        return train_seeds(config, self.runs / f"adult-{self.epochs}", range(self.seeds), self.jobs, resume=True)
+
+    def purchase(self) -> list[RunFolder]:
+        """The synthetic stand-in for Purchase with the paper's parameters; fewer records in a quick run."""
+        epochs, records = (2, 20_000) if self.quick else (30, None)
+        config = Config(study="purchase", epochs=epochs, records=records, ledger=False)
+        return train_seeds(config, self.runs / f"purchase-{epochs}", range(1), 1, resume=True)
+
+    def save(self, ax: Any, name: str) -> None:
+        plots.save(ax, self.output / name, "png", "svg")
+
+
+def at(folders: list[RunFolder], epoch: int) -> list[dict[str, Any]]:
+    """The entries of all runs after this epoch, or after the last one."""
+    found = []
+    for folder in folders:
+        entries = folder.lines("epochs.jsonl")
+        found.append(entries[min(epoch, len(entries)) - 1])
+    return found
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)

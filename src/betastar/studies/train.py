@@ -1,0 +1,286 @@
+"""Train privately on a study, with membership and attribute monitoring; each run is a folder that can be resumed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import joblib
+import torch
+from opacus import PrivacyEngine
+from torch import nn
+from torch.utils.data import DataLoader
+
+from betastar.studies.adult import adult
+from betastar.studies.folder import RunFolder
+from betastar.studies.purchase import RECORDS, purchase
+from betastar.studies.study import Study, StudyError
+from betastar.studies.table import own
+from betastar.training import AttributeMonitor, Budget, BudgetExhausted, JsonLines
+
+#: Steps between two looks at single records, for the ledger.
+LEDGER_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that a run depends on. None: the study's own value."""
+
+    study: str = "adult"
+    target: str | None = None
+    sensitive: str | None = None
+    values: tuple[str, ...] | None = None
+    between: tuple[float, float] | None = None
+    drop: tuple[str, ...] = ()
+    data: str | None = None
+    checksum: str | None = None
+    records: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    noise_multiplier: float | None = None
+    max_grad_norm: float | None = None
+    learning_rate: float | None = None
+    hidden: tuple[int, ...] | None = None
+    seed: int = 0
+    scope: str = "batch"
+    every: int = 1
+    diameter: str = "exact"
+    approximate: bool = False
+    ledger: bool = True
+    monitor: bool = True
+    target_beta: float | None = None
+
+    def load(self) -> Study:
+        """The study, with this configuration's parameters."""
+        if self.study == "adult":
+            study = adult(self.seed)
+        elif self.study == "purchase":
+            study = purchase(self.data, self.seed, self.records or RECORDS, self.checksum)
+        elif self.target is None or self.sensitive is None:
+            raise StudyError(f"{self.study} is a table of your own: say which column is the target and which is sensitive.")
+        else:
+            study = own(
+                self.study,
+                self.target,
+                self.sensitive,
+                list(self.values) if self.values else None,
+                self.between,
+                list(self.drop),
+                self.seed,
+            )
+        names = ("epochs", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(study, recipe=replace(study.recipe, **given))
+
+
+def network(study: Study) -> nn.Module:
+    """Fully connected with tanh, as in the paper."""
+    sizes = [study.columns, *study.recipe.hidden, len(study.classes)]
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(sizes):
+        layers += [nn.Linear(wide, narrow), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Training:
+    """One run: what is trained, what watches it, and where it is kept."""
+
+    def __init__(self, config: Config, folder: RunFolder) -> None:
+        self.config, self.folder = config, folder
+        self.study = study = config.load()
+        recipe = study.recipe
+        if recipe.batch_size > len(study.train):
+            raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
+        torch.manual_seed(config.seed)
+        self.module = network(study)
+        self.engine = PrivacyEngine(accountant="betastar")
+        self.model, self.optimizer, self.loader = self.engine.make_private(
+            module=self.module,
+            optimizer=torch.optim.Adam(self.module.parameters(), lr=recipe.learning_rate),
+            data_loader=DataLoader(study.train, batch_size=recipe.batch_size),
+            noise_multiplier=recipe.noise_multiplier,
+            max_grad_norm=recipe.max_grad_norm,
+        )
+        self.criterion = nn.CrossEntropyLoss()
+        self.monitors: dict[str, AttributeMonitor] = {}
+        if config.monitor:
+            scope = "dataset" if config.target_beta is not None else config.scope
+            budget = Budget(config.target_beta) if config.target_beta is not None else None
+            writers = [JsonLines(folder / "metrics.jsonl")]
+            shared: dict[str, Any] = {"scope": scope, "every": config.every}
+            ledger = LEDGER_EVERY if config.ledger else False
+            self._watch(config.diameter, ledger=ledger, budget=budget, writers=writers, **shared)
+            if config.approximate:
+                self._watch("centroid", **shared)
+        self.epoch = 0
+        self.stopped: str | None = None
+
+    def _watch(self, diameter: str, **options: Any) -> None:
+        parts = (self.model, self.optimizer, self.loader, self.criterion, self.study.secret)
+        self.monitors[diameter] = AttributeMonitor(*parts, diameter=diameter, **options)
+
+    def steps(self, tell: Callable[[dict[str, Any]], None] | None = None) -> float:
+        """One epoch; the mean loss of its batches."""
+        total, number = 0.0, 0
+        watching = list(self.monitors.values())
+        for indices in self.loader.batch_sampler:
+            x, y = self.study.train[indices]
+            for monitor in watching:
+                if monitor.ledger is not None and monitor.scope == "batch":
+                    monitor.records(indices)
+            self.optimizer.zero_grad()
+            loss = self.criterion(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+            if len(indices):
+                total, number = total + float(loss.detach()), number + 1
+            if tell:
+                beta = watching[0].history.quick() if watching else {}
+                tell({"epoch": self.epoch + 1, "loss": total / max(1, number), **beta})
+        return total / max(1, number)
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        self.module.eval()
+        x, y = self.study.test.tensors
+        right = sum(int((self.module(a).argmax(dim=1) == b).sum()) for a, b in zip(x.split(8192), y.split(8192), strict=True))
+        self.module.train()
+        return right / len(y)
+
+    def entry(self, loss: float) -> dict[str, Any]:
+        """What an epoch is remembered by; β* are (relied on, estimate)."""
+        found: dict[str, Any] = {
+            "epoch": self.epoch,
+            "steps": len(self.engine.accountant),
+            "loss": loss,
+            "accuracy": self.accuracy(),
+        }
+        found["membership"] = _bounds(self.engine.accountant.risk)
+        for name, monitor in self.monitors.items():
+            found[name] = {"scope": monitor.scope, **_bounds(monitor.risk)}
+        return found
+
+    def run(self, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """To the end of the last epoch, from wherever the folder is."""
+        self.restore()
+        while self.epoch < self.study.recipe.epochs and self.stopped is None:
+            start = time.perf_counter()
+            try:
+                loss = self.steps(tell)
+            except BudgetExhausted as reason:
+                self.stopped, loss = str(reason), float("nan")
+            took = time.perf_counter() - start
+            self.epoch += 1
+            entry = self.entry(loss)
+            JsonLines(self.folder / "epochs.jsonl").write({"step": self.epoch, **entry})
+            JsonLines(self.folder / "timings.jsonl").write(
+                {"step": self.epoch, "seconds": took, "threads": torch.get_num_threads()}
+            )
+            self.save()
+            if tell:
+                tell({"finished": True, **entry})
+        self.finish()
+
+    def save(self) -> None:
+        state = {
+            "epoch": self.epoch,
+            "stopped": self.stopped,
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "accountant": self.engine.accountant.state_dict(),
+            "monitors": {name: monitor.state_dict() for name, monitor in self.monitors.items()},
+            "random": torch.get_rng_state(),
+        }
+        partial = self.folder / "checkpoint.pt.partial"
+        torch.save(state, partial)
+        partial.replace(self.folder / "checkpoint.pt")
+
+    def restore(self) -> None:
+        """From the checkpoint, if there is one; what was written after it is void."""
+        path = self.folder / "checkpoint.pt"
+        if path.exists():
+            state = torch.load(path, weights_only=False)
+            self.epoch, self.stopped = state["epoch"], state["stopped"]
+            self.module.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.engine.accountant.load_state_dict(state["accountant"])
+            for name, monitor in self.monitors.items():
+                monitor.load_state_dict(state["monitors"][name])
+            torch.set_rng_state(state["random"])
+        else:
+            for monitor in self.monitors.values():
+                for writer in monitor.writers:
+                    writer.rewind(0)
+        for name in ("epochs.jsonl", "timings.jsonl"):
+            JsonLines(self.folder / name).rewind(self.epoch)
+
+    def finish(self) -> None:
+        """What is made from the run as a whole."""
+        if self.monitors:
+            columns = {name: monitor.distances for name, monitor in self.monitors.items()}
+            rows = [",".join(["step", *columns])]
+            rows += [
+                ",".join([str(i + 1), *(repr(float(c[i])) for c in columns.values())])
+                for i in range(len(next(iter(columns.values()))))
+            ]
+            self.folder.write("distances.csv", "\n".join(rows) + "\n")
+        first = next(iter(self.monitors.values()), None)
+        if first is not None and first.ledger is not None:
+            beta = first.ledger.bayes_security
+            kept = [i for i in range(len(beta)) if first.ledger.measured[i]]
+            rows = [
+                "record,leakage,bayes_security",
+                *(f"{i},{float(first.ledger.leakage[i])!r},{float(beta[i])!r}" for i in kept),
+            ]
+            self.folder.write("ledger.csv", "\n".join(rows) + "\n")
+        status: dict[str, Any] = {"finished": True, "stopped": self.stopped, "study": self.study.title, "epochs": self.epoch}
+        status |= {"records": len(self.study.train), "sample_rate": self.loader.sample_rate, **asdict(self.study.recipe)}
+        if first is not None:
+            status |= {"secret": first.secret.name, "values": first.secret.count, "label": first.label}
+            if first.purse is not None:
+                status["proof"] = str(first.proof)
+        self.folder.write("status.json", json.dumps(status, indent=1) + "\n")
+
+
+def _bounds(risk: Callable[..., Any]) -> dict[str, float]:
+    exact, paper = risk(method="exact").bayes_security, risk(method="paper").bayes_security
+    return {"lower": float(exact.lower), "estimate": float(exact.estimate), "paper": float(paper.estimate)}
+
+
+def train(
+    config: Config, path: str | Path, resume: bool = False, tell: Callable[[dict[str, Any]], None] | None = None
+) -> RunFolder:
+    """Run a configuration in a folder; with `resume`, go on with what is there."""
+    folder = RunFolder(path)
+    described = json.loads(json.dumps(asdict(config)))
+    if not (folder / "config.json").exists():
+        config.load()  # complain before anything is written
+    folder.open(described, resume)
+    Training(config, folder).run(tell)
+    return folder
+
+
+def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: int = 1, resume: bool = False) -> list[RunFolder]:
+    """The same run with several seeds, each in a folder of its own, in parallel through joblib.
+
+    The backend is joblib's: inside `with joblib.parallel_config(backend="dask")` they run on a Dask cluster, with "ray" on Ray.
+    """
+    folders = [Path(path) / f"seed-{seed}" for seed in seeds]
+    todo = [
+        joblib.delayed(_alone)(replace(config, seed=seed), folder, resume) for seed, folder in zip(seeds, folders, strict=True)
+    ]
+    joblib.Parallel(n_jobs=jobs)(todo)
+    return [RunFolder(folder) for folder in folders]
+
+
+def _alone(config: Config, folder: Path, resume: bool) -> None:
+    import warnings
+
+    warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
+    torch.set_num_threads(1)
+    train(config, folder, resume)

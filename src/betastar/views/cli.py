@@ -1,0 +1,210 @@
+"""The command `betastar`."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="betastar",
+    help="How well does a model trained with DP-SGD resist a named attack?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Bad input is one sentence and exit code 2, not a traceback."""
+    warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
+    try:
+        app()
+    except (ValueError, TypeError) as problem:
+        print(f"betastar: {problem}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("\nbetastar: interrupted; go on with --resume.", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        raise SystemExit(141) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import betastar
+
+        print(f"betastar {betastar.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; must be new unless --resume is given.")],
+    study: Annotated[str, typer.Argument(help="'adult', 'purchase', or the path of a CSV or Parquet table.")] = "adult",
+    target: Annotated[str | None, typer.Option(help="Own table: the column to predict.")] = None,
+    sensitive: Annotated[str | None, typer.Option(help="Own table: the sensitive column.")] = None,
+    value: Annotated[list[str] | None, typer.Option(help="Own table: a value of the sensitive column (repeat it).")] = None,
+    between: Annotated[str | None, typer.Option(help="Own table: range of the sensitive numbers, as 17:90.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Own table: a column to leave out (repeat it).")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Purchase: path or URL of the archive; without it a synthetic stand-in.")
+    ] = None,
+    checksum: Annotated[str | None, typer.Option(help="Purchase: SHA-256 that the archive must have.")] = None,
+    records: Annotated[int | None, typer.Option(min=1000, help="Purchase: size of the stand-in.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1)] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1)] = None,
+    noise: Annotated[float | None, typer.Option(min=0.01, help="Noise multiplier.")] = None,
+    clip: Annotated[float | None, typer.Option(min=1e-6, help="Clipping norm.")] = None,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr", min=0.0)] = None,
+    hidden: Annotated[list[int] | None, typer.Option(min=1, help="Width of a hidden layer (repeat it for more).")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0, 1, … in folders of their own.")] = None,
+    jobs: Annotated[int, typer.Option(help="Seeds at a time (with --seeds); -1 for all cores.")] = 1,
+    backend: Annotated[str | None, typer.Option(help="joblib backend for --seeds: loky, threading, dask or ray.")] = None,
+    scope: Annotated[str, typer.Option(help="batch (an estimate) or dataset (all records, slow).")] = "batch",
+    every: Annotated[int, typer.Option(min=1, help="Measure at every k-th step.")] = 1,
+    diameter: Annotated[str, typer.Option(help="exact, ball or centroid.")] = "exact",
+    approximate: Annotated[bool, typer.Option(help="Measure the paper's approximation as well.")] = False,
+    target_beta: Annotated[
+        float | None, typer.Option(help="Stop before β* against attribute inference falls below this; measures all records.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
+) -> None:
+    """Train with DP-SGD, watch membership and attribute inference, and write a summary.
+
+    betastar train -o runs/adult
+
+    betastar train people.csv --target income --sensitive age --between 17:90 -o runs/people
+
+    betastar train adult --seeds 5 --jobs 2 -o runs/five
+    """
+    from betastar.studies.study import StudyError
+    from betastar.studies.train import Config, train_seeds
+    from betastar.studies.train import train as run
+    from betastar.views.summary import summarise
+
+    if target_beta is not None and scope == "batch" and "--scope" in sys.argv:
+        raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
+    config = Config(
+        study=study,
+        target=target,
+        sensitive=sensitive,
+        values=tuple(value) if value else None,
+        between=_range(between),
+        drop=tuple(drop or ()),
+        data=data,
+        checksum=checksum,
+        records=records,
+        epochs=epochs,
+        batch_size=batch_size,
+        noise_multiplier=noise,
+        max_grad_norm=clip,
+        learning_rate=learning_rate,
+        hidden=tuple(hidden) if hidden else None,
+        seed=seed,
+        scope=scope,
+        every=every,
+        diameter=diameter,
+        approximate=approximate,
+        target_beta=target_beta,
+    )
+    if seeds is None:
+        with _progress() as tell:
+            run(config, output, resume, tell)
+        folders = [output]
+    else:
+        with _backend(backend):
+            folders = [folder.path for folder in train_seeds(config, output, range(seeds), jobs, resume)]
+    for folder in folders:
+        print(summarise(folder).read_text())
+
+
+@app.command()
+def reproduce(
+    what: Annotated[
+        list[str] | None, typer.Argument(help="all, fig1 … fig10, table, numbers, low-noise, scopes, exposure.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures, comparison and runs.")] = Path(
+        "reproduction"
+    ),
+    quick: Annotated[bool, typer.Option(help="Minutes instead of an hour: one seed, few epochs, coarse grids.")] = False,
+    jobs: Annotated[int, typer.Option(help="Seeds trained at a time.")] = 2,
+) -> None:
+    """Make the paper's figures, table and numbers, and compare them with what betastar computes.
+
+    betastar reproduce fig7 numbers
+
+    betastar reproduce all --quick -o reproduction
+    """
+    from betastar.studies.paper.reproduce import reproduce as make
+
+    path = make(what or ["all"], output, quick, jobs, lambda name: print(f"{name} …", file=sys.stderr, flush=True))
+    print(path.read_text())
+
+
+def _range(text: str | None) -> tuple[float, float] | None:
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise ValueError(f"--between must be two numbers as in 17:90, got {text!r}.") from None
+    return low, high
+
+
+def _backend(name: str | None) -> Any:
+    """joblib's, as it is or another one."""
+    import contextlib
+
+    import joblib
+
+    if name is None:
+        return contextlib.nullcontext()
+    if name == "dask":
+        from distributed import Client
+
+        Client()  # type: ignore[no-untyped-call] # joblib finds the newest one; the environment says which cluster it joins
+    return joblib.parallel_config(backend=name)
+
+
+class _progress:  # noqa: N801
+    """A bar with loss, accuracy and β*; on a terminal only."""
+
+    def __enter__(self) -> Callable[[dict[str, Any]], None]:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        console = Console(stderr=True)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("starting", total=None)
+        self._accuracy = float("nan")
+        self._bar.start()
+        return self._tell
+
+    def _tell(self, news: dict[str, Any]) -> None:
+        if news.get("finished"):
+            self._accuracy = news["accuracy"]
+            return
+        beta = f"β* {news['attribute']:.3f} (attribute) {news['membership']:.3f} (membership)" if "attribute" in news else ""
+        text = f"epoch {news['epoch']}  loss {news['loss']:.3f}  accuracy {100 * self._accuracy:.1f} %  {beta}"
+        self._bar.update(self._task, description=text, advance=1)
+
+    def __exit__(self, *problem: object) -> None:
+        self._bar.stop()
+
+
+if __name__ == "__main__":
+    main()
