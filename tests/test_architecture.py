@@ -78,6 +78,8 @@ ORDER = [
     "views.summary",
     "views.cli",
 ]
+#: What a package offers is as far down as its last module.
+FRONTS = {"training": "training.accountant"}
 #: Imports inside a function, against the order: a run or a risk that is made from something else.
 DEFERRED = {("run", "interop"), ("training.secret", "training.encoders"), ("training.secret", "training.kinds")}
 
@@ -96,7 +98,7 @@ def imports(path: Path) -> list[tuple[str, bool]]:
             inside = node.module.removeprefix("betastar").removeprefix(".")
             for alias in node.names:
                 candidate = f"{inside}.{alias.name}".strip(".")
-                found.append((candidate if candidate in ORDER else inside, id(node) in top))
+                found.append((candidate if candidate in ORDER else FRONTS.get(inside, inside), id(node) in top))
         elif isinstance(node, ast.Import):
             room = path.relative_to(SOURCE).parts[0]
             allowed = {"betastar"} if room in ("studies", "views") else set()  # the public names

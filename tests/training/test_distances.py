@@ -113,6 +113,17 @@ def test_pruning_finds_the_largest_of_many() -> None:
     assert measure.largest(records, floor=1.9) == 1.9
 
 
+@pytest.mark.parametrize(
+    ("name", "trusted"), [("tanh", True), ("relu3", True), ("layernorm", True), ("twice", False), ("conv", False)]
+)
+def test_the_shortcut_is_taken_where_it_may_be(name: str, trusted: bool) -> None:
+    module, data, secret = build(name)
+    measure = ruler(private(module, data), secret)
+    assert measure._tracer._trusted == trusted
+    measure.each(some(data))
+    assert measure._tracer._trusted == trusted
+
+
 def test_no_records_have_no_distance() -> None:
     module, data, secret = build("tanh")
     measure = ruler(private(module, data), secret)

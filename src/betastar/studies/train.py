@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -271,16 +272,22 @@ def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: in
     The backend is joblib's: inside `with joblib.parallel_config(backend="dask")` they run on a Dask cluster, with "ray" on Ray.
     """
     folders = [Path(path) / f"seed-{seed}" for seed in seeds]
+    workers = joblib.effective_n_jobs(jobs)
+    threads = torch.get_num_threads() if workers == 1 else max(1, torch.get_num_threads() // workers)
     todo = [
-        joblib.delayed(_alone)(replace(config, seed=seed), folder, resume) for seed, folder in zip(seeds, folders, strict=True)
+        joblib.delayed(_alone)(replace(config, seed=seed), folder, resume, threads)
+        for seed, folder in zip(seeds, folders, strict=True)
     ]
     joblib.Parallel(n_jobs=jobs)(todo)
     return [RunFolder(folder) for folder in folders]
 
 
-def _alone(config: Config, folder: Path, resume: bool) -> None:
-    import warnings
-
-    warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
-    torch.set_num_threads(1)
-    train(config, folder, resume)
+def _alone(config: Config, folder: Path, resume: bool, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
+            train(config, folder, resume)
+    finally:
+        torch.set_num_threads(before)

@@ -29,7 +29,8 @@ class Shortcut:
         """The variants with a phantom in place of the table: it costs nothing."""
         rows = len(self._rest) * len(self._values)
         others = self._records.put(self._argument, None).repeat(len(self._values), len(self._records))
-        return others.put(self._argument, Phantom(self._rest.new_full((1, 1), torch.nan).expand(rows, self._rest.shape[1])))
+        table = self._rest.new_full((1, 1), torch.nan).expand(rows, self._rest.shape[1])
+        return others.put(self._argument, table.as_subclass(Phantom))
 
     def watch(self, variants: Records) -> None:
         self._table: Tensor = variants.get(self._argument)

@@ -23,7 +23,7 @@ from betastar.training.shortcut import PhantomUsed, Shortcut, is_table
 from betastar.training.wiring import Wiring
 
 #: A layer, its inputs, the error at its output, and its first input with as few columns as differ (None: as it is).
-Call = tuple[nn.Module, list[Tensor], Tensor, Tensor | None]
+Call = tuple[nn.Module, tuple[Any, ...], Tensor, Tensor | None]
 
 
 class Tracer:
@@ -98,12 +98,7 @@ class Tracer:
             total = self._total(self._criterion(output, variants.target), len(variants))
             errors = torch.autograd.grad(total, [out for _, _, out, _ in seen], allow_unused=True)
         return [
-            (
-                module,
-                [x.detach() for x in inputs if isinstance(x, Tensor)],
-                torch.zeros_like(out) if error is None else error,
-                narrow,
-            )
+            (module, inputs, torch.zeros_like(out) if error is None else error, narrow)
             for (module, inputs, out, narrow), error in zip(seen, errors, strict=True)
         ]
 
@@ -137,7 +132,7 @@ class Tracer:
                 and times[id(module)] == 1
                 and not any(id(p) in self._tied for p in mine)
             ):
-                yield from self._linear(module, inputs[0] if narrow is None else narrow, error, (n, a))
+                yield from self._linear(module, inputs[0].detach() if narrow is None else narrow, error, (n, a))
                 continue
             for parameter, samples in self._samples(module, inputs, error).items():
                 if parameter.requires_grad:
@@ -160,12 +155,14 @@ class Tracer:
         if bias:
             yield Factor(errors, parameters=(layer.bias,))
 
-    def _samples(self, module: nn.Module, inputs: list[Tensor], error: Tensor) -> dict[nn.Parameter, Tensor]:
+    def _samples(self, module: nn.Module, inputs: tuple[Any, ...], error: Tensor) -> dict[nn.Parameter, Tensor]:
         """Per-sample gradients, as Opacus computes them."""
         sampler = GradSampleModule.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
         try:
             with torch.no_grad():
-                return sampler(module, inputs, error)
+                return sampler(module, [x.detach() for x in inputs if isinstance(x, Tensor)], error)
+        except PhantomUsed:
+            raise
         except Exception as problem:
             raise GradientError(f"gradients of {self._name(module)} cannot be had: {problem}") from problem
 

@@ -42,7 +42,7 @@ class Sheet:
     @property
     def note(self) -> str:
         """What a quick run is not."""
-        return f"quick run: {self.seeds} seed, {self.epochs} epochs" if self.quick else ""
+        return f"quick run: {self.seeds} seed, {self.epochs} epochs (Purchase 2)" if self.quick else ""
 
     def add(self, what: str, paper: str, ours: str, why: str = "") -> None:
         self.rows.append(Row(what, paper, ours, why))
