@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test test-all lint bench golden lock clean
 
 demo: $(READY)
-	$(BIN)/python examples/adult.py
+	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow"

@@ -22,7 +22,7 @@ def make(sheet: Sheet) -> None:
     ratios = np.geomspace(1e-3, 1.0, 13 if sheet.quick else 37)
     ax = plots.axes()
     for noise, colour in ((0.5, plots.ATTRIBUTE), (1.0, plots.MEMBERSHIP), (2.0, plots.OTHER)):
-        rates = ratios[ratios * noise <= 1.0] * noise
+        rates = ratios[ratios * noise <= 0.5] * noise
         ax.loglog(rates / noise, [error(p, noise) for p in rates], color=colour, label=f"σ = {noise:g}")
         ax.loglog(rates / noise, [sqrt(p * (1 - p)) / (2 * noise) or np.nan for p in rates], ":", color=colour, lw=1)
     ax.set(xlabel="sampling rate / noise, p/σ", ylabel="total variation (dotted: its bound)", ylim=(1e-7, 1))

@@ -54,7 +54,8 @@ def scopes(sheet: Sheet) -> None:
     ax = plots.axes()
     ax.plot(np.arange(len(batch)), batch, color=plots.MEMBERSHIP, lw=0.7, label="batch (an estimate)")
     ax.plot(steps, everyone.distances[steps], "o-", color=plots.ATTRIBUTE, ms=3, lw=1, label="data set")
-    ax.set(xlabel="step", ylabel="largest distance R (clipping norms)", ylim=(0, None))
+    ax.set(xlabel="step", ylabel="largest distance R (clipping norms)")
+    ax.margins(y=0.15)
     ax.legend(frameon=False, fontsize=8)
     sheet.save(ax, "scopes")
     text = f"{batch[steps].mean():.3f} against {everyone.distances[steps].mean():.3f}"

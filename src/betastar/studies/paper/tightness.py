@@ -43,10 +43,12 @@ def accountant(rate: float, noise: float, steps: int) -> float:
 def panel(ax: Any, rate: float, marked: bool, quick: bool) -> tuple[Any, list[str]]:
     """One heat map; cells where the accountant fails get a cross."""
     error, advantage = errors(rate)
-    image = ax.imshow(error, origin="lower", aspect="auto", cmap="Reds", vmin=0, vmax=0.1)
+    image = ax.imshow(error, origin="lower", aspect="auto", cmap="Reds", vmin=0, vmax=0.4)
     for i, j in np.ndindex(*error.shape):
         if error[i, j] >= 0.01:
-            ax.text(j, i, f"{error[i, j]:.2f}", ha="center", va="center", fontsize=6)
+            ax.text(
+                j, i, f"{error[i, j]:.2f}", ha="center", va="center", fontsize=6, color="white" if error[i, j] > 0.2 else "black"
+            )
     failed = []
     if marked:
         for i in range(0, len(NOISES), 3 if quick else 1):

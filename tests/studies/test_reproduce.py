@@ -1,0 +1,80 @@
+"""The paper's numbers, made anew; and those of the full run that are committed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from betastar.studies.paper.reproduce import SCRIPTS, reproduce
+from betastar.studies.study import StudyError
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
+
+
+def numbers(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"\d+\.?\d*(?:e-?\d+)?", text.replace(",", ""))]
+
+
+def row(rows: list[dict[str, Any]], start: str) -> dict[str, Any]:
+    (found,) = [one for one in rows if one["what"].startswith(start)]
+    return found
+
+
+def test_what_needs_no_training(tmp_path: Path) -> None:
+    names = ["fig2", "fig3", "fig6", "fig7", "numbers", "low-noise"]
+    path = reproduce(names, tmp_path, quick=True)
+    found = json.loads((tmp_path / "comparison.json").read_text())
+    rows = found["rows"]
+    for name in names:
+        if name != "numbers":
+            assert (tmp_path / f"{name}.png").stat().st_size > 5000
+            assert "<svg" in (tmp_path / f"{name}.svg").read_text()[:1000]
+    assert numbers(row(rows, "TPR at FPR 0.1")["ours"]) == pytest.approx([0.1284, 0.1130], abs=2e-4)
+    assert numbers(row(rows, "TPR at FPR 0.01")["ours"]) == pytest.approx([0.0384, 0.0121], abs=2e-4)
+    assert numbers(row(rows, "Adult, noise for")["ours"])[0] == pytest.approx(3.51, abs=0.01)
+    assert numbers(row(rows, "Purchase, noise for")["ours"])[0] == pytest.approx(1.8, abs=0.03)
+    assert numbers(row(rows, "Adult, ε at")["ours"])[0] == pytest.approx(0.5, abs=0.03)
+    assert found["versions"]["betastar"]
+    assert "| why they differ |" in path.read_text()
+
+
+def test_the_closed_forms_error(tmp_path: Path) -> None:
+    from betastar.studies.paper.tightness import NOISES, accountant, errors
+
+    error, advantage = errors(1e-3)
+    assert error[NOISES.index(1.0)].max() == pytest.approx(0.02, abs=0.002)
+    assert error[NOISES.index(0.5)].max() == pytest.approx(0.37, abs=0.005)
+    assert accountant(1e-3, 1.0, 10_000) == pytest.approx(advantage[NOISES.index(1.0), 1], abs=1e-3)
+
+
+def test_unknown_figures_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="there is no 'fig11' to reproduce; there are all, fig1, fig2"):
+        reproduce(["fig11"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_everything_quickly(tmp_path: Path) -> None:
+    reproduce(["all"], tmp_path, quick=True)
+    assert {path.stem for path in tmp_path.glob("*.png")} == set(SCRIPTS) - {"table", "numbers"}
+
+
+def test_the_committed_full_run() -> None:
+    """Five seeds with the paper's parameters: what must hold."""
+    found = json.loads((COMMITTED / "comparison.json").read_text())
+    assert found["command"] == "betastar reproduce all"
+    assert found["seeds"] == [0, 1, 2, 3, 4]
+    assert found["seconds"] < 3600
+    rows = found["rows"]
+    assert numbers(row(rows, "Adult, AI full, β* after 20")["ours"])[0] == pytest.approx(0.950, abs=0.006)
+    assert numbers(row(rows, "Adult, AI approximate, β* after 20")["ours"])[0] == pytest.approx(0.944, abs=0.006)
+    assert numbers(row(rows, "Adult, MIA, β* after 20")["ours"])[0] == pytest.approx(0.90, abs=0.002)
+    assert 82.0 <= numbers(row(rows, "Adult, accuracy after 30")["ours"])[0] <= 84.5
+    assert numbers(row(rows, "AI full / the same training")["ours"])[0] <= 4.0
+    assert any("synthetic" in one["why"] for one in rows)
+    for path in COMMITTED.glob("*.png"):
+        assert path.stat().st_size < 300_000
