@@ -17,6 +17,7 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader
 
+from betastar import checks
 from betastar.studies.adult import adult
 from betastar.studies.folder import RunFolder
 from betastar.studies.purchase import RECORDS, purchase
@@ -57,7 +58,11 @@ class Config:
     target_beta: float | None = None
 
     def load(self) -> Study:
-        """The study, with this configuration's parameters."""
+        """The study, with this configuration's parameters; complains of what cannot be run."""
+        checks.choice("scope", self.scope, ("batch", "dataset"))
+        checks.choice("diameter", self.diameter, ("exact", "ball", "centroid"))
+        if self.target_beta is not None:
+            checks.probability("target_beta", self.target_beta, strict=True)
         if self.study == "adult":
             study = adult(self.seed)
         elif self.study == "purchase":
@@ -239,8 +244,12 @@ class Training:
                 *(f"{i},{float(first.ledger.leakage[i])!r},{float(beta[i])!r}" for i in kept),
             ]
             self.folder.write("ledger.csv", "\n".join(rows) + "\n")
-        status: dict[str, Any] = {"finished": True, "stopped": self.stopped, "study": self.study.title, "epochs": self.epoch}
-        status |= {"records": len(self.study.train), "sample_rate": self.loader.sample_rate, **asdict(self.study.recipe)}
+        status: dict[str, Any] = {
+            **asdict(self.study.recipe),
+            "records": len(self.study.train),
+            "sample_rate": self.loader.sample_rate,
+        }
+        status |= {"finished": True, "stopped": self.stopped, "study": self.study.title, "epochs": self.epoch}
         if first is not None:
             status |= {"secret": first.secret.name, "values": first.secret.count, "label": first.label}
             if first.purse is not None:
