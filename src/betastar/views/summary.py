@@ -53,7 +53,7 @@ def _verdict(status: dict[str, Any], last: dict[str, Any], name: str | None) -> 
             "",
             f"An attacker who knows everything about a record but its {status['secret']} ({status['values']} values), and "
             "hesitates between two values that are equally likely, is right about "
-            f"{percent(1 - last[name]['estimate'] / 2)} of the time ({status['label']}).",
+            f"{percent(1 - last[name]['lower'] / 2)} of the time ({status['label']}).",
         ]
     if "proof" in status:
         text += ["", f"**{status['proof']}**"]
