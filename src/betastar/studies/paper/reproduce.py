@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from betastar.studies.paper import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, numbers, ours, table, tightness
-from betastar.studies.paper.sheet import Sheet
+from betastar.studies.paper.sheet import Sheet, training_seconds
 from betastar.studies.study import StudyError
 
 SCRIPTS: dict[str, Callable[[Sheet], None]] = {
@@ -48,6 +48,7 @@ def reproduce(
         tell(name)
         SCRIPTS[name](sheet)
     took = time.perf_counter() - start
+    trained = training_seconds(sheet.runs, jobs)
     versions = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy", "scipy", "dp-accounting")}
     versions["python"] = platform.python_version()
     command = f"betastar reproduce {' '.join(which)}{' --quick' if quick else ''}"
@@ -56,13 +57,18 @@ def reproduce(
         "seeds": list(range(sheet.seeds)),
         "epochs": sheet.epochs,
         "seconds": round(took),
+        "training_seconds": round(trained),
         "versions": versions,
     }
     (output / "comparison.json").write_text(json.dumps({**about, "rows": [asdict(row) for row in sheet.rows]}, indent=1) + "\n")
-    lines = ["# The paper and betastar", "", f"Made by `{command}` in {took / 60:.1f} minutes, seeds {about['seeds']}.", ""]
+    lines = ["# The paper and betastar", "", f"Made by `{command}`, seeds {about['seeds']}: {_times(took, trained)}.", ""]
     lines += ["| | paper | betastar | why they differ |", "|---|---|---|---|"]
     lines += [f"| {row.what} | {row.paper} | {row.ours} | {row.why} |".replace("β*", "β\\*") for row in sheet.rows]
     figures = sorted(path.name for path in output.glob("*.png"))
     lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in figures), "", f"Versions: {versions}."]
     (output / "comparison.md").write_text("\n".join(lines) + "\n")
     return output / "comparison.md"
+
+
+def _times(took: float, trained: float) -> str:
+    return f"{took / 60:.1f} minutes; the trainings, which are kept and used again, take {trained / 60:.1f} minutes"

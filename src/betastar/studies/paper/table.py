@@ -21,7 +21,11 @@ def make(sheet: Sheet) -> None:
         run = bs.DPSGD(status["noise_multiplier"], status["sample_rate"], last["steps"])
         secret = bs.analyze(run, bs.AttributeInference(distances(folder)), method="certified")
         member = bs.analyze(run)
-        why = sheet.note or ("synthetic stand-in" if "synthetic" in name else "seed 0; exact curve instead of FPR + 1 − β*")
+        why = sheet.note or (
+            f"synthetic stand-in, {last['epoch']} epochs"
+            if "synthetic" in name
+            else "seed 0; exact curve instead of FPR + 1 − β*"
+        )
         paper = PAPER[name]
         closed = f"{last['exact']['paper']:.4f} ({last['membership']['paper']:.4f})"
         sheet.add(f"{name}, β* AI (MIA), closed form", paper[0], closed, why)
