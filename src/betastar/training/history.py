@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import erfc, sqrt
 from typing import Any
 
@@ -21,6 +22,11 @@ SCOPES = {
     "dataset": "dataset scope: the largest gap over all records, an after-the-fact statement; publishing it can leak membership",
 }
 BELOW = "between two values only: not an upper bound"
+
+
+@lru_cache(maxsize=16)
+def _farthest(rate: float, noise: float) -> float:
+    return float(affinity.leakage(rate, noise, FARTHEST))
 
 
 class Measured(AttributeInference):
@@ -56,7 +62,7 @@ class History:
         self._rates.append(rate)
         self._noises.append(noise)
         self._leaked += float(affinity.leakage(rate, noise, self._distances[-1]))
-        self._leaked_membership += float(affinity.leakage(rate, noise, FARTHEST))
+        self._leaked_membership += _farthest(rate, noise)
 
     @property
     def distances(self) -> Real:

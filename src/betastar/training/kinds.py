@@ -15,6 +15,8 @@ from betastar.training.secret import Secret, listed
 
 #: A record holds a value if each of its columns agrees to this (relative, plus absolute).
 CLOSE = 1e-4
+#: Up to this many records are compared with the values one by one, which is faster than looking for different ones.
+FEW = 1024
 
 
 class Columns(Secret):
@@ -52,7 +54,7 @@ class Columns(Secret):
                 f"the secret {self.name!r} has different values at different positions of a record; use Secret.function."
             )
         held = held[:, 0]
-        distinct = held.unique(dim=0).double().cpu()
+        distinct = (held.unique(dim=0) if len(held) > FEW else held).double().cpu()
         which = _match(distinct, self.table.double(), self.name, self.labels)
         outside = sorted(set(range(self.count)) - set(which))
         if not outside or self.unseen or not complete:

@@ -54,14 +54,20 @@ class Dice:
 
 
 @contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """Refuse models that draw random numbers or write into their own state when they run."""
-    dice = Dice()
+def unchanged(module: nn.Module, thorough: bool) -> Iterator[None]:
+    """Refuse models that draw random numbers or write into their own state when they run.
+
+    thorough: look at the generators of Python and NumPy, too; that takes longer, and once is enough.
+    """
+    dice = Dice() if thorough else None
+    before = torch.get_rng_state()
     state = [*module.parameters(), *module.buffers()]
     versions = [tensor._version for tensor in state]
     yield
-    if not dice.same():
-        dice.restore()
+    if not torch.equal(before, torch.get_rng_state()) or (dice is not None and not dice.same()):
+        torch.set_rng_state(before)
+        if dice is not None:
+            dice.restore()
         names = [name for name, part in module.named_modules() if getattr(part, "p", 0) or getattr(part, "dropout", 0)]
         where = f" ({', '.join(names)})" if names else ""
         raise GradientError(

@@ -67,7 +67,7 @@ class Ruler:
         for upper, gradients in candidates:
             likely = (upper > best).nonzero().flatten()
             if len(likely):
-                rest = gradients.records(likely).double()
+                rest = (gradients if len(likely) == len(upper) else gradients.records(likely)).double()
                 best = max(best, float(diameter.exact(lambda _, rest=rest: rest, 1).max()))  # type: ignore[misc]
         return min(best, 2.0)
 

@@ -40,6 +40,7 @@ class Tracer:
             for parameter in unit.parameters():
                 owners[id(parameter)] = owners.get(id(parameter), 0) + 1
         self._tied = {key for key, number in owners.items() if number > 1}
+        self._thorough = True  # until the model was tried out
         self._trusted = False  # with a phantom in place of the table of variants
 
     def gradients(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
@@ -63,7 +64,9 @@ class Tracer:
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Run once, and find out whether the model reads the table of variants through linear layers only."""
+        self._thorough = True
         found = self.gradients(records, secret, values)
+        self._thorough = False
         columns = secret.as_columns()
         if columns and is_table(records, columns):
             shortcut = Shortcut(records, columns, values)
@@ -93,7 +96,12 @@ class Tracer:
             narrow = shortcut.narrow(inputs[0]) if shortcut and type(module) is nn.Linear else None
             seen.append((module, inputs, output, narrow))
 
-        with self._wiring.silence(), unchanged(self._wiring.module), self._listening(note, shortcut), torch.enable_grad():
+        with (
+            self._wiring.silence(),
+            unchanged(self._wiring.module, self._thorough),
+            self._listening(note, shortcut),
+            torch.enable_grad(),
+        ):
             output = self._wiring.module(*variants.inputs, **variants.named)
             total = self._total(self._criterion(output, variants.target), len(variants))
             errors = torch.autograd.grad(total, [out for _, _, out, _ in seen], allow_unused=True)
