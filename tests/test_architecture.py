@@ -32,6 +32,7 @@ ORDER = [
     "risk",
     "analyze",
     "calibrate",
+    "plan",
     "training.records",
     "training.purity",
     "training.secret",
@@ -49,8 +50,11 @@ ORDER = [
     "training.budget",
     "training.writers",
     "training.inspection",
+    "training.listener",
     "training.monitor",
     "training.accountant",
+    "training.pull",
+    "training.gap",
     "training.for_lightning",
     "training.for_transformers",
     "views.rounding",
@@ -79,7 +83,7 @@ ORDER = [
     "views.cli",
 ]
 #: What a package offers is as far down as its last module.
-FRONTS = {"training": "training.accountant"}
+FRONTS = {"training": "training.gap"}
 #: Imports inside a function, against the order: a run or a risk that is made from something else.
 DEFERRED = {("run", "interop"), ("training.secret", "training.encoders"), ("training.secret", "training.kinds")}
 

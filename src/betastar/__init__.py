@@ -4,6 +4,7 @@ from betastar.analyze import RegimeWarning, analyze
 from betastar.bound import Bound, GaussianFit
 from betastar.calibrate import NoNoiseNeeded, Target, calibrate
 from betastar.conversions import advantage_from_epsilon, epsilon_from_bayes_security
+from betastar.plan import Plan, noise_against_gap, plan
 from betastar.risk import Risk
 from betastar.run import DPSGD
 from betastar.threats import AttributeInference, Candidates, Membership
@@ -17,6 +18,7 @@ __all__ = [
     "GaussianFit",
     "Membership",
     "NoNoiseNeeded",
+    "Plan",
     "RegimeWarning",
     "Risk",
     "Target",
@@ -24,4 +26,6 @@ __all__ = [
     "analyze",
     "calibrate",
     "epsilon_from_bayes_security",
+    "noise_against_gap",
+    "plan",
 ]

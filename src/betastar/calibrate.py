@@ -122,7 +122,7 @@ def _valid(name: str, value: Any) -> float:
 
 
 @dataclass(frozen=True)
-class _Search:
+class Search:
     """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole."""
 
     name: str
@@ -179,7 +179,7 @@ def calibrate(
                 stacklevel=2,
             )
             return search.make(LEAST_NOISE)
-    return search.make(_solve(search, target, risk))
+    return search.make(solve(search, target, risk))
 
 
 def _sampling_only(steps: tuple[Step, ...]) -> Risk:
@@ -188,7 +188,7 @@ def _sampling_only(steps: tuple[Step, ...]) -> Risk:
     return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
 
 
-def _search(given: dict[str, Any], target: Target, threat: Threat) -> _Search:
+def _search(given: dict[str, Any], target: Target, threat: Threat) -> Search:
     """Which parameter is missing, and how a run follows from it."""
     by_epoch = any(name in given for name in ("batch_size", "dataset_size", "epochs"))
     wanted = (
@@ -214,13 +214,13 @@ def _search(given: dict[str, Any], target: Target, threat: Threat) -> _Search:
     if probe.shape != ():
         raise TypeError("calibrate needs numbers, got arrays; call it for each setting.")
     if name == "noise_multiplier":
-        return _Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, _guess_noise(threat.steps(probe), target))
+        return Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, _guess_noise(threat.steps(probe), target))
     if name == "sample_rate":
-        return _Search(name, make, LEAST_RATE, 1.0, True, False, 0.01)
+        return Search(name, make, LEAST_RATE, 1.0, True, False, 0.01)
     if name == "batch_size":
-        return _Search(name, make, 1.0, float(given["dataset_size"]), True, True, min(64.0, given["dataset_size"]))
+        return Search(name, make, 1.0, float(given["dataset_size"]), True, True, min(64.0, given["dataset_size"]))
     most = MOST_STEPS if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
-    return _Search(name, make, 1.0, float(most), True, True, 100.0)
+    return Search(name, make, 1.0, float(most), True, True, 100.0)
 
 
 def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:
@@ -239,7 +239,7 @@ def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:
     return min(max(1.0 / sqrt(log1p(need) if near else asinh(need)), LEAST_NOISE), MOST_NOISE)
 
 
-def _solve(search: _Search, target: Target, risk: Callable[[float], Risk]) -> float:
+def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> float:
     """The largest (or, for noise, smallest) value that meets the target."""
     goal = target.straight(target.value)
 
@@ -278,7 +278,7 @@ def _solve(search: _Search, target: Target, risk: Callable[[float], Risk]) -> fl
     return value
 
 
-def _edge(search: _Search, target: Target, risk: Callable[[float], Risk], safe: float, unsafe: float, too_risky: bool) -> float:
+def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: float, unsafe: float, too_risky: bool) -> float:
     """No crossing inside the range: the safe end fails, or the far end still meets the target."""
     if too_risky:
         reached = target.reached(risk(safe))
@@ -287,12 +287,12 @@ def _edge(search: _Search, target: Target, risk: Callable[[float], Risk], safe: 
             f"{target!r} cannot be reached by choosing {search.name}: "
             f"{target.metric} is {best} {reached:.6g}, at {search.name}={safe:g}."
         )
-    if search.name in ("sample_rate", "batch_size", "noise_multiplier"):
+    if search.name in ("sample_rate", "batch_size", "noise_multiplier", "gap"):
         return unsafe
     raise ValueError(f"{target!r} does not limit {search.name}: {unsafe:g} still meets it.")
 
 
-def _whole(search: _Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:
+def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:
     """The largest whole number that meets the target: secant steps in the logarithm, halving where they stall."""
     good, bad = max(float(floor(low)), search.low), float(ceil(high))
     while good > search.low and not target.met(risk(good)):

@@ -255,7 +255,7 @@ def test_plain_functions_are_called_through_the_monitor() -> None:
     fit(same, reference, 3)
     np.testing.assert_allclose(monitor.distances, other.distances, rtol=1e-4)  # two classes: the same loss
     before = weights(parts)
-    with pytest.raises(RuntimeError, match=r"call monitor\.criterion in the loop"):
+    with pytest.raises(RuntimeError, match=r"call the watched one in the loop instead \(monitor\.criterion"):
         fit(parts, criterion, 1)
     assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
 

@@ -2,6 +2,7 @@
 
 from betastar.training.accountant import BetastarAccountant
 from betastar.training.budget import Budget, BudgetExhausted, Proof
+from betastar.training.gap import GapClipping, make_attribute_private
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.monitor import AttributeMonitor
 from betastar.training.purity import GradientError
@@ -15,6 +16,7 @@ __all__ = [
     "Budget",
     "BudgetExhausted",
     "Exposure",
+    "GapClipping",
     "GradientError",
     "JsonLines",
     "Ledger",
@@ -23,4 +25,5 @@ __all__ = [
     "Secret",
     "TensorBoard",
     "Writer",
+    "make_attribute_private",
 ]

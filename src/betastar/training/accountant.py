@@ -38,13 +38,7 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
     @property
     def run(self) -> DPSGD:
         """What was run so far."""
-        if not self.history:
-            raise ValueError("no step was taken yet: there is nothing to account for.")
-        runs = [DPSGD(noise, min(rate, 1.0), steps) for noise, rate, steps in self.history]
-        total = runs[0]
-        for one in runs[1:]:
-            total = total + one
-        return total
+        return run_of(self)
 
     def risk(self, relation: str = "substitution", method: str = "exact") -> Risk:
         """Membership inference against the run so far."""
@@ -66,6 +60,17 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
 
     def tpr(self, fpr: Any, relation: str = "substitution") -> Bound:
         return self.risk(relation).tpr(fpr)
+
+
+def run_of(accountant: IAccountant) -> DPSGD:
+    """What an accountant of Opacus has seen."""
+    if not accountant.history:
+        raise ValueError("no step was taken yet: there is nothing to account for.")
+    runs = [DPSGD(noise, min(rate, 1.0), steps) for noise, rate, steps in accountant.history]
+    total = runs[0]
+    for one in runs[1:]:
+        total = total + one
+    return total
 
 
 register_accountant("betastar", BetastarAccountant, force=True)

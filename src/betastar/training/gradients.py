@@ -15,6 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: What double precision may do to the squared norm of a combination, relative to those of its parts.
+ROUNDING = 1e-13
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What variants have in common: x is then only the columns in which they differ, and the norm of this."""
+
+    table: Tensor  # (n, d), 0 in those columns
+    columns: list[int]
+
 
 @dataclass(frozen=True)
 class Factor:
@@ -25,6 +36,7 @@ class Factor:
     plus: float = 1.0
     parameters: tuple[Tensor, ...] = ()
     scale: Tensor | None = None  # s, (n, a): what clipping does
+    rest: Rest | None = None  # where x stands for a wider input
 
     def norms(self) -> Tensor:
         """‖∇_i‖², (n, a)."""
@@ -59,9 +71,37 @@ class Factor:
             found = found + (torch.bmm(self.x, matrix.transpose(1, 2)) * self.delta).sum(dim=-1)
         return found if self.scale is None else found * self.scale
 
+    def square(self, weights: Tensor) -> Tensor:
+        """‖Σ_i w_i ∇_i‖², (n,), in double precision; by whichever is smaller, all inner products or the sum written out."""
+        _, a, e = self.delta.shape
+        width = 1 if self.x is None else self.x.shape[2]
+        double = self.map(Tensor.double)
+        if a * (e + width) < e * width:
+            found = torch.einsum("ni,nij,nj->n", weights, double.cross(double), weights)
+            return found.clamp(min=0.0) + ROUNDING * double.norms().amax(dim=1)
+        matrix, vector = double.combine(weights)
+        found = self.plus * vector.square().sum(dim=1)
+        return found if matrix is None else found + matrix.square().sum(dim=(1, 2))
+
+    def total(self, weights: Tensor) -> list[Tensor]:
+        """Σ_records Σ_i w_i ∇_i for each of the parameters, in their shapes."""
+        weighted = self.delta * (weights if self.scale is None else weights * self.scale)[..., None].to(self.delta)
+        if self.x is None:
+            return [weighted.sum(dim=(0, 1)).reshape(self.parameters[0].shape)]
+        e = self.delta.shape[2]
+        flat, x = weighted.reshape(-1, e), self.x.reshape(-1, self.x.shape[2])
+        if self.rest is None:
+            matrix = flat.T @ x
+        else:
+            matrix = weighted.sum(dim=1).T @ self.rest.table
+            matrix[:, self.rest.columns] = flat.T @ x[:, :-1]
+        return [matrix] if self.plus == 0.0 else [matrix, flat.sum(dim=0)]
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Factor:
+        """The same change of records or variants everywhere; what they have in common is then no longer known."""
         x = None if self.x is None else change(self.x)
-        return replace(self, delta=change(self.delta), x=x, scale=None if self.scale is None else change(self.scale))
+        scale = None if self.scale is None else change(self.scale)
+        return replace(self, delta=change(self.delta), x=x, scale=scale, rest=None)
 
 
 @dataclass(frozen=True)
@@ -91,6 +131,21 @@ class Gradients:
 
     def dot(self, centre: Centre) -> Tensor:
         return torch.stack([factor.dot(part) for factor, part in zip(self.factors, centre.parts, strict=True)]).sum(dim=0)
+
+    def squares(self, weights: Tensor) -> Tensor:
+        """‖Σ_i w_i ∇_i‖² for each record, (n,), in double precision."""
+        return torch.stack([factor.square(weights) for factor in self.factors]).sum(dim=0)
+
+    def totals(self, weights: Tensor) -> dict[Tensor, Tensor]:
+        """Σ_records Σ_i w_i ∇_i for each parameter."""
+        found: dict[Tensor, Tensor] = {}
+        for factor in self.factors:
+            found |= dict(zip(factor.parameters, factor.total(weights), strict=True))
+        return found
+
+    def bare(self) -> Gradients:
+        """Before clipping."""
+        return Gradients(tuple(replace(factor, scale=None) for factor in self.factors))
 
     def scaled(self, scales: Sequence[Tensor], norms: Tensor | None = None) -> Gradients:
         """Each variant's gradient times a number, one (n, a) a factor. norms: the result's, where they are known."""

@@ -41,7 +41,11 @@ class Columns(Secret):
         tensor[..., self.where] = rows.reshape(len(rows), *middle, len(self.where)).expand(*tensor.shape[:-1], -1)
         return repeated
 
-    def check(self, records: Records, complete: bool) -> None:
+    def own(self, records: Records) -> Tensor:
+        return _nearest(self._held(records).double().cpu(), self.table.double(), self.name, self.labels)
+
+    def _held(self, records: Records) -> Tensor:
+        """What each record holds, (n, k)."""
         tensor = _argument(records, self.argument, self.name)
         if tensor.ndim < 2 or max(self.where) >= tensor.shape[-1]:
             width = tensor.shape[-1] if tensor.ndim > 1 else 0
@@ -53,7 +57,10 @@ class Columns(Secret):
             raise ValueError(
                 f"the secret {self.name!r} has different values at different positions of a record; use Secret.function."
             )
-        held = held[:, 0]
+        return held[:, 0]
+
+    def check(self, records: Records, complete: bool) -> None:
+        held = self._held(records)
         distinct = (held.unique(dim=0) if len(held) > FEW else held).double().cpu()
         which = _match(distinct, self.table.double(), self.name, self.labels)
         outside = sorted(set(range(self.count)) - set(which))
@@ -79,15 +86,19 @@ class Label(Secret):
         shape = repeated.target.shape
         return Records(repeated.inputs, rows.reshape(-1, *(1,) * (len(shape) - 1)).expand(shape), repeated.named)
 
-    def check(self, records: Records, complete: bool) -> None:
+    def own(self, records: Records) -> Tensor:
+        return _nearest(self._held(records).double().cpu(), self.table[:, None].double(), self.name, self.labels)
+
+    def _held(self, records: Records) -> Tensor:
         if not isinstance(records.target, Tensor):
             raise ValueError(f"the secret {self.name!r} needs a target tensor, got {type(records.target).__name__}.")
         target = records.target.reshape(len(records.target), -1)
         if not (target == target[:, :1]).all():
             raise ValueError(f"the secret {self.name!r} must be one number a record, but targets differ within a record.")
-        which = _match(
-            records.target.reshape(-1, 1).unique(dim=0).double().cpu(), self.table[:, None].double(), self.name, self.labels
-        )
+        return target[:, :1]
+
+    def check(self, records: Records, complete: bool) -> None:
+        which = _match(self._held(records).unique(dim=0).double().cpu(), self.table[:, None].double(), self.name, self.labels)
         if complete and not self.unseen:
             _refuse_unseen([label for i, label in enumerate(self.labels) if i not in which], self.name)
 
@@ -126,6 +137,18 @@ class Joint(Secret):
             made.append(one)
         return _interleave(made)
 
+    def own(self, records: Records) -> Tensor:
+        number = torch.zeros(len(records), dtype=torch.long)
+        for part in self.parts:
+            number = number * part.count + part.own(records)
+        return number
+
+    def shares(self, records: Records) -> Tensor:
+        found = torch.ones(len(records), 1, dtype=torch.float64)
+        for part in self.parts:
+            found = (found[:, :, None] * part.shares(records)[:, None, :]).flatten(1)
+        return found
+
     def check(self, records: Records, complete: bool) -> None:
         for part in self.parts:
             part.check(records, complete)
@@ -147,6 +170,22 @@ class Function(Secret):
             made.append(found.take([min(number, len(found) - 1) for number in values]))  # fewer: the last one again
         return _join(made)
 
+    def own(self, records: Records) -> Tensor:
+        found = []
+        for i in range(len(records)):
+            one = records.take(slice(i, i + 1))
+            found.append(_nearest(_flat(one), _flat(self.variants(one, range(self.count))), self.name, self.labels))
+        return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+
+    def shares(self, records: Records) -> Tensor:
+        """Each different candidate counts once, however often and in which order the function returns it."""
+        found = torch.zeros(len(records), self.count, dtype=torch.float64)
+        for i in range(len(records)):
+            rows = _flat(self.variants(records.take(slice(i, i + 1)), range(self.count)))
+            _, which, times = rows.unique(dim=0, return_inverse=True, return_counts=True)
+            found[i] = 1.0 / (len(times) * times[which])
+        return found
+
     def check(self, records: Records, complete: bool) -> None:
         """A record is its own candidate, and its candidates have the same ones: the attacker's choice is one in each world."""
         for i in range(min(len(records), 8)):
@@ -166,11 +205,13 @@ class Function(Secret):
 def _among(some: Records, others: Records) -> Tensor:
     """Whether each record of the one is among the others."""
 
-    def flat(records: Records) -> Tensor:
-        tensors = [value.double().reshape(len(value), -1) for value in records.tensors() if value.ndim]
-        return torch.cat([tensor for tensor in tensors if len(tensor) == len(records)], dim=1)
+    return torch.isclose(_flat(some)[:, None], _flat(others)[None], rtol=CLOSE, atol=CLOSE).all(dim=2).any(dim=1)
 
-    return torch.isclose(flat(some)[:, None], flat(others)[None], rtol=CLOSE, atol=CLOSE).all(dim=2).any(dim=1)
+
+def _flat(records: Records) -> Tensor:
+    """All that belongs to a record in one row."""
+    tensors = [value.double().cpu().reshape(len(value), -1) for value in records.tensors() if value.ndim]
+    return torch.cat([tensor for tensor in tensors if len(tensor) == len(records)], dim=1)
 
 
 def _distinct(table: Tensor, labels: list[Any], name: str) -> None:
@@ -197,20 +238,26 @@ def _argument(records: Records, argument: int | str, name: str) -> Tensor:
     return tensor
 
 
-def _match(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> set[int]:
-    """Numbers of the values that occur; each row that occurs must be one of them."""
-    found: set[int] = set()
+def _nearest(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> Tensor:
+    """Number of the value that each row is, up to rounding."""
+    found = []
     for some in held.split(4096):
-        close = torch.isclose(some[:, None], table[None], rtol=CLOSE, atol=CLOSE).all(dim=2)
-        stranger = ~close.any(dim=1)
+        apart = (some[:, None] - table[None]).abs()
+        number = apart.amax(dim=2).argmin(dim=1)
+        stranger = ~torch.isclose(some, table[number], rtol=CLOSE, atol=CLOSE).all(dim=1)
         if stranger.any():
             row = some[stranger][0].tolist()
             raise ValueError(
                 f"the secret {name!r} never takes the value {row[0] if len(row) == 1 else row} that a record holds; "
                 f"its values are {listed(labels)}. Give them as the model sees them, or use Secret.from_transformer."
             )
-        found.update(close.any(dim=0).nonzero().flatten().tolist())
-    return found
+        found.append(number)
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+
+
+def _match(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> set[int]:
+    """Numbers of the values that occur; each row that occurs must be one of them."""
+    return set(_nearest(held, table, name, labels).tolist())
 
 
 def _refuse_unseen(labels: list[Any], name: str) -> None:

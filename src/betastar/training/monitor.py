@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from betastar import checks
 from betastar.arrays import Real
@@ -17,6 +17,7 @@ from betastar.training import inspection, processes
 from betastar.training.budget import Budget, Proof, Purse
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
+from betastar.training.listener import Listener, too_many
 from betastar.training.records import Records, Source, pair
 from betastar.training.ruler import DIAMETERS, Ruler
 from betastar.training.secret import Secret
@@ -87,33 +88,19 @@ class AttributeMonitor:
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
         self.purse = Purse(budget, len(self._source)) if budget else None
-        self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
-        self._batches: list[tuple[Records, list[int]]] = []
         self._indices: Tensor | None = None
         self._forget()
-        self._attach(criterion)
+        self._listener = Listener(self._wiring, criterion, lambda: self._wiring.model.hooks_enabled)
+        self._attach()
 
     # ------------------------------------------------------------------ listening
 
-    def _attach(self, criterion: Any) -> None:
-        """Listen to the model, to the criterion, and to the optimizer right before it clips."""
-        self._handles = [self._wiring.outer.register_forward_hook(self._saw_model, with_kwargs=True)]
-        self.criterion: Callable[..., Any] = criterion
-        if isinstance(self._loss, nn.Module):
-            self._handles.append(self._loss.register_forward_hook(self._saw_loss, with_kwargs=True))
-        else:
-            function = criterion
-
-            def watched(*args: Any, **kwargs: Any) -> Any:
-                loss = function(*args, **kwargs)
-                self._saw_loss(None, args, dict(kwargs), loss)
-                return loss
-
-            self.criterion = watched
+    def _attach(self) -> None:
+        """Be called right before the optimizer clips."""
         inner = self._wiring.optimizer.pre_step
 
         def pre_step(closure: Any = None) -> Any:
-            if not self._handles:
+            if not self._listener.attached:
                 return inner(closure)
             self._before()
             real = inner(closure)
@@ -124,34 +111,16 @@ class AttributeMonitor:
         self._pre_step = pre_step
         self._wiring.optimizer.pre_step = pre_step
 
+    @property
+    def criterion(self) -> Callable[..., Any]:
+        """To be called in the loop if the criterion is a plain function."""
+        return self._listener.criterion
+
     def detach(self) -> None:
         """Stop listening; what was measured stays."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._listener.detach()
         if vars(self._wiring.optimizer).get("pre_step") is self._pre_step:
             del self._wiring.optimizer.pre_step
-
-    def _listening(self) -> bool:
-        return bool(self._wiring.model.hooks_enabled) and self._wiring.outer.training and torch.is_grad_enabled()
-
-    def _saw_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._listening():
-            self._seen = (args, kwargs, output)
-
-    def _saw_loss(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any) -> None:
-        if not self._listening() or self._seen is None:
-            return
-        given = list(args) + [kwargs.pop(name) for name in ("input", "target") if name in kwargs]
-        if kwargs or len(given) > 2:
-            raise ValueError(
-                "criterion must be called with the model's output and the target only: the monitor has nothing else."
-            )
-        inputs, named, output = self._seen
-        inspection.prediction(given[0] if given else None, output)
-        batch = Records(inputs, given[1] if len(given) > 1 else None, named).detach()
-        self._batches.append((batch, batch.versions()))
-        self._seen = None
 
     def records(self, indices: Any) -> None:
         """Whose records the coming batch holds, for the ledger in batch scope; call it before the model is run."""
@@ -198,24 +167,12 @@ class AttributeMonitor:
 
     def _take_batches(self) -> list[Records]:
         """What was seen since the last step."""
-        seen, self._batches = self._batches, []
-        if not seen:
-            raise RuntimeError(
-                "the monitor saw no forward pass with its criterion before optimizer.step(); "
-                "if the criterion is a plain function, call monitor.criterion in the loop instead of it."
-            )
-        if any(batch.versions() != versions for batch, versions in seen):
-            raise RuntimeError(
-                "the batch was written into between the forward pass and optimizer.step(): its gradients are lost."
-            )
+        seen = self._listener.take()
         if len(seen) > 1 and self._wiring.sample_rate < 1.0:
-            if self._wiring.rows() != len(seen[-1][0]):
-                raise RuntimeError(
-                    f"the monitor saw {len(seen)} forward passes before optimizer.step(): with Poisson sampling a step has one "
-                    "batch (for several physical ones use BatchMemoryManager; evaluate under torch.no_grad())."
-                )
+            if self._wiring.rows() != len(seen[-1]):
+                raise too_many(len(seen))
             seen = seen[-1:]
-        return [batch for batch, _ in seen]
+        return seen
 
     def _measure_batch(self, batch: Records, indices: Tensor | None) -> None:
         if not self._due():

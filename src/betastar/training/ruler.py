@@ -41,9 +41,14 @@ class Ruler:
         self._per_variant = sum(f.delta.shape[2] + (0 if f.x is None else f.x.shape[2]) for f in found.factors)
 
     @property
-    def _room(self) -> int:
+    def room(self) -> int:
         """Variants in one chunk."""
-        return max(2, min(ROWS, self._memory // (8 * self._per_variant)))
+        return max(2, min(ROWS, self.most))
+
+    @property
+    def most(self) -> int:
+        """Variants that memory has room for."""
+        return self._memory // (8 * self._per_variant)
 
     def each(self, records: Records) -> Tensor:
         """The diameter of each record, in clipping norms."""
@@ -73,10 +78,10 @@ class Ruler:
 
     @property
     def _blocks(self) -> int:
-        return -(-len(self._values) // self._room)
+        return -(-len(self._values) // self.room)
 
     def _chunks(self, records: Records) -> Sequence[Records]:
-        size = max(1, self._room // len(self._values))
+        size = max(1, self.room // len(self._values))
         return [records.take(slice(start, start + size)) for start in range(0, len(records), size)]
 
     def _gradients(self, records: Records, block: int) -> Gradients:

@@ -40,6 +40,14 @@ class Secret(ABC):
     def check(self, records: Records, complete: bool) -> None:
         """That each record holds one of the values and, where all records are there, that the values occur."""
 
+    @abstractmethod
+    def own(self, records: Records) -> Tensor:
+        """Number of the value that each record holds, (n,)."""
+
+    def shares(self, records: Records) -> Tensor:
+        """Weight of each value in the mean over the values, (n, count): the same whichever of them the record holds."""
+        return torch.full((len(records), self.count), 1.0 / self.count, dtype=torch.float64)
+
     def as_columns(self) -> Columns | None:
         """The secret as columns of one argument, where it is nothing else: models may then be run faster."""
         return None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from betastar.training.gradients import Rest
 from betastar.training.kinds import Columns
 from betastar.training.records import Records
 
@@ -52,12 +53,12 @@ class Shortcut:
 
         return run
 
-    def narrow(self, x: Tensor) -> Tensor | None:
+    def narrow(self, x: Tensor) -> tuple[Tensor, Rest] | None:
         if not self._applies(x):
             return None
         n, a = len(self._rest), len(self._values)
         rest = torch.linalg.vector_norm(self._rest, dim=1)[:, None, None].expand(n, a, 1)
-        return torch.cat([self._values.expand(n, a, -1), rest], dim=2).flatten(0, 1)
+        return torch.cat([self._values.expand(n, a, -1), rest], dim=2).flatten(0, 1), Rest(self._rest, self._columns)
 
 
 def is_table(records: Records, columns: Columns) -> bool:

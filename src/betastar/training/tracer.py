@@ -15,15 +15,17 @@ from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from betastar.training.gradients import Factor, Gradients
+from betastar.training.gradients import Factor, Gradients, Rest
 from betastar.training.purity import GradientError, unchanged
 from betastar.training.records import Records
 from betastar.training.secret import Secret
 from betastar.training.shortcut import PhantomUsed, Shortcut, is_table
 from betastar.training.wiring import Wiring
 
-#: A layer, its inputs, the error at its output, and its first input with as few columns as differ (None: as it is).
-Call = tuple[nn.Module, tuple[Any, ...], Tensor, Tensor | None]
+#: The first input of a layer with as few columns as differ, and the rest of it; None: as it is.
+Narrow = tuple[Tensor, Rest] | None
+#: A layer, its inputs, the error at its output.
+Call = tuple[nn.Module, tuple[Any, ...], Tensor, Narrow]
 
 
 class Tracer:
@@ -86,7 +88,7 @@ class Tracer:
 
     def _run(self, variants: Records, shortcut: Shortcut | None) -> list[Call]:
         """Each call of a layer in a forward and backward pass over the variants."""
-        seen: list[tuple[nn.Module, tuple[Any, ...], Any, Tensor | None]] = []
+        seen: list[tuple[nn.Module, tuple[Any, ...], Any, Narrow]] = []
         if shortcut:
             shortcut.watch(variants)
 
@@ -140,7 +142,7 @@ class Tracer:
                 and times[id(module)] == 1
                 and not any(id(p) in self._tied for p in mine)
             ):
-                yield from self._linear(module, inputs[0].detach() if narrow is None else narrow, error, (n, a))
+                yield from self._linear(module, narrow or (inputs[0].detach(), None), error, (n, a))
                 continue
             for parameter, samples in self._samples(module, inputs, error).items():
                 if parameter.requires_grad:
@@ -152,14 +154,16 @@ class Tracer:
         for parameter, rows in written.items():
             yield Factor(rows.reshape(n, a, -1), parameters=(parameter,))
 
-    def _linear(self, layer: nn.Linear, x: Tensor, error: Tensor, shape: tuple[int, int]) -> Iterator[Factor]:
+    def _linear(
+        self, layer: nn.Linear, input: tuple[Tensor, Rest | None], error: Tensor, shape: tuple[int, int]
+    ) -> Iterator[Factor]:
         weight, bias = layer.weight.requires_grad, layer.bias is not None and layer.bias.requires_grad
-        rows, errors = x.reshape(*shape, -1), error.reshape(*shape, -1)
+        rows, errors, rest = input[0].reshape(*shape, -1), error.reshape(*shape, -1), input[1]
         if weight and bias and self._wiring.flat:
-            yield Factor(errors, rows, 1.0, (layer.weight, layer.bias))
+            yield Factor(errors, rows, 1.0, (layer.weight, layer.bias), rest=rest)
             return
         if weight:
-            yield Factor(errors, rows, 0.0, (layer.weight,))
+            yield Factor(errors, rows, 0.0, (layer.weight,), rest=rest)
         if bias:
             yield Factor(errors, parameters=(layer.bias,))
 

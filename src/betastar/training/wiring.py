@@ -43,6 +43,7 @@ class Wiring:
         if not model.batch_first:
             raise ValueError("model must have the records in its first dimension; make it private with batch_first=True.")
         self.model, self.optimizer, self.loader = model, optimizer, loader
+        self.quiet = False  # inside `silence`
         self.outer: nn.Module = model._module
         self.module: nn.Module = self.outer
         while type(self.module).__name__ in ("DifferentiallyPrivateDistributedDataParallel", "DistributedDataParallel"):
@@ -166,13 +167,15 @@ class Wiring:
         """Opacus neither sees nor keeps anything of what the module does inside."""
         units = list(self.module.modules())
         had = [vars(unit).get("max_batch_len") for unit in units]
-        enabled = self.model.hooks_enabled
+        enabled, quiet = self.model.hooks_enabled, self.quiet
         self.model.disable_hooks()
+        self.quiet = True
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Full backward hook is firing")
                 yield
         finally:
+            self.quiet = quiet
             if enabled:
                 self.model.enable_hooks()
             for unit, before in zip(units, had, strict=True):

@@ -1,0 +1,290 @@
+"""make_attribute_private: DP-SGD whose risk of attribute inference is a number that one picks before training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import isqrt
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from torch import Tensor, nn
+from torch.nn import functional
+
+from betastar import checks
+from betastar.analyze import analyze
+from betastar.calibrate import Target
+from betastar.plan import plan
+from betastar.risk import Risk
+from betastar.run import DPSGD
+from betastar.threats import FARTHEST, AttributeInference, Membership
+from betastar.training import inspection, processes, pull
+from betastar.training.accountant import run_of
+from betastar.training.listener import Listener, too_many
+from betastar.training.purity import GradientError
+from betastar.training.records import Records, Source, pair
+from betastar.training.ruler import Ruler
+from betastar.training.secret import Secret
+from betastar.training.tracer import Tracer
+from betastar.training.wiring import Wiring, loss_of
+
+#: A gap is reported this much larger: what rounding may do to it.
+OUTWARD = 1e-6
+#: The loop's gradients are compared with those that are computed here at the first steps, and again now and then.
+CHECK_EVERY, CHECKS = 64, 2
+#: Bytes that one combination of several secrets' values takes: inner products and weights of it with each other one.
+PER_PAIR = 32
+
+
+def make_attribute_private(
+    *,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data_loader: Any,
+    criterion: Callable[..., Any],
+    secret: Secret | Sequence[Secret],
+    noise_multiplier: float,
+    max_grad_norm: float | list[float],
+    gap: float | Sequence[float] | None = None,
+    bayes_security: float | Sequence[float] | None = None,
+    epochs: int | None = None,
+    engine: PrivacyEngine | None = None,
+    clipping: str = "flat",
+    loss_reduction: str = "mean",
+    noise_generator: torch.Generator | None = None,
+    split: Callable[[Any], Records] = pair,
+    memory: int = 1 << 27,
+) -> tuple[Any, Any, Any]:
+    """Like `make_private` of Opacus, and a secret's values are at most `gap` apart at every step: (model, optimizer, loader).
+
+    The loop stays as it is. What is promised, and to whom, is `optimizer.gap_clipping` (a `GapClipping`).
+
+    secret: as for a monitor, or several of them, each with its own gap; `Secret.joint(...)` protects several together.
+    gap: in clipping norms, 0…2; 2 is plain DP-SGD, 0 trains on the attribute averaged out. Instead of it, bayes_security and
+    epochs: the β* against attribute inference that is to hold after so many epochs, from which the gap is calibrated.
+    criterion: the loss that the loop calls as criterion(model(inputs), target); for a plain function, call
+    `optimizer.gap_clipping.criterion` in the loop instead of it. engine: whose accountant keeps the steps (default: a new one
+    with betastar's accountant). split: batch of the loader -> Records, if batches are not (inputs, target, ...).
+    memory: bytes for the factors of one chunk.
+    """
+    secrets = [secret] if isinstance(secret, Secret) else list(secret)
+    if not secrets or not all(isinstance(one, Secret) for one in secrets):
+        raise TypeError(f"secret must be a Secret or several of them, got {secret!r}.")
+    if len({one.name for one in secrets}) < len(secrets):
+        raise ValueError(f"secret must be several with different names, got {[one.name for one in secrets]}.")
+    if not callable(criterion):
+        raise TypeError(f"criterion must be callable, got {criterion!r}.")
+    if (gap is None) == (bayes_security is None):
+        raise TypeError(f"give gap, or bayes_security with epochs, not both: got gap={gap!r}, bayes_security={bayes_security!r}.")
+    if (bayes_security is None) != (epochs is None):
+        raise TypeError(f"epochs belongs to bayes_security, and to it only: got {epochs!r} with {bayes_security!r}.")
+    gaps = [] if gap is None else _one_each("gap", gap, secrets)
+    for value in gaps:
+        checks.numbers("gap", value, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST)
+    wanted = [] if bayes_security is None else _one_each("bayes_security", bayes_security, secrets)
+    targets = [Target(bayes_security=value) for value in wanted]
+    engine = PrivacyEngine(accountant="betastar") if engine is None else engine
+    model, private, loader = engine.make_private(
+        module=module,
+        optimizer=optimizer,
+        data_loader=data_loader,
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=max_grad_norm,
+        clipping=clipping,
+        loss_reduction=loss_reduction,
+        noise_generator=noise_generator,
+    )
+    wiring = Wiring(model, private, loader)
+    if targets:
+        run = DPSGD(noise_multiplier, wiring.sample_rate, checks.whole("epochs", epochs) * len(loader))
+        gaps = [plan(attribute=target, run=run, method="certified").gap / (1.0 + OUTWARD) for target in targets]
+    source = Source(loader.dataset, loader.collate_fn, split, wiring.device)
+    private.gap_clipping = GapClipping(wiring, criterion, secrets, gaps, source, engine.accountant, memory)
+    return model, private, loader
+
+
+def _one_each(name: str, given: Any, secrets: list[Secret]) -> list[float]:
+    numbers = [given] * len(secrets) if not isinstance(given, Sequence) else list(given)
+    if len(numbers) != len(secrets):
+        raise ValueError(f"{name} must be one number, or one for each of the {len(secrets)} secrets, got {given!r}.")
+    return numbers
+
+
+class GapClipping:
+    """What keeps the gaps of an optimizer's steps, and what is promised because of it.
+
+    Opacus neither computes nor clips gradients of single records: this does, from one pass over all variants of the batch.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        criterion: Callable[..., Any],
+        secrets: Sequence[Secret],
+        gaps: Sequence[float],
+        source: Source,
+        accountant: Any,
+        memory: int,
+    ) -> None:
+        self._wiring, self._accountant = wiring, accountant
+        self._memory = checks.whole("memory", memory, low=1 << 20)
+        self.gaps = {secret.name: float(gap) for secret, gap in zip(secrets, gaps, strict=True)}
+        # The last one is clipped to its gap, earlier ones to less: the smallest gap comes last.
+        self._secrets = sorted((s for s in secrets if self.gaps[s.name] < FARTHEST), key=lambda s: -self.gaps[s.name])
+        every = self._secrets or list(secrets[:1])
+        self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
+        loss = loss_of(criterion)
+        inspection.reduction(loss, wiring.loss_reduction)
+        self._tracer = Tracer(wiring, loss)
+        self._ruler = Ruler(self._tracer, self._secret, "exact", range(self._secret.count), self._memory)
+        inspection.dry_run(wiring, source, self._secret, loss, self._tracer, self._ruler, "batch")
+        self._refuse_too_many()
+        self._listener = Listener(wiring, criterion)
+        self._sums: dict[Tensor, Tensor] = {}
+        self._steps = 0
+        self._attach()
+
+    @property
+    def criterion(self) -> Callable[..., Any]:
+        """To be called in the loop if the criterion is a plain function."""
+        return self._listener.criterion
+
+    # ------------------------------------------------------------------ while training
+
+    def _attach(self) -> None:
+        """Take the place of Opacus's clipping; its hooks, which compute gradients of single records, have nothing to do."""
+        self._wiring.model.disable_hooks()
+        optimizer = self._wiring.optimizer
+        inner = optimizer.pre_step
+
+        def pre_step(closure: Any = None) -> Any:
+            batch = self._batch()
+            self._sums = self.total(batch)
+            for parameter in optimizer.params:
+                parameter.grad_sample = parameter.new_empty(len(batch), 0)  # Opacus looks whether there are any
+            return inner(closure)
+
+        def clip_and_accumulate() -> None:
+            for parameter in optimizer.params:
+                mine = self._sums[parameter]
+                parameter.summed_grad = mine if parameter.summed_grad is None else parameter.summed_grad + mine
+
+        optimizer.pre_step, optimizer.clip_and_accumulate = pre_step, clip_and_accumulate
+
+    def _batch(self) -> Records:
+        batches = self._listener.take()
+        if len(batches) > 1:
+            raise too_many(len(batches))
+        if self._wiring.model.hooks_enabled:
+            raise RuntimeError("the hooks of the model were enabled: gap clipping does without them; call model.disable_hooks().")
+        return batches[0]
+
+    def total(self, batch: Records) -> dict[Tensor, Tensor]:
+        """Σ ĝ over the records of a batch, for each parameter, in units of the gradient."""
+        check = len(batch) > 0 and self._steps % CHECK_EVERY < CHECKS
+        self._steps += 1
+        parameters = self._wiring.optimizer.params
+        sums = {parameter: torch.zeros_like(parameter) for parameter in parameters}
+        plain = {parameter: torch.zeros_like(parameter) for parameter in parameters}
+        for part in self._chunks(batch):
+            gradients, own, weights = self.weigh(part)
+            for parameter, found in gradients.totals(weights).items():
+                sums[parameter] += found * self._wiring.max_grad_norm()
+            if check:
+                mine = functional.one_hot(own, weights.shape[1])
+                for parameter, found in gradients.bare().totals(mine).items():
+                    plain[parameter] += found
+        if check:
+            self._compare(plain, len(batch))
+        return sums
+
+    def weigh(self, records: Records) -> tuple[Any, Tensor, Tensor]:
+        """(clipped gradients of the records' variants, the value that each record holds, weights of the variants in ĝ)."""
+        gradients = self._tracer.gradients(records, self._secret, range(self._secret.count))
+        device = gradients.norms.device
+        own = self._secret.own(records).to(device)
+        return gradients, own, self._weights(gradients, own, records)
+
+    def _weights(self, gradients: Any, own: Tensor, records: Records) -> Tensor:
+        gaps = [self.gaps[secret.name] for secret in self._secrets]
+        shares = [secret.shares(records).to(own.device) for secret in self._secrets]
+        if not gaps:
+            return functional.one_hot(own, self._secret.count).double()
+        if len(gaps) == 1:
+            return pull.weights(gradients, own, shares[0], gaps[0])
+        return pull.weights_in_turn(gradients, own, shares, gaps)
+
+    def _chunks(self, batch: Records) -> Iterator[Records]:
+        size = self._ruler.room // self._secret.count
+        if len(self._secrets) > 1:
+            size = min(size, self._memory // (PER_PAIR * self._secret.count**2))
+        for start in range(0, len(batch), max(1, size)):
+            yield batch.take(slice(start, start + max(1, size)))
+
+    def _refuse_too_many(self) -> None:
+        fit = self._ruler.most
+        if len(self._secrets) > 1:
+            fit = min(fit, isqrt(self._memory // PER_PAIR))
+        if self._secret.count > fit:
+            raise ValueError(
+                f"the secret {self._secret.name!r} has {self._secret.count} values or combinations of them, of which {fit} fit "
+                f"into memory={self._memory} bytes: raise memory, join values into ranges, or protect fewer secrets at a time."
+            )
+
+    def _compare(self, plain: dict[Tensor, Tensor], rows: int) -> None:
+        """That what was back-propagated is what is repeated here."""
+        if processes.together() and type(self._wiring.outer) is nn.parallel.DistributedDataParallel:
+            return  # its gradients are those of all processes
+        scale = rows if self._wiring.loss_reduction == "mean" else 1
+        given = [parameter.grad for parameter in plain]
+        if any(gradient is None for gradient in given):
+            raise GradientError("no gradient was back-propagated before optimizer.step(): call loss.backward() first.")
+        here = torch.cat([found.flatten() / scale for found in plain.values()])
+        there = torch.cat([gradient.flatten() for gradient in given if gradient is not None])
+        if float((here - there).norm()) > 1e-2 * float(here.norm()) + 1e-6:
+            raise GradientError(
+                f"the loop's gradient has norm {float(there.norm()):.4g}, but the criterion gives {float(here.norm()):.4g}: the "
+                "loss that is back-propagated is not the criterion's (scaled? a second term?), or gradients were not set to zero. "
+                "Put all into one function of (output, target), pass it as criterion, and call optimizer.gap_clipping.criterion."
+            )
+
+    # ------------------------------------------------------------------ answers
+
+    @property
+    def run(self) -> DPSGD:
+        """Noise, rate and number of steps so far."""
+        return run_of(self._accountant)
+
+    def distance(self, secret: str | None = None) -> float:
+        """How far apart two values of a secret (by its name) can be at any step, rounded outward."""
+        names = list(self.gaps)
+        if secret is None and len(names) > 1:
+            raise ValueError(f"secret must be one of {', '.join(map(repr, names))}: each has a gap of its own.")
+        name = names[0] if secret is None else checks.choice("secret", secret, names)
+        return min(FARTHEST, self.gaps[name] * (1.0 + OUTWARD))
+
+    def risk(self, secret: str | None = None, method: str = "certified", steps: int | None = None) -> Risk:
+        """Attribute inference against the run so far, or against as many steps like its next one; known in advance."""
+        return analyze(self._run(steps), AttributeInference(self.distance(secret)), method)
+
+    def membership(self, relation: str = "substitution", method: str = "certified", steps: int | None = None) -> Risk:
+        """Membership inference against the same run: what it would be without gap clipping."""
+        return analyze(self._run(steps), Membership(relation), method)
+
+    def _run(self, steps: int | None) -> DPSGD:
+        return self.run if steps is None else DPSGD(self._wiring.noise_multiplier(), self._wiring.sample_rate, steps)
+
+    def promise(self, steps: int | None = None) -> str:
+        """What may be published, a sentence for each secret."""
+        run = self._run(steps)
+        lines = []
+        for name, gap in self.gaps.items():
+            beta = float(self.risk(name, steps=steps).bayes_security.lower)
+            lines.append(
+                f"Proved in advance: whoever sees all {int(run.steps)} updates, and knows everything of a record but its {name}, "
+                f"faces β* ≥ {int(beta * 1e4) / 1e4:.4f} (gap {gap:g})."
+            )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"GapClipping({', '.join(f'{name!r}: {gap:g}' for name, gap in self.gaps.items())})"
