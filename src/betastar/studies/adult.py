@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import io
 import lzma
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
+from betastar.studies.sensitive import restated, secret_of
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
-from betastar.training import Secret
 
 SHA256 = "5506925c2f972b5ac74aa402e3f27d4bfc109ccc47a0fe4e32ce4332187f0dc6"
 RECIPE = Recipe(batch_size=256, noise_multiplier=3.51, max_grad_norm=2.0, learning_rate=1e-4)
@@ -40,12 +41,19 @@ def encoder(frame: Any) -> Any:
     return Pipeline([("encode", encode), ("scale", StandardScaler())]).fit(frame)
 
 
-def adult(seed: int = 0) -> Study:
+def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop: Sequence[str] = ()) -> Study:
     """80 % to train on (26,048 records), 20 % to test on."""
     frame = table()
     labels = (frame.pop(TARGET) == ">50K").to_numpy()
+    train, test = split(len(frame), seed)
+    raw = frame.iloc[test]
+    if unknown := [name for name in drop if name not in frame.columns]:
+        raise StudyError(f"Adult has no column {unknown[0]!r}; it has {', '.join(map(repr, frame.columns))}.")
+    frame = frame.drop(columns=list(drop))
     encode = encoder(frame)
     x = encode.transform(frame)
-    train, test = split(len(frame), seed)
-    secret = Secret.from_transformer(encode, "age", AGES)
-    return Study("Adult", tensors(x[train], labels[train]), tensors(x[test], labels[test]), secret, ["<=50K", ">50K"], RECIPE)
+    ages = (float(AGES[0]), float(AGES[-1])) if sensitive == "age" and not along else None
+    secret = secret_of(encode, frame, sensitive, along, between=ages)
+    given_away = tuple(str(one) for one in restated(frame, sensitive, along))
+    parts = tensors(x[train], labels[train]), tensors(x[test], labels[test])
+    return Study("Adult", *parts, secret, ["<=50K", ">50K"], RECIPE, raw=raw, restated=given_away)

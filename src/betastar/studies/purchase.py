@@ -6,6 +6,7 @@ import hashlib
 import tarfile
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,19 @@ RECIPE = Recipe(batch_size=512, noise_multiplier=1.8, max_grad_norm=2.6, learnin
 SECRET = Secret.column(0, [0.0, 1.0], labels=["not bought", "bought"], name="first item", unseen=True)
 
 
-def purchase(path: str | Path | None = None, seed: int = 0, records: int = RECORDS, checksum: str | None = None) -> Study:
-    """The archive's records (a path or a URL), or the synthetic stand-in where there is none."""
+def purchase(
+    path: str | Path | None = None,
+    seed: int = 0,
+    records: int = RECORDS,
+    checksum: str | None = None,
+    drop: Sequence[str] = (),
+) -> Study:
+    """The archive's records (a path or a URL), or the synthetic stand-in where there is none. drop: items by number, from 0."""
     x, y = synthetic(seed, records) if path is None else load(path, checksum)
+    for item in drop:
+        if not item.isdecimal() or int(item) >= BITS:
+            raise StudyError(f"Purchase-100 has the items 0 to {BITS - 1}, got {item!r}.")
+        x[:, int(item)] = 0
     train, test = split(len(x), seed)
     name = "Purchase-100"
     return Study(name, tensors(x[train], y[train]), tensors(x[test], y[test]), SECRET, list(range(CLASSES)), RECIPE, path is None)

@@ -36,8 +36,11 @@ class Study:
     secret: Secret
     classes: list[Any]
     recipe: Recipe
-    #: Raw columns that follow the secret, if any are known.
     synthetic: bool = False
+    #: The test records before they were encoded, where they are a table.
+    raw: Any = None
+    #: What else in a record gives the secret away, in words.
+    restated: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from betastar.studies.sensitive import restated, secret_of
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
-from betastar.training import Secret
 
-#: More values of a sensitive column than this must be asked for.
-MANY_VALUES = 1000
 #: A column of words with more categories is an identifier rather than an attribute.
 MANY_CATEGORIES = 500
 
@@ -41,13 +38,15 @@ def own(
     between: tuple[float, float] | None = None,
     drop: list[str] | None = None,
     seed: int = 0,
+    along: Sequence[str] = (),
 ) -> Study:
     """Train on 80 % of the records of a table to predict `target`; `sensitive` is the secret.
 
     values: its values, as in the table; between: the whole numbers from … to …. By default all that occur.
+    along: columns that restate it, and change together with it.
     """
     frame = read(path)
-    for column in (target, sensitive, *(drop or [])):
+    for column in (target, sensitive, *along, *(drop or [])):
         if column not in frame.columns:
             raise StudyError(f"{path} has no column {column!r}; it has {', '.join(map(repr, frame.columns))}.")
     if target == sensitive:
@@ -61,55 +60,17 @@ def own(
         raise StudyError(f"the target column {target!r} has one class only ({classes[0]!r}): there is nothing to learn.")
     if len(classes) > MANY_CATEGORIES:
         raise StudyError(f"the target column {target!r} has {len(classes)} classes; numbers must be binned first.")
-    _check_sensitive(frame, sensitive)
+    raw = frame.copy()
     encode = _encoder(frame, sensitive)
     x, y = encode.transform(frame), goal.map({name: i for i, name in enumerate(classes)}).to_numpy()
-    shown = _values(frame[sensitive], sensitive, values, between)
-    secret = Secret.from_transformer(
-        encode, sensitive, shown, unseen=True, records=frame.sample(min(64, len(frame)), random_state=0)
-    )
+    some = frame.sample(min(64, len(frame)), random_state=0)
+    secret = secret_of(encode, frame, sensitive, along, values, between, some)
     train, test = split(len(frame), seed)
     batch = int(min(256, max(8, len(train) // 50)))
     recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
-    return Study(Path(path).stem, tensors(x[train], y[train]), tensors(x[test], y[test]), secret, classes, recipe)
-
-
-def _check_sensitive(frame: Any, sensitive: str) -> None:
-    column = frame[sensitive]
-    missing = int(column.isna().sum())
-    if missing:
-        raise StudyError(f"the sensitive column {sensitive!r} is missing in {missing} records: fill it in or drop them.")
-    if column.nunique() < 2:
-        raise StudyError(f"the sensitive column {sensitive!r} is constant ({column.iloc[0]!r}): there is no secret in it.")
-
-
-def _values(column: Any, name: str, values: list[str] | None, between: tuple[float, float] | None) -> list[Any]:
-    numeric = column.dtype.kind in "iufb"
-    held = sorted(column.unique().tolist())
-    if values is not None and between is not None:
-        raise StudyError("give the values of the sensitive column or their range, not both.")
-    if between is not None:
-        low, high = between
-        if not numeric or low >= high or low > held[0] or high < held[-1]:
-            raise StudyError(f"the range {low:g}…{high:g} must contain all values of {name!r}, {held[0]}…{held[-1]}.")
-        shown: list[Any] = (
-            np.arange(low, high + 1).tolist() if column.dtype.kind in "iu" else sorted({*np.arange(low, high + 1), *held})
-        )
-    elif values is not None:
-        try:
-            shown = [float(value) for value in values] if numeric else list(values)
-        except ValueError:
-            raise StudyError(f"the column {name!r} holds numbers; got the values {', '.join(map(repr, values))}.") from None
-        strangers = [value for value in held if value not in shown]
-        if strangers:
-            raise StudyError(f"the column {name!r} also takes the value {strangers[0]!r}, which is not among the given ones.")
-    elif column.dtype.kind in "iu" and held[-1] - held[0] < MANY_VALUES:
-        shown = list(range(held[0], held[-1] + 1))
-    else:
-        shown = held
-    if len(shown) > MANY_VALUES:
-        raise StudyError(f"the column {name!r} takes {len(shown)} values: round it first, or give its values or range.")
-    return shown
+    parts = tensors(x[train], y[train]), tensors(x[test], y[test])
+    given_away = tuple(str(one) for one in restated(raw, sensitive, along))
+    return Study(Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away)
 
 
 def _encoder(frame: Any, sensitive: str) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,16 @@ from typing import Any
 import joblib
 import torch
 from opacus import PrivacyEngine
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from betastar import checks
+from betastar import RegimeWarning, checks
 from betastar.studies.adult import adult
 from betastar.studies.folder import RunFolder
 from betastar.studies.purchase import RECORDS, purchase
 from betastar.studies.study import Study, StudyError
 from betastar.studies.table import own
-from betastar.training import AttributeMonitor, Budget, BudgetExhausted, JsonLines
+from betastar.training import AttributeMonitor, Budget, BudgetExhausted, GapClipping, JsonLines, make_attribute_private
 
 #: Steps between two looks at single records, for the ledger.
 LEDGER_EVERY = 10
@@ -36,6 +38,7 @@ class Config:
     study: str = "adult"
     target: str | None = None
     sensitive: str | None = None
+    along: tuple[str, ...] = ()
     values: tuple[str, ...] | None = None
     between: tuple[float, float] | None = None
     drop: tuple[str, ...] = ()
@@ -56,6 +59,8 @@ class Config:
     ledger: bool = True
     monitor: bool = True
     target_beta: float | None = None
+    gap: float | None = None
+    target_attribute_beta: float | None = None
 
     def load(self) -> Study:
         """The study, with this configuration's parameters; complains of what cannot be run."""
@@ -63,10 +68,21 @@ class Config:
         checks.choice("diameter", self.diameter, ("exact", "ball", "centroid"))
         if self.target_beta is not None:
             checks.probability("target_beta", self.target_beta, strict=True)
+        if self.gap is not None:
+            checks.numbers("gap", self.gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=2.0)
+        if self.target_attribute_beta is not None:
+            checks.probability("target_attribute_beta", self.target_attribute_beta, strict=True)
+        known = {"gap": self.gap, "target_attribute_beta": self.target_attribute_beta, "target_beta": self.target_beta}
+        if len(given := [name for name, value in known.items() if value is not None]) > 1:
+            raise StudyError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
         if self.study == "adult":
-            study = adult(self.seed)
+            study = adult(self.seed, self.sensitive or "age", self.along, self.drop)
         elif self.study == "purchase":
-            study = purchase(self.data, self.seed, self.records or RECORDS, self.checksum)
+            if self.sensitive is not None:
+                raise StudyError(
+                    f"sensitive cannot be chosen for purchase, whose secret is its first item; got {self.sensitive!r}."
+                )
+            study = purchase(self.data, self.seed, self.records or RECORDS, self.checksum, self.drop)
         elif self.target is None or self.sensitive is None:
             raise StudyError(f"{self.study} is a table of your own: say which column is the target and which is sensitive.")
         else:
@@ -78,10 +94,15 @@ class Config:
                 self.between,
                 list(self.drop),
                 self.seed,
+                self.along,
             )
         names = ("epochs", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(study, recipe=replace(study.recipe, **given))
+        chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(study, recipe=replace(study.recipe, **chosen))
+
+    @property
+    def clips_gaps(self) -> bool:
+        return self.gap is not None or self.target_attribute_beta is not None
 
 
 def network(study: Study) -> nn.Module:
@@ -105,26 +126,45 @@ class Training:
         torch.manual_seed(config.seed)
         self.module = network(study)
         self.engine = PrivacyEngine(accountant="betastar")
-        self.model, self.optimizer, self.loader = self.engine.make_private(
-            module=self.module,
-            optimizer=torch.optim.Adam(self.module.parameters(), lr=recipe.learning_rate),
-            data_loader=DataLoader(study.train, batch_size=recipe.batch_size),
-            noise_multiplier=recipe.noise_multiplier,
-            max_grad_norm=recipe.max_grad_norm,
-        )
         self.criterion = nn.CrossEntropyLoss()
+        parts: dict[str, Any] = {
+            "module": self.module,
+            "optimizer": torch.optim.Adam(self.module.parameters(), lr=recipe.learning_rate),
+            "data_loader": DataLoader(study.train, batch_size=recipe.batch_size),
+            "noise_multiplier": recipe.noise_multiplier,
+            "max_grad_norm": recipe.max_grad_norm,
+        }
         self.monitors: dict[str, AttributeMonitor] = {}
-        if config.monitor:
-            scope = "dataset" if config.target_beta is not None else config.scope
-            budget = Budget(config.target_beta) if config.target_beta is not None else None
-            writers = [JsonLines(folder / "metrics.jsonl")]
-            shared: dict[str, Any] = {"scope": scope, "every": config.every}
-            ledger = LEDGER_EVERY if config.ledger else False
-            self._watch(config.diameter, ledger=ledger, budget=budget, writers=writers, **shared)
-            if config.approximate:
-                self._watch("centroid", **shared)
+        self.clipping: GapClipping | None = None
+        if config.clips_gaps:
+            known = None if config.target_attribute_beta is None else recipe.epochs
+            self.model, self.optimizer, self.loader = make_attribute_private(
+                **parts,
+                criterion=self.criterion,
+                secret=study.secret,
+                gap=config.gap,
+                bayes_security=config.target_attribute_beta,
+                epochs=known,
+                engine=self.engine,
+            )
+            self.clipping = self.optimizer.gap_clipping
+        else:
+            self.model, self.optimizer, self.loader = self.engine.make_private(**parts)
+            if config.monitor:
+                self._watch_all()
         self.epoch = 0
         self.stopped: str | None = None
+
+    def _watch_all(self) -> None:
+        config = self.config
+        scope = "dataset" if config.target_beta is not None else config.scope
+        budget = Budget(config.target_beta) if config.target_beta is not None else None
+        writers = [JsonLines(self.folder / "metrics.jsonl")]
+        shared: dict[str, Any] = {"scope": scope, "every": config.every}
+        ledger = LEDGER_EVERY if config.ledger else False
+        self._watch(config.diameter, ledger=ledger, budget=budget, writers=writers, **shared)
+        if config.approximate:
+            self._watch("centroid", **shared)
 
     def _watch(self, diameter: str, **options: Any) -> None:
         parts = (self.model, self.optimizer, self.loader, self.criterion, self.study.secret)
@@ -151,12 +191,16 @@ class Training:
         return total / max(1, number)
 
     @torch.no_grad()
-    def accuracy(self) -> float:
+    def right(self) -> Tensor:
+        """Whether the model is right, for each test record."""
         self.module.eval()
         x, y = self.study.test.tensors
-        right = sum(int((self.module(a).argmax(dim=1) == b).sum()) for a, b in zip(x.split(8192), y.split(8192), strict=True))
+        found = torch.cat([self.module(a).argmax(dim=1) == b for a, b in zip(x.split(8192), y.split(8192), strict=True)])
         self.module.train()
-        return right / len(y)
+        return found
+
+    def accuracy(self) -> float:
+        return float(self.right().double().mean())
 
     def entry(self, loss: float) -> dict[str, Any]:
         """What an epoch is remembered by; β* are (relied on, estimate)."""
@@ -169,6 +213,8 @@ class Training:
         found["membership"] = _bounds(self.engine.accountant.risk)
         for name, monitor in self.monitors.items():
             found[name] = {"scope": monitor.scope, **_bounds(monitor.risk)}
+        if self.clipping is not None:
+            found["proved"] = {name: _bounds(partial(self.clipping.risk, name)) for name in self.clipping.gaps}
         return found
 
     def run(self, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
@@ -254,11 +300,18 @@ class Training:
             status |= {"secret": first.secret.name, "values": first.secret.count, "label": first.label}
             if first.purse is not None:
                 status["proof"] = str(first.proof)
+        if self.clipping is not None:
+            secret = self.study.secret
+            status |= {"secret": secret.name, "values": secret.count, "gaps": self.clipping.gaps}
+            status["proof"] = self.clipping.promise()
+        status["restated"] = list(self.study.restated)
         self.folder.write("status.json", json.dumps(status, indent=1) + "\n")
 
 
 def _bounds(risk: Callable[..., Any]) -> dict[str, float]:
-    exact, paper = risk(method="exact").bayes_security, risk(method="paper").bayes_security
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RegimeWarning)  # the exact figure stands beside it
+        exact, paper = risk(method="exact").bayes_security, risk(method="paper").bayes_security
     return {"lower": float(exact.lower), "estimate": float(exact.estimate), "paper": float(paper.estimate)}
 
 
@@ -292,11 +345,18 @@ def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: in
 
 
 def _alone(config: Config, folder: Path, resume: bool, threads: int) -> None:
+    with quietly(threads):
+        train(config, folder, resume)
+
+
+@contextmanager
+def quietly(threads: int) -> Iterator[None]:
+    """In a worker: so many threads, and without the warnings that every run would repeat."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
-            train(config, folder, resume)
+            yield
     finally:
         torch.set_num_threads(before)

@@ -244,7 +244,7 @@ class GapClipping:
         if float((here - there).norm()) > 1e-2 * float(here.norm()) + 1e-6:
             raise GradientError(
                 f"the loop's gradient has norm {float(there.norm()):.4g}, but the criterion gives {float(here.norm()):.4g}: the "
-                "loss that is back-propagated is not the criterion's (scaled? a second term?), or gradients were not set to zero. "
+                "loss that is back-propagated is not the criterion's (scaled? a second term?), or gradients were not zeroed. "
                 "Put all into one function of (output, target), pass it as criterion, and call optimizer.gap_clipping.criterion."
             )
 

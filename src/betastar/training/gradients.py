@@ -60,8 +60,14 @@ class Factor:
 
     def combine(self, weights: Tensor) -> tuple[Tensor | None, Tensor]:
         """Σ_i w_i ∇_i as the two parts of the layer, (n, e, d) and (n, e)."""
-        weighted = self.delta * (weights if self.scale is None else weights * self.scale)[..., None]
-        return (None if self.x is None else torch.bmm(weighted.transpose(1, 2), self.x)), weighted.sum(dim=1)
+        scaled = (weights if self.scale is None else weights * self.scale)[..., None].to(self.delta)
+        if self.x is None:
+            return None, torch.bmm(self.delta.transpose(1, 2), scaled)[..., 0]
+        if self.x.shape[2] < self.delta.shape[2]:  # the narrower one is scaled
+            both = torch.bmm(self.delta.transpose(1, 2), torch.cat([self.x * scaled, scaled], dim=2))
+            return both[..., :-1], both[..., -1]
+        weighted = self.delta * scaled
+        return torch.bmm(weighted.transpose(1, 2), self.x), weighted.sum(dim=1)
 
     def dot(self, centre: tuple[Tensor | None, Tensor]) -> Tensor:
         """⟨∇_i, centre⟩, (n, a)."""
@@ -85,17 +91,16 @@ class Factor:
 
     def total(self, weights: Tensor) -> list[Tensor]:
         """Σ_records Σ_i w_i ∇_i for each of the parameters, in their shapes."""
-        weighted = self.delta * (weights if self.scale is None else weights * self.scale)[..., None].to(self.delta)
-        if self.x is None:
-            return [weighted.sum(dim=(0, 1)).reshape(self.parameters[0].shape)]
-        e = self.delta.shape[2]
-        flat, x = weighted.reshape(-1, e), self.x.reshape(-1, self.x.shape[2])
-        if self.rest is None:
-            matrix = flat.T @ x
-        else:
-            matrix = weighted.sum(dim=1).T @ self.rest.table
-            matrix[:, self.rest.columns] = flat.T @ x[:, :-1]
-        return [matrix] if self.plus == 0.0 else [matrix, flat.sum(dim=0)]
+        if self.x is None or self.rest is not None:
+            narrow, vector = self.combine(weights)
+            if narrow is None or self.rest is None:
+                return [vector.sum(dim=0).reshape(self.parameters[0].shape)]
+            matrix = vector.T @ self.rest.table
+            matrix[:, self.rest.columns] = narrow.sum(dim=0)[:, :-1]
+            return [matrix, vector.sum(dim=0)][: len(self.parameters)]
+        scaled = (weights if self.scale is None else weights * self.scale)[..., None].to(self.delta)
+        weighted = (self.delta * scaled).flatten(0, 1)
+        return [weighted.T @ self.x.flatten(0, 1), weighted.sum(dim=0)][: len(self.parameters)]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Factor:
         """The same change of records or variants everywhere; what they have in common is then no longer known."""

@@ -69,6 +69,11 @@ class AttributeMonitor:
             raise TypeError(f"secret must be a Secret, got {secret!r}.")
         if not callable(criterion):
             raise TypeError(f"criterion must be callable, got {criterion!r}.")
+        if hasattr(optimizer, "gap_clipping"):
+            raise ValueError(
+                "optimizer clips gaps, which are thus known in advance: ask optimizer.gap_clipping. A monitor would measure "
+                "gradients that are not used."
+            )
         self.secret = secret
         self.scope = checks.choice("scope", scope, SCOPES)
         self.diameter = checks.choice("diameter", diameter, DIAMETERS)

@@ -57,7 +57,10 @@ def train(
     sensitive: Annotated[str | None, typer.Option(help="Own table: the sensitive column.")] = None,
     value: Annotated[list[str] | None, typer.Option(help="Own table: a value of the sensitive column (repeat it).")] = None,
     between: Annotated[str | None, typer.Option(help="Own table: range of the sensitive numbers, as 17:90.")] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="Own table: a column to leave out (repeat it).")] = None,
+    along: Annotated[
+        list[str] | None, typer.Option("--with", help="A column that restates the sensitive one and changes with it (repeat it).")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out (repeat it).")] = None,
     data: Annotated[
         str | None, typer.Option(help="Purchase: path or URL of the archive; without it a synthetic stand-in.")
     ] = None,
@@ -80,6 +83,12 @@ def train(
     target_beta: Annotated[
         float | None, typer.Option(help="Stop before β* against attribute inference falls below this; measures all records.")
     ] = None,
+    gap: Annotated[
+        float | None, typer.Option(help="Keep the sensitive values this close at every step (0 to 2): proved in advance.")
+    ] = None,
+    target_attribute_beta: Annotated[
+        float | None, typer.Option(help="The same, with the gap that gives this β* against attribute inference.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
 ) -> None:
     """Train with DP-SGD, watch membership and attribute inference, and write a summary.
@@ -89,6 +98,8 @@ def train(
     betastar train people.csv --target income --sensitive age --between 17:90 -o runs/people
 
     betastar train adult --seeds 5 --jobs 2 -o runs/five
+
+    betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
     """
     from betastar.studies.study import StudyError
     from betastar.studies.train import Config, train_seeds
@@ -103,6 +114,7 @@ def train(
         sensitive=sensitive,
         values=tuple(value) if value else None,
         between=_range(between),
+        along=tuple(along or ()),
         drop=tuple(drop or ()),
         data=data,
         checksum=checksum,
@@ -119,6 +131,8 @@ def train(
         diameter=diameter,
         approximate=approximate,
         target_beta=target_beta,
+        gap=gap,
+        target_attribute_beta=target_attribute_beta,
     )
     if seeds is None:
         with _progress() as tell:

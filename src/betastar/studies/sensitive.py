@@ -1,0 +1,149 @@
+"""The sensitive column of a table as a secret, and the other columns that give it away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from betastar.studies.study import StudyError
+from betastar.training import Secret
+
+#: More values of a sensitive column than this must be asked for.
+MANY_VALUES = 1000
+#: A column restates the secret where its value leaves less doubt than this; where the secret is rarely another one anyway,
+#: that says little.
+SURE, RARE = 0.99, 0.9
+#: Records that must have a value before anything is said of it, and how many records it must concern.
+SUPPORT, CONCERNED = 20, 0.02
+#: Rank correlation above which one number stands for another; numbers with more different values are put into so many ranges.
+ALIKE, RANGES = 0.98, 50
+
+
+def secret_of(
+    encode: Any,
+    frame: Any,
+    sensitive: str,
+    along: Sequence[str] = (),
+    values: list[str] | None = None,
+    between: tuple[float, float] | None = None,
+    records: Any = None,
+) -> Secret:
+    """The secret that a column is, to a fitted scikit-learn transformer. along: columns that change together with it."""
+    for name in (sensitive, *along):
+        if name not in frame.columns:
+            raise StudyError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}.")
+        _check(frame[name], name)
+    if not along:
+        shown = values_of(frame[sensitive], sensitive, values, between)
+        return Secret.from_transformer(encode, sensitive, shown, unseen=True, records=records)
+    if values is not None or between is not None:
+        raise StudyError("values and range of the sensitive column are those that occur when other columns change with it.")
+    names = [sensitive, *along]
+    rows = sorted(frame[names].drop_duplicates().itertuples(index=False, name=None), key=repr)
+    if len(rows) > MANY_VALUES:
+        raise StudyError(f"the columns {', '.join(map(repr, names))} take {len(rows)} combinations of values: name fewer.")
+    title = f"{sensitive} with {' and '.join(along)}"
+    return Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=title)
+
+
+def _check(column: Any, name: str) -> None:
+    missing = int(column.isna().sum())
+    if missing:
+        raise StudyError(f"the sensitive column {name!r} is missing in {missing} records: fill it in or drop them.")
+    if column.nunique() < 2:
+        raise StudyError(f"the sensitive column {name!r} is constant ({column.iloc[0]!r}): there is no secret in it.")
+
+
+def values_of(column: Any, name: str, values: list[str] | None, between: tuple[float, float] | None) -> list[Any]:
+    """What an attacker hesitates between: the given values or range, or all that occur (whole numbers: and those in between)."""
+    numeric = column.dtype.kind in "iufb"
+    held = sorted(column.unique().tolist())
+    if values is not None and between is not None:
+        raise StudyError("give the values of the sensitive column or their range, not both.")
+    if between is not None:
+        low, high = between
+        if not numeric or low >= high or low > held[0] or high < held[-1]:
+            raise StudyError(f"the range {low:g}…{high:g} must contain all values of {name!r}, {held[0]}…{held[-1]}.")
+        shown: list[Any] = (
+            np.arange(low, high + 1).tolist() if column.dtype.kind in "iu" else sorted({*np.arange(low, high + 1), *held})
+        )
+    elif values is not None:
+        try:
+            shown = [float(value) for value in values] if numeric else list(values)
+        except ValueError:
+            raise StudyError(f"the column {name!r} holds numbers; got the values {', '.join(map(repr, values))}.") from None
+        strangers = [value for value in held if value not in shown]
+        if strangers:
+            raise StudyError(f"the column {name!r} also takes the value {strangers[0]!r}, which is not among the given ones.")
+    elif column.dtype.kind in "iu" and held[-1] - held[0] < MANY_VALUES:
+        shown = list(range(held[0], held[-1] + 1))
+    else:
+        shown = held
+    if len(shown) > MANY_VALUES:
+        raise StudyError(f"the column {name!r} takes {len(shown)} values: round it first, or give its values or range.")
+    return shown
+
+
+@dataclass(frozen=True)
+class Restated:
+    """A column that gives the secret away, for all records or where it has some values."""
+
+    column: str
+    values: tuple[Any, ...]  # empty: wherever it is known
+    share: float  # of the records
+
+    def __str__(self) -> str:
+        shown = ", ".join(map(str, self.values[:4])) + (", …" if len(self.values) > 4 else "")
+        where = f" = {shown}" if self.values else ""
+        return f"{self.column}{where} ({100 * self.share:.0f} % of the records)"
+
+
+def restated(frame: Any, sensitive: str, along: Sequence[str] = ()) -> list[Restated]:
+    """Columns, other than those that change with it, from which the sensitive one can be read off."""
+    found = []
+    for name in frame.columns:
+        if name == sensitive or name in along:
+            continue
+        if _numeric(frame[name]) and _numeric(frame[sensitive]) and _alike(frame[name], frame[sensitive]):
+            found.append(Restated(name, (), 1.0))
+            continue
+        sure = _sure(frame[name], _coarse(frame[sensitive]))
+        share = float(frame[name].isin(list(sure)).mean()) if sure else 0.0
+        if share >= CONCERNED:
+            found.append(Restated(name, () if share > 0.999 else tuple(sure), share))
+    return sorted(found, key=lambda one: -one.share)
+
+
+def _numeric(column: Any) -> bool:
+    return column.dtype.kind in "iuf" and column.nunique() > 2
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return bool(abs(one.corr(other, method="spearman")) > ALIKE)
+
+
+def _coarse(column: Any) -> Any:
+    import pandas as pd
+
+    if not _numeric(column) or column.nunique() <= RANGES:
+        return column
+    return pd.qcut(column, RANGES, labels=False, duplicates="drop")
+
+
+def _sure(column: Any, secret: Any) -> list[Any]:
+    """Values of a column with which the secret is (almost) always the same, though it is not always the same."""
+    import pandas as pd
+
+    if column.nunique() > RANGES and _numeric(column):
+        return []
+    counts = pd.crosstab(column, secret)
+    usual = secret.value_counts(normalize=True)
+    kept = []
+    for value, row in counts.iterrows():
+        most = row.idxmax()
+        if row.sum() >= SUPPORT and row.max() >= SURE * row.sum() and usual[most] <= RARE:
+            kept.append(value)
+    return kept
