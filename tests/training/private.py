@@ -131,8 +131,8 @@ def build(name: str, bias: bool = True, classes: int = 2, seed: int = 0) -> tupl
     return make(bias, classes), data(classes), Secret.column(column, list(values), name="secret")
 
 
-def oracle(module: nn.Module, records: Records, secret: Secret, clip: Any = 0.5, criterion: Any = None) -> Tensor:
-    """Diameter of each record: loop over records and values, clip the whole gradient, compare all pairs in float64."""
+def clipped(module: nn.Module, records: Records, secret: Secret, clip: Any = 0.5, criterion: Any = None) -> Tensor:
+    """Clipped gradients of all variants, (n, a, number of weights): one record and one value at a time, in float64."""
     criterion = criterion or nn.CrossEntropyLoss()
     parameters = [p for p in module.parameters() if p.requires_grad]
     found = []
@@ -149,8 +149,18 @@ def oracle(module: nn.Module, records: Records, secret: Secret, clip: Any = 0.5,
             else:
                 flat = torch.cat(gradient)
                 rows.append(flat * min(1.0, clip / (float(flat.norm()) + 1e-6)) / clip)
-        found.append(torch.cdist(torch.stack(rows), torch.stack(rows), compute_mode="donot_use_mm_for_euclid_dist").max())
+        found.append(torch.stack(rows))
     return torch.stack(found)
+
+
+def diameters(points: Tensor) -> Tensor:
+    """Largest distance between two rows, (n, a, d) -> (n,)."""
+    return torch.cdist(points, points, compute_mode="donot_use_mm_for_euclid_dist").flatten(1).amax(dim=1)
+
+
+def oracle(module: nn.Module, records: Records, secret: Secret, clip: Any = 0.5, criterion: Any = None) -> Tensor:
+    """Diameter of each record: loop over records and values, clip the whole gradient, compare all pairs in float64."""
+    return diameters(clipped(module, records, secret, clip, criterion))
 
 
 def clone(module: nn.Module, name: str, bias: bool = True, classes: int = 2) -> nn.Module:

@@ -6,12 +6,15 @@ import argparse
 import json
 import os
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import distributed, nn
+from torch.utils.data import DataLoader
 
-from betastar.training import AttributeMonitor, Budget, BudgetExhausted
+from betastar.training import AttributeMonitor, Budget, BudgetExhausted, make_attribute_private
 from tests.training.private import build, private
 
 STEPS = 6
@@ -22,6 +25,7 @@ def main() -> None:
     options.add_argument("--scope", default="batch")
     options.add_argument("--budget", type=float)
     options.add_argument("--plain-ddp", action="store_true")
+    options.add_argument("--gap", type=float, help="clip gaps instead of monitoring")
     given = options.parse_args()
     warnings.simplefilter("ignore")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -33,14 +37,15 @@ def main() -> None:
             if given.plain_ddp
             else DifferentiallyPrivateDistributedDataParallel(module)
         )
-    model, optimizer, loader = private(module, data, noise=4.0)
     criterion = nn.CrossEntropyLoss()
+    if given.gap is not None:
+        clip_gaps(module, data, secret, criterion, given.gap, rank, world)
+        return
+    model, optimizer, loader = private(module, data, noise=4.0)
     budget = Budget(given.budget, per_record=True) if given.budget else None
     monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, scope=given.scope, ledger=True, budget=budget)
-    generator = torch.Generator().manual_seed(5)
     stopped = False
-    for _ in range(STEPS):
-        batch = (torch.rand(len(data), generator=generator) < loader.sample_rate).nonzero().flatten()[rank::world]
+    for batch in batches(len(data), loader.sample_rate, rank, world):
         if given.scope == "batch":
             monitor.records(batch)
         x, y = data[batch]
@@ -59,6 +64,38 @@ def main() -> None:
         "stopped": stopped,
         "world": world,
     }
+    finish(found, rank, world)
+
+
+def batches(records: int, rate: float, rank: int, world: int) -> Iterator[torch.Tensor]:
+    """This process's part of global batches that everybody knows."""
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(STEPS):
+        yield (torch.rand(records, generator=generator) < rate).nonzero().flatten()[rank::world]
+
+
+def clip_gaps(module: Any, data: Any, secret: Any, criterion: Any, gap: float, rank: int, world: int) -> None:
+    model, optimizer, loader = make_attribute_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=20),
+        criterion=criterion,
+        secret=secret,
+        noise_multiplier=1e-3,
+        max_grad_norm=0.5,
+        gap=gap,
+        noise_generator=torch.Generator().manual_seed(7),
+    )
+    for batch in batches(len(data), loader.sample_rate, rank, world):
+        x, y = data[batch]
+        optimizer.zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+    weights = torch.cat([p.detach().flatten() for p in optimizer.params]).tolist()
+    finish({"weights": weights, "distance": optimizer.gap_clipping.distance(), "world": world}, rank, world)
+
+
+def finish(found: Any, rank: int, world: int) -> None:
     if world > 1:
         distributed.barrier()
         distributed.destroy_process_group()

@@ -36,3 +36,12 @@ def test_two_processes_measure_what_one_does(options: tuple[str, ...]) -> None:
     np.testing.assert_allclose(two["distances"], alone["distances"], rtol=1e-5)
     np.testing.assert_allclose(two["leakage"], alone["leakage"], rtol=1e-4, atol=1e-12)
     assert max(alone["leakage"]) > 0.0
+
+
+@pytest.mark.parametrize("options", [(), ("--plain-ddp",)])
+def test_two_processes_clip_gaps_as_one_does(options: tuple[str, ...]) -> None:
+    """Weights after six steps with hardly any noise: each process adds its own records' share."""
+    alone, two = run(1, "--gap=.05"), run(2, "--gap=.05", *options)
+    assert two["world"] == 2
+    assert two["distance"] == alone["distance"]
+    np.testing.assert_allclose(two["weights"], alone["weights"], rtol=1e-5, atol=1e-5)

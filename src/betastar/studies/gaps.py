@@ -19,14 +19,14 @@ from betastar import checks
 from betastar.studies.folder import RunFolder
 from betastar.studies.train import Config, Training, quietly
 
-GAPS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+GAPS = (0.5, 0.1, 0.03, 0.01)
 NOISES = (3.51, 1.5, 0.8, 0.5)
 TARGET = 0.99
 SECRETS = ("age", "sex", "race", "marital_status")
 #: Ages are grouped by these.
 AGES = (0, 30, 45, 60, 200)
 #: The stand-in is made smaller and trained for less long than the paper's, to take minutes.
-PURCHASE = Config(study="purchase", records=40_000, epochs=10, monitor=False)
+PURCHASE = Config(study="purchase", records=20_000, epochs=10)
 PURCHASE_GAPS, PURCHASE_NOISES, PURCHASE_SEEDS = (0.5, 0.1, 0.02), (1.8, 0.8, 0.5), 3
 
 
@@ -47,12 +47,15 @@ class Case:
 
 
 def cases(quick: bool = False) -> list[Case]:
-    """Plain DP-SGD is the same for every secret, and stands under the name "none"."""
-    adult = Config(epochs=2 if quick else 20, monitor=False)
+    """Plain DP-SGD is the same for every secret, and stands under the name "none".
+
+    It is run as gap clipping with a gap of 2 and two values: the same weights (a test says so), in half the time.
+    """
+    adult = Config(epochs=2 if quick else 20)
     found: list[Case] = []
-    secrets, gaps, noises = (SECRETS[:2], GAPS[2:4], (3.51, 0.8)) if quick else (SECRETS, GAPS, NOISES)
+    secrets, gaps, noises = (SECRETS[:2], GAPS[1:3], (3.51, 0.8)) if quick else (SECRETS, GAPS, NOISES)
     for noise in noises:
-        found.append(Case("adult", "none", "plain", replace(adult, noise_multiplier=noise)))
+        found.append(Case("adult", "none", "plain", replace(adult, sensitive="sex", gap=2.0, noise_multiplier=noise)))
     for secret in secrets:
         mine = replace(adult, sensitive=secret, noise_multiplier=noises[0])
         found += [Case("adult", secret, "gap", replace(mine, gap=gap)) for gap in gaps]
@@ -60,18 +63,18 @@ def cases(quick: bool = False) -> list[Case]:
             Case("adult", secret, "target", replace(mine, noise_multiplier=noise, target_attribute_beta=TARGET))
             for noise in noises
         ]
-        other = "race" if secret != "race" else "sex"
+        other = "sex" if secret != "sex" else "race"
         found += [
-            Case("adult", secret, "delete", replace(mine, sensitive=other, drop=(secret,), noise_multiplier=noise))
+            Case("adult", secret, "delete", replace(mine, sensitive=other, gap=2.0, drop=(secret,), noise_multiplier=noise))
             for noise in (noises[0], noises[-1])
         ]
     bought = replace(PURCHASE, epochs=1, records=5000) if quick else PURCHASE
     levels = PURCHASE_NOISES[:1] if quick else PURCHASE_NOISES
     for noise in levels:
         plain = replace(bought, noise_multiplier=noise)
-        found.append(Case("purchase", "none", "plain", plain))
+        found.append(Case("purchase", "none", "plain", replace(plain, gap=2.0)))
         found.append(Case("purchase", "item", "target", replace(plain, target_attribute_beta=TARGET)))
-        found.append(Case("purchase", "item", "delete", replace(plain, drop=("0",))))
+        found.append(Case("purchase", "item", "delete", replace(plain, gap=2.0, drop=("0",))))
     mine = replace(bought, noise_multiplier=levels[0])
     found += [Case("purchase", "item", "gap", replace(mine, gap=gap)) for gap in (PURCHASE_GAPS[:1] if quick else PURCHASE_GAPS)]
     return found
@@ -117,13 +120,14 @@ def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
             training.run()
             last = folder.lines("epochs.jsonl")[-1]
             clipping = training.clipping
+            assert clipping is not None
             found = {
                 "accuracy": last["accuracy"],
                 "steps": last["steps"],
                 "sample_rate": training.loader.sample_rate,
                 "membership": last["membership"]["lower"],
-                "gap": None if clipping is None else next(iter(clipping.gaps.values())),
-                "attribute": None if clipping is None else float(clipping.risk().bayes_security.lower),
+                "gap": next(iter(clipping.gaps.values())),
+                "attribute": float(clipping.risk().bayes_security.lower),
                 "groups": _groups(training),
             }
             folder.write("result.json", json.dumps(found) + "\n")

@@ -236,11 +236,10 @@ class GapClipping:
         if processes.together() and type(self._wiring.outer) is nn.parallel.DistributedDataParallel:
             return  # its gradients are those of all processes
         scale = rows if self._wiring.loss_reduction == "mean" else 1
-        given = [parameter.grad for parameter in plain]
-        if any(gradient is None for gradient in given):
-            raise GradientError("no gradient was back-propagated before optimizer.step(): call loss.backward() first.")
         here = torch.cat([found.flatten() / scale for found in plain.values()])
-        there = torch.cat([gradient.flatten() for gradient in given if gradient is not None])
+        there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in plain])
+        if not there.any() and here.any():
+            raise GradientError("no gradient was back-propagated before optimizer.step(): call loss.backward() first.")
         if float((here - there).norm()) > 1e-2 * float(here.norm()) + 1e-6:
             raise GradientError(
                 f"the loop's gradient has norm {float(there.norm()):.4g}, but the criterion gives {float(here.norm()):.4g}: the "
