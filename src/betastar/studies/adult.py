@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from betastar.studies.sensitive import restated, secret_of
+from betastar.studies.sensitive import check, restated, secret_of
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
 
 SHA256 = "5506925c2f972b5ac74aa402e3f27d4bfc109ccc47a0fe4e32ce4332187f0dc6"
@@ -50,6 +50,7 @@ def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop
     if unknown := [name for name in drop if name not in frame.columns]:
         raise StudyError(f"Adult has no column {unknown[0]!r}; it has {', '.join(map(repr, frame.columns))}.")
     frame = frame.drop(columns=list(drop))
+    check(frame, [sensitive, *along])
     encode = encoder(frame)
     x = encode.transform(frame)
     ages = (float(AGES[0]), float(AGES[-1])) if sensitive == "age" and not along else None

@@ -16,8 +16,8 @@ MANY_VALUES = 1000
 #: A column restates the secret where its value leaves less doubt than this; where the secret is rarely another one anyway,
 #: that says little.
 SURE, RARE = 0.99, 0.9
-#: Records that must have a value before anything is said of it, and how many records it must concern.
-SUPPORT, CONCERNED = 20, 0.02
+#: Records that agree by chance with a larger probability say nothing; and how many records it must concern.
+CHANCE, CONCERNED = 1e-3, 0.02
 #: Rank correlation above which one number stands for another; numbers with more different values are put into so many ranges.
 ALIKE, RANGES = 0.98, 50
 
@@ -32,10 +32,6 @@ def secret_of(
     records: Any = None,
 ) -> Secret:
     """The secret that a column is, to a fitted scikit-learn transformer. along: columns that change together with it."""
-    for name in (sensitive, *along):
-        if name not in frame.columns:
-            raise StudyError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}.")
-        _check(frame[name], name)
     if not along:
         shown = values_of(frame[sensitive], sensitive, values, between)
         return Secret.from_transformer(encode, sensitive, shown, unseen=True, records=records)
@@ -49,12 +45,16 @@ def secret_of(
     return Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=title)
 
 
-def _check(column: Any, name: str) -> None:
-    missing = int(column.isna().sum())
-    if missing:
-        raise StudyError(f"the sensitive column {name!r} is missing in {missing} records: fill it in or drop them.")
-    if column.nunique() < 2:
-        raise StudyError(f"the sensitive column {name!r} is constant ({column.iloc[0]!r}): there is no secret in it.")
+def check(frame: Any, names: Sequence[str]) -> None:
+    """That these columns are there, and that each record holds a secret in them."""
+    for name in names:
+        if name not in frame.columns:
+            raise StudyError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}.")
+        missing = int(frame[name].isna().sum())
+        if missing:
+            raise StudyError(f"the sensitive column {name!r} is missing in {missing} records: fill it in or drop them.")
+        if frame[name].nunique() < 2:
+            raise StudyError(f"the sensitive column {name!r} is constant ({frame[name].iloc[0]!r}): there is no secret in it.")
 
 
 def values_of(column: Any, name: str, values: list[str] | None, between: tuple[float, float] | None) -> list[Any]:
@@ -144,6 +144,6 @@ def _sure(column: Any, secret: Any) -> list[Any]:
     kept = []
     for value, row in counts.iterrows():
         most = row.idxmax()
-        if row.sum() >= SUPPORT and row.max() >= SURE * row.sum() and usual[most] <= RARE:
+        if row.max() >= SURE * row.sum() and usual[most] <= RARE and usual[most] ** row.sum() <= CHANCE:
             kept.append(value)
     return kept

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from betastar.studies.sensitive import restated, secret_of
+from betastar.studies.sensitive import check, restated, secret_of
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
 
 #: A column of words with more categories is an identifier rather than an attribute.
@@ -60,6 +60,7 @@ def own(
         raise StudyError(f"the target column {target!r} has one class only ({classes[0]!r}): there is nothing to learn.")
     if len(classes) > MANY_CATEGORIES:
         raise StudyError(f"the target column {target!r} has {len(classes)} classes; numbers must be binned first.")
+    check(frame, [sensitive, *along])
     raw = frame.copy()
     encode = _encoder(frame, sensitive)
     x, y = encode.transform(frame), goal.map({name: i for i, name in enumerate(classes)}).to_numpy()

@@ -159,7 +159,8 @@ class GapClipping:
 
         def pre_step(closure: Any = None) -> Any:
             batch = self._batch()
-            self._sums = self.total(batch)
+            self._sums = self.total(batch, check=len(batch) > 0 and self._steps % CHECK_EVERY < CHECKS)
+            self._steps += 1
             for parameter in optimizer.params:
                 parameter.grad_sample = parameter.new_empty(len(batch), 0)  # Opacus looks whether there are any
             return inner(closure)
@@ -179,10 +180,8 @@ class GapClipping:
             raise RuntimeError("the hooks of the model were enabled: gap clipping does without them; call model.disable_hooks().")
         return batches[0]
 
-    def total(self, batch: Records) -> dict[Tensor, Tensor]:
-        """Σ ĝ over the records of a batch, for each parameter, in units of the gradient."""
-        check = len(batch) > 0 and self._steps % CHECK_EVERY < CHECKS
-        self._steps += 1
+    def total(self, batch: Records, check: bool = False) -> dict[Tensor, Tensor]:
+        """Σ ĝ over some records, for each parameter. check: that the loop has just back-propagated their gradients."""
         parameters = self._wiring.optimizer.params
         sums = {parameter: torch.zeros_like(parameter) for parameter in parameters}
         plain = {parameter: torch.zeros_like(parameter) for parameter in parameters}
