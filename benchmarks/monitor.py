@@ -1,7 +1,8 @@
-"""The monitor's price: a step with it against a step of Opacus alone and against the loop over records and pairs, in one run.
+"""The price of the monitor and of gap clipping: a step with them against a step of Opacus alone, in one run.
 
-Shapes of the paper's two experiments, random records. Plain and monitored steps alternate, so that a noisy machine is
-noisy for both; look at the ratios. Results are added to benchmarks/results.json.
+Shapes of the paper's two experiments, random records. Steps of all kinds alternate, so that a noisy machine is noisy for all;
+look at the ratios. The monitor is also compared with the loop over records and pairs. Results are added to
+benchmarks/results.json.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.training import AttributeMonitor, Secret
+from betastar.training import AttributeMonitor, Secret, make_attribute_private
 
 RESULTS = Path(__file__).parent / "results.json"
 STEPS = 60
@@ -31,8 +32,8 @@ CRITERION = nn.CrossEntropyLoss()
 SHAPES = {"Adult": (26048, 108, 128, 2, 256, 74), "Purchase": (50000, 600, 128, 100, 512, 2)}
 
 
-def training(shape: tuple[int, ...], values: int, **options: Any) -> tuple[Any, AttributeMonitor | None]:
-    """A private training, monitored if `options` are given."""
+def training(shape: tuple[int, ...], values: int, gap: float | None = None, **options: Any) -> Any:
+    """A private training; monitored if `options` are given, with gap clipping if a gap is."""
     records, columns, hidden, classes, batch, _ = shape
     torch.manual_seed(0)
     levels = torch.linspace(-1.6, 3.8, values)
@@ -41,14 +42,20 @@ def training(shape: tuple[int, ...], values: int, **options: Any) -> tuple[Any, 
     x[:values, 0] = levels
     data = TensorDataset(x, torch.randint(classes, (records,)))
     module = nn.Sequential(nn.Linear(columns, hidden), nn.Tanh(), nn.Linear(hidden, classes))
-    parts = PrivacyEngine().make_private(
-        module=module,
-        optimizer=torch.optim.Adam(module.parameters(), lr=1e-4),
-        data_loader=DataLoader(data, batch_size=batch),
-        noise_multiplier=3.51,
-        max_grad_norm=2.0,
-    )
-    return parts, AttributeMonitor(*parts, CRITERION, Secret.column(0, levels), **options) if options else None
+    given: dict[str, Any] = {
+        "module": module,
+        "optimizer": torch.optim.Adam(module.parameters(), lr=1e-4),
+        "data_loader": DataLoader(data, batch_size=batch),
+        "noise_multiplier": 3.51,
+        "max_grad_norm": 2.0,
+    }
+    secret = Secret.column(0, levels)
+    if gap is not None:
+        return make_attribute_private(**given, criterion=CRITERION, secret=secret, gap=gap)
+    parts = PrivacyEngine().make_private(**given)
+    if options:
+        AttributeMonitor(*parts, CRITERION, secret, **options)
+    return parts
 
 
 def step(parts: Any, batches: Any) -> float:
@@ -85,29 +92,35 @@ def loop(parts: Any, values: int, number: int = 8) -> float:
 
 
 def compare(name: str) -> dict[str, float]:
-    """Median seconds of plain and monitored steps that alternate."""
+    """Median seconds of plain, monitored and gap-clipped steps that alternate."""
     shape = SHAPES[name]
-    plain, _ = training(shape, shape[5])
-    watched, _ = training(shape, shape[5], scope="batch")
-    times: dict[str, list[float]] = {"plain": [], "monitored": []}
-    streams = {"plain": iter(plain[2]), "monitored": iter(watched[2])}
-    for _ in track(range(STEPS), f"{name}: plain and monitored steps", transient=True):
-        for kind, parts in (("plain", plain), ("monitored", watched)):
+    kinds = {
+        "plain": training(shape, shape[5]),
+        "monitored": training(shape, shape[5], scope="batch"),
+        "gap": training(shape, shape[5], gap=0.1),
+        "gap, 2 values": training(shape, 2, gap=0.1),
+    }
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    streams = {kind: iter(parts[2]) for kind, parts in kinds.items()}
+    for _ in track(range(STEPS), f"{name}: steps of each kind", transient=True):
+        for kind, parts in kinds.items():
             times[kind].append(step(parts, streams[kind]))
     found = {kind: statistics.median(some[5:]) for kind, some in times.items()}
     found["ratio"] = found["monitored"] / found["plain"]
+    for kind in ("gap", "gap, 2 values"):
+        found[f"{kind} ratio"] = found[kind] / found["plain"]
     if name == "Adult":
-        found["loop"] = loop(plain, shape[5])
+        found["loop"] = loop(kinds["plain"], shape[5])
         found["loop ratio"] = found["loop"] / found["monitored"]
     return found
 
 
 def many_values(kind: str) -> dict[str, float]:
     """10,000 values: seconds a step, and MiB above what was used before."""
-    plain, _ = training(SHAPES["Adult"], 10_000)
+    plain = training(SHAPES["Adult"], 10_000)
     step(plain, iter(plain[2]))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    parts, _ = training(SHAPES["Adult"], 10_000, scope="batch", diameter=kind)
+    parts = training(SHAPES["Adult"], 10_000, scope="batch", diameter=kind)
     took = step(parts, iter(parts[2]))
     return {"seconds": took, "MiB": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
 
@@ -128,6 +141,16 @@ def main() -> None:
         table.add_row(name, f"{row['plain'] * 1e3:.1f} ms", f"{row['monitored'] * 1e3:.1f} ms", f"{row['ratio']:.2f} ×", *slow)
     console = Console()
     console.print(table)
+    clipped = Table(title="Gap clipping (medians)")
+    for title in ("shape", "values", "plain step", "gap-clipped step", "ratio"):
+        clipped.add_column(title, justify="left" if title == "shape" else "right")
+    for name in SHAPES:
+        row = results[name]
+        for kind, values in (("gap", SHAPES[name][5]), ("gap, 2 values", 2)):
+            clipped.add_row(
+                name, str(values), f"{row['plain'] * 1e3:.1f} ms", f"{row[kind] * 1e3:.1f} ms", f"{row[f'{kind} ratio']:.2f} ×"
+            )
+    console.print(clipped)
     for name, row in results.items():
         if "MiB" in row:
             console.print(f"{name}, batch 256: {row['seconds']:.1f} s a step, {row['MiB']:.0f} MiB more memory")

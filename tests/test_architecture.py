@@ -82,6 +82,7 @@ ORDER = [
     "studies.paper.ours",
     "studies.paper.reproduce",
     "views.summary",
+    "views.gap_page",
     "views.cli",
 ]
 #: What a package offers is as far down as its last module.

@@ -168,6 +168,24 @@ def reproduce(
     print(path.read_text())
 
 
+@app.command()
+def gaps(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs, results and the page.")] = Path("gaps"),
+    seeds: Annotated[int, typer.Option(min=1)] = 5,
+    jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 2,
+    quick: Annotated[bool, typer.Option(help="Two minutes instead of an hour: one seed, few epochs, few settings.")] = False,
+) -> None:
+    """Study what gap clipping costs: accuracy against proved attribute privacy, with figures. Goes on where it stopped.
+
+    betastar gaps --quick -o gaps
+    """
+    from betastar.studies.gaps import run
+    from betastar.views.gap_page import write
+
+    run(output, 1 if quick else seeds, jobs, quick, lambda line: print(line, file=sys.stderr, flush=True))
+    print(write(output))
+
+
 def _range(text: str | None) -> tuple[float, float] | None:
     if text is None:
         return None
