@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,7 @@ class Training:
             status |= {"secret": first.secret.name, "values": first.secret.count, "label": first.label}
             if first.purse is not None:
                 status["proof"] = str(first.proof)
+        status["versions"] = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
         self.folder.write("status.json", json.dumps(status, indent=1) + "\n")
 
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from betastar.views.report_command import report
+
 app = typer.Typer(
     name="betastar",
     help="How well does a model trained with DP-SGD resist a named attack?",
@@ -93,7 +95,7 @@ def train(
     from betastar.studies.study import StudyError
     from betastar.studies.train import Config, train_seeds
     from betastar.studies.train import train as run
-    from betastar.views.summary import summarise
+    from betastar.views.report import summarise
 
     if target_beta is not None and scope == "batch" and "--scope" in sys.argv:
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
@@ -152,6 +154,9 @@ def reproduce(
 
     path = make(what or ["all"], output, quick, jobs, lambda name: print(f"{name} …", file=sys.stderr, flush=True))
     print(path.read_text())
+
+
+app.command()(report)
 
 
 def _range(text: str | None) -> tuple[float, float] | None:
