@@ -47,6 +47,13 @@ class Against:
         return analyze(self.run, self.threat, method="certified")
 
     @property
+    def title(self) -> str:
+        if isinstance(self.threat, Membership):
+            return "Membership inference"
+        known = {"proved": "proved in advance", "assumed": "for the distance given"}
+        return f"Attribute inference: {self.name}, {known.get(self.kind, 'as measured')}"
+
+    @property
     def lower(self) -> float:
         """β* to rely on."""
         return float(self.exact.bayes_security.lower)
@@ -145,7 +152,7 @@ def of_setting(given: dict[str, Any], source: str) -> Facts:
 
 def _secret(threat: Any) -> str:
     """What an attribute is called; the words for threats are no names."""
-    words = ("attribute", "attribute inference", "membership", *RELATIONS)
+    words = ("attribute", "attribute inference", "membership", "membership-add-remove", *RELATIONS)
     return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat
 
 
@@ -162,14 +169,19 @@ def of_run(path: Path) -> Facts:
         raise ReportError(f"{path / 'epochs.jsonl'}: no epoch of this run is finished. Go on with betastar train --resume.")
     with Inside(path / "epochs.jsonl"):
         for entry in entries:
-            _ = entry["epoch"], float(entry["accuracy"]), float(entry["membership"]["lower"])
+            parts = ["membership", *(name for name in DIAMETERS if name in entries[-1])]
+            found = [entry[part] for part in parts] + [entry["proved"][secret] for secret in entries[-1].get("proved", {})]
+            _ = int(entry["epoch"]), float(entry["accuracy"]), [float(one[key]) for one in found for key in ("lower", "estimate")]
         last, steps = entries[-1], int(entries[-1]["steps"])
     metrics = list(lines_of(path / "metrics.jsonl"))[:steps]
     run = _run(path, status, metrics, steps)
+    with Inside(path / ("status.json" if status else "config.json")):
+        parameters = _parameters(config, status, run)
+        versions = ", ".join(f"{name} {number}" for name, number in status.get("versions", {}).items())
     facts = Facts(
         title=f"{_title(config, status)}: {len(entries)} {'epoch' if len(entries) == 1 else 'epochs'} of DP-SGD",
         run=run,
-        parameters=_parameters(config, status, run),
+        parameters=parameters,
         command=_command(config),
         attributes=tuple(_attributes(path, status, metrics, last, run)),
         is_run=True,
@@ -178,13 +190,15 @@ def of_run(path: Path) -> Facts:
         proof=status.get("proof"),
         entries=entries,
         exposures=_exposures(path / "ledger.csv"),
-        versions=", ".join(f"{name} {number}" for name, number in status.get("versions", {}).items()),
+        versions=versions,
     )
-    if abs(facts.membership.lower - last["membership"]["lower"]) > SAME:
-        raise ReportError(
-            f"{path / 'epochs.jsonl'} says that β* against membership inference is {last['membership']['lower']:.6f}, but noise, "
-            f"rate and steps of the run give {facts.membership.lower:.6f}: these files are not of one run."
-        )
+    proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
+    for one, said in [(facts.membership, last["membership"]), *proved]:
+        if said is None or abs(one.lower - float(said["lower"])) > SAME:
+            raise ReportError(
+                f"{path / 'epochs.jsonl'} says that β* ({one.name}) is {said and said['lower']}, but noise, rate and steps of "
+                f"the run give {one.lower:.6f}: these files are not of one run."
+            )
     return facts
 
 
@@ -243,6 +257,7 @@ def _parameters(config: dict[str, Any], status: dict[str, Any], run: DPSGD) -> d
     names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
     source = status or config
     found = {name: source[name] for name in names if source.get(name)}
+    found |= {"records": int(found["records"])} if "records" in found else {}
     return found | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
 
 

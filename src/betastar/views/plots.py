@@ -30,7 +30,13 @@ def axes(ax: Any = None, size: tuple[float, float] = (5.2, 3.4)) -> Any:
     ax = figure.subplots()
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
+    ax.set_axisbelow(True)
     return ax
+
+
+def _legend_above(ax: Any) -> None:
+    """Out of the way of lines that may be anywhere."""
+    ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
 
 
 def tradeoff(risk: Risk, ax: Any = None, log: bool = False, label: str = "", color: str = MEMBERSHIP) -> Any:
@@ -40,7 +46,7 @@ def tradeoff(risk: Risk, ax: Any = None, log: bool = False, label: str = "", col
     """
     if risk.shape:
         raise ValueError(f"risk must be of one run, got a sweep of shape {risk.shape}; draw its curves one by one.")
-    ax, rates = axes(ax), RATES[log]
+    ax, rates = axes(ax, (4.0, 3.4)), RATES[log]
     if not any(line.get_gid() == "guessing" for line in ax.lines):
         ax.plot(rates, rates, ":", color=OTHER, lw=1, label="guessing", gid="guessing")
     curve = risk.tradeoff(rates)
@@ -161,7 +167,7 @@ def over_epochs(entries: Sequence[dict[str, Any]], ax: Any = None) -> Any:
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("epoch")
     ax.set_ylabel("Bayes security β*")
-    ax.legend(frameon=False, fontsize=8)
+    _legend_above(ax)
     return ax
 
 
@@ -180,8 +186,8 @@ def accuracy(entries: Sequence[dict[str, Any]], ax: Any = None, title: str = "")
         ax.plot(found, [entry[name]["estimate"] for entry in entries], color=ATTRIBUTE, label="attribute", **style)
     ax.set_xlabel("accuracy on test records (%)")
     ax.set_ylabel("Bayes security β*")
+    _legend_above(ax)
     ax.set_title(title, fontsize=10)
-    ax.legend(frameon=False, fontsize=8)
     return ax
 
 
@@ -197,14 +203,17 @@ def exposure(beta: Any, ax: Any = None) -> Any:
 
 def save(ax: Any, path: Any, *kinds: str) -> None:
     """As PNG, and in other formats that are named; the files say nothing of when they were made."""
-    for kind in kinds or ("png",):
-        extra: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
-        ax.figure.savefig(f"{path}.{kind}", dpi=150, **extra)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
+        for kind in kinds or ("png",):
+            extra: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
+            ax.figure.savefig(f"{path}.{kind}", dpi=150, **extra)
 
 
 def plain(text: str) -> str:
-    """A name that a person chose, as it is: not as mathematics, and not hidden from a legend."""
-    return text.lstrip("_").replace("$", r"\$") or "attribute"
+    """A name that a person chose, for a legend: not too long, not as mathematics, and not hidden."""
+    short = text if len(text) <= 30 else f"{text[:29]}…"
+    return short.lstrip("_").replace("$", r"\$") or "attribute"
 
 
 def inline(ax: Any, name: str) -> str:
@@ -213,7 +222,8 @@ def inline(ax: Any, name: str) -> str:
 
     target = StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts may have them
         ax.figure.savefig(target, format="svg", transparent=True, metadata=nothing)
     text = target.getvalue()
     text = text[text.index("<svg") :]

@@ -34,6 +34,14 @@ def band(beta: float) -> str:
     return next(name for least, name in BANDS if beta >= least)
 
 
+def right(beta: float) -> str:
+    """Share of right guesses at even odds, with as many digits as it takes to differ from guessing."""
+    digits = 1
+    while digits < 6 and 0.0 < 50.0 * (1.0 - beta) < 10.0**-digits:
+        digits += 1
+    return percent(1.0 - beta / 2.0, digits)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """One threat in a sentence. beta is rounded down."""
@@ -51,18 +59,17 @@ def verdicts(facts: Facts) -> list[Verdict]:
     member = facts.membership
     text = (
         "An attacker who sees every update and guesses which of two records was used is right at most "
-        f"{percent(1 - member.lower / 2)} of the time, against 50 % without the model."
+        f"{right(member.lower)} of the time, against 50 % without the model."
     )
-    found = [Verdict("Membership inference", text, down(member.lower), band(member.lower), TAGS["worst"], "worst")]
+    found = [Verdict(member.title, text, down(member.lower), band(member.lower), TAGS["worst"], "worst")]
     for one in facts.attributes:
-        title = f"Attribute inference: {one.name}"
-        found.append(Verdict(title, _sentence(one), down(one.lower), band(one.lower), TAGS[one.kind], one.kind))
+        found.append(Verdict(one.title, _sentence(one), down(one.lower), band(one.lower), TAGS[one.kind], one.kind))
     return found
 
 
 def _sentence(one: Against) -> str:
     values = f" ({one.values} values)" if one.values else ""
-    share = percent(1 - one.lower / 2)
+    share = right(one.lower)
     who = (
         f"An attacker who knows everything about a record but its {one.name}{values}, and hesitates between two values that are "
         "equally likely, is right"
@@ -112,12 +119,19 @@ def metrics(facts: Facts) -> tuple[list[str], list[tuple[str, list[str]]]]:
         ("β*, attained by an attack that exists", [f"{one.exact.bayes_security.estimate:.4f}" for one in columns]),
         ("β*, the paper's closed form", [f"{_paper(one):.4f}" for one in columns]),
         ("advantage over guessing", [up(1 - one.lower) for one in columns]),
-        ("right guesses at even odds", [percent(1 - one.lower / 2) for one in columns]),
+        ("right guesses at even odds", [right(one.lower) for one in columns]),
     ]
     rows += [
-        (f"TPR at {100 * rate:g} % FPR", [percent(float(one.certified.tpr(rate).upper), 2) for one in columns]) for rate in FPRS
+        (
+            f"TPR at {100 * rate:g} % FPR",
+            [percent(float(one.certified.tpr(rate).upper), 3 if rate < 0.01 else 2) for one in columns],
+        )
+        for rate in FPRS
     ]
-    rows += [(f"ε at δ = {delta:g}", [up(float(one.certified.epsilon(delta).upper), 3) for one in columns]) for delta in DELTAS]
+    rows += [
+        (f"ε at δ = {delta:.0e}".replace("e-0", "e-"), [up(float(one.certified.epsilon(delta).upper), 3) for one in columns])
+        for delta in DELTAS
+    ]
     rows.append(("δ at ε = 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]))
     fits = [one.certified.gdp_mu for one in columns]
     rows.append(("μ of Gaussian DP, fitted", [up(float(fit.upper)) for fit in fits]))
@@ -184,21 +198,20 @@ def claims(facts: Facts) -> list[tuple[str, str]]:
     if facts.proof:
         found.append(("Budget", f"{facts.proof} It may be published."))
     for one in facts.attributes:
-        title = f"Attribute inference: {one.name}"
         if one.kind == "proved":
             found.append(
                 (
-                    title,
+                    one.title,
                     f"Proved in advance: the gap of {one.gap:g} clipping norms is enforced at every step, for every record, "
                     "whatever the data. It may be published.",
                 )
             )
         elif one.kind == "assumed":
-            found.append((title, "Proved for the distance that was given. That training keeps to it is not checked here."))
+            found.append((one.title, "Proved for the distance that was given. That training keeps to it is not checked here."))
         else:
             found.append(
                 (
-                    title,
+                    one.title,
                     "A statement after the fact: it comes from the distances that this run happened to have. "
                     + (
                         "They are those of the sampled records only, so it is an estimate, for the trainer's eyes only: a record "
