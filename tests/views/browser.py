@@ -35,9 +35,11 @@ def _missing() -> str | None:
         return None
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         return "there is no /usr/bin/chromium, and it can be installed by root on Debian only"
-    command = ["apt-get", "install", "-y", "-o", "DPkg::Lock::Timeout=300", "chromium"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return None if CHROMIUM.exists() else f"Chromium cannot be installed: {done.stderr.strip()[-200:]}"
+    for words in (["install", "-y", "chromium"], ["update"], ["install", "-y", "chromium"]):  # lists may be missing or old
+        done = subprocess.run(["apt-get", "-o", "DPkg::Lock::Timeout=300", *words], capture_output=True, text=True)
+        if CHROMIUM.exists():
+            return None
+    return f"Chromium cannot be installed: {done.stderr.strip()[-200:]}"
 
 
 @contextmanager

@@ -37,6 +37,8 @@ class Against:
     label: str = ""
     values: int | None = None
     gap: float | None = None
+    #: Lower end and estimate of β* by the method exact, if a run has them already.
+    known: tuple[float, float] | None = None
 
     @cached_property
     def exact(self) -> Risk:
@@ -56,7 +58,12 @@ class Against:
     @property
     def lower(self) -> float:
         """β* to rely on."""
-        return float(self.exact.bayes_security.lower)
+        return self.known[0] if self.known else float(self.exact.bayes_security.lower)
+
+    @property
+    def attained(self) -> float:
+        """β* against an attack that exists."""
+        return self.known[1] if self.known else float(self.exact.bayes_security.estimate)
 
 
 @dataclass(frozen=True)
@@ -239,8 +246,9 @@ def _attributes(
     with Inside(path / "metrics.jsonl"):
         threat = AttributeInference([float(line["distance"]) for line in metrics])
         kind = "batch" if metrics[0]["scope"] == "batch" else "dataset"
-    secret = str(status.get("secret", "sensitive attribute"))
-    yield Against(threat, secret, kind, run, str(status.get("label", "")), status.get("values"))
+    secret, found = str(status.get("secret", "sensitive attribute")), last[diameter]
+    known = float(found["lower"]), float(found["estimate"])
+    yield Against(threat, secret, kind, run, str(status.get("label", "")), status.get("values"), known=known)
 
 
 def _exposures(path: Path) -> dict[int, float]:

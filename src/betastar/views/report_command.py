@@ -40,9 +40,7 @@ def report(
         return
 
     def told(one: Against) -> dict[str, Any]:
-        bound = one.exact.bayes_security
-        three = {name: float(getattr(bound, name)) for name in ("lower", "estimate", "upper")}
-        return {"threat": one.name, "kind": one.kind, "bayes_security": three}
+        return {"threat": one.name, "kind": one.kind, "bayes_security": {"lower": one.lower, "estimate": one.attained}}
 
     every = [told(one) | {"band": said.band} for one, said in zip((facts.membership, *facts.attributes), found, strict=True)]
     answer = {"files": [str(file) for file in files], "finished": facts.finished, "proof": facts.proof, "threats": every}
