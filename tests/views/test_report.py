@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -336,6 +337,23 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     assert answer["files"] == [str(page)]
     assert answer["threats"][0]["bayes_security"] == {"lower": beta.lower, "estimate": beta.estimate}
     assert page.read_bytes() != before
+
+
+def test_the_command_in_a_report_makes_the_same_run(run: Path, tmp_path: Path) -> None:
+    command = load(run).command
+    assert shlex.split(command)[-4:] == ["--seed", "SEED", "-o", "RUN"], "the seed is not told"
+    seed = str(json.loads((run / "config.json").read_text())["seed"])
+    words = [{"SEED": seed, "RUN": str(tmp_path / "again")}.get(word, word) for word in shlex.split(command)[1:]]
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again" / "config.json").read_text() == (run / "config.json").read_text()
+    assert (tmp_path / "again" / "metrics.jsonl").read_text() == (run / "metrics.jsonl").read_text()
+
+
+def test_what_is_not_installed_is_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("betastar.views.report.find_spec", lambda name: None if name == "jinja2" else name)
+    with pytest.raises(ValueError, match=r"a report needs jinja2, which is not installed: pip install 'betastar\[report\]'"):
+        write(run, tmp_path / "report.html")
 
 
 def test_markdown_has_its_figures_beside_it(run: Path, tmp_path: Path) -> None:

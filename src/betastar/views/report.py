@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -42,6 +43,9 @@ def write(
     output: a file or a folder (default: in the run's folder, or beside the JSON file). kind: html or md (default: as the
     output's name says, else html). records: list the most exposed records. force: overwrite what is there.
     """
+    missing = [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]
+    if missing:
+        raise ReportError(f"a report needs {missing[0]}, which is not installed: pip install 'betastar[report]'.")
     ending = Path(output or "").suffix.lower().lstrip(".")
     kind = checks.choice("format", kind or (ending if ending in FORMATS else "html"), FORMATS)
     path = _place(source, output, kind)
@@ -154,7 +158,7 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
         prefix=prefix,
         brief=brief,
         accuracy=f"{100 * facts.entries[-1]['accuracy']:.1f} %" if facts.entries else None,
-        metrics=None if brief else statement.metrics(facts),
+        metrics=statement.metrics(facts, brief),
         statement=statement.statement(facts),
         claims=statement.claims(facts),
         protected=statement.PROTECTED if facts.attributes else (),
@@ -177,11 +181,8 @@ def _shown(value: Any) -> str:
 
 def _environment(kind: str) -> jinja2.Environment:
     """Names of studies, columns and secrets are other people's words: every value is escaped, unless it is marked as markup."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError as problem:  # said in words; main turns it into exit code 2
-        raise ReportError(f"a report needs {problem.name}: pip install 'betastar[report]'.") from None
+    import jinja2
+    from markupsafe import Markup
 
     def markdown(value: Any) -> Any:
         return value if isinstance(value, Markup) else _escaped(str(value))

@@ -106,18 +106,24 @@ def notices(facts: Facts) -> list[str]:
     return found
 
 
-def metrics(facts: Facts) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """A table: its columns are threats, its rows what is asked of them; each number is rounded to the safe side."""
+def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """A table: its columns are threats, its rows what is asked of them; each number is rounded to the safe side.
+
+    brief: only what costs nothing.
+    """
     columns = [facts.membership, facts.add_remove, *facts.attributes]
     heads = ["membership, substitution", "membership, add or remove"]
-    heads += [
-        f"{one.name}, {'proved' if one.kind == 'proved' else 'measured' if one.label else 'assumed'}" for one in facts.attributes
-    ]
+    short = {"proved": "proved", "assumed": "assumed"}
+    heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
         ("Bayes security β*, exact", [down(one.lower) for one in columns]),
-        ("β*, certified", [down(float(one.certified.bayes_security.lower)) for one in columns]),
         ("β*, attained by an attack that exists", [f"{one.attained:.4f}" for one in columns]),
         ("β*, the paper's closed form", [f"{_paper(one):.4f}" for one in columns]),
+    ]
+    if brief:
+        return heads, rows
+    rows += [
+        ("β*, certified", [down(float(one.certified.bayes_security.lower)) for one in columns]),
         ("advantage over guessing", [up(1 - one.lower) for one in columns]),
         ("right guesses at even odds", [right(one.lower) for one in columns]),
     ]
@@ -227,8 +233,7 @@ def claims(facts: Facts) -> list[tuple[str, str]]:
 
 
 PROTECTED = (
-    "Protected: the value of this attribute in this record, given everything else about the record. Seeing the model hardly "
-    "helps to tell one value from another.",
+    "Protected: the value of this attribute in this record, given everything else about the record, as far as the figure says.",
     "Not protected: what can be guessed from the record's other columns, or from what the model teaches about the population; "
     "and whether the record was used at all, for which the figure of membership inference holds.",
 )
