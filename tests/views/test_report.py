@@ -149,8 +149,9 @@ def test_numbers_are_rounded_to_the_safe_side() -> None:
 
 def test_record_indices_only_on_request(run: Path) -> None:
     facts = load(run)
+    figures = list(draw(facts))
     plain, listed, plain_words, words = (
-        render(facts, list(draw(facts)), kind, records) for kind in ("html", "md") for records in (False, True)
+        render(facts, figures, kind, records) for kind in ("html", "md") for records in (False, True)
     )
     assert 'id="records"' in checked(listed)
     assert 'id="records"' not in plain

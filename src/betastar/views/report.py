@@ -49,12 +49,11 @@ def write(
     ending = Path(output or "").suffix.lower().lstrip(".")
     kind = checks.choice("format", kind or (ending if ending in FORMATS else "html"), FORMATS)
     path = _place(source, output, kind)
+    _keep([] if force else [path])  # before the work
     facts = load(source)
     figures = list(draw(facts))
     files = [path] if kind == "html" else [path, *(path.with_name(f"{path.stem}-{figure.name}.png") for figure in figures)]
-    for file in files:
-        if file.exists() and not force:
-            raise ReportError(f"{file} is there already: choose another name with -o, or --force to overwrite it.")
+    _keep([] if force else files)
     try:
         if kind == "md":
             for figure, file in zip(figures, files[1:], strict=True):
@@ -63,6 +62,12 @@ def write(
     except OSError as problem:
         raise ReportError(f"{path} cannot be written: {problem.strerror or problem}.") from None
     return facts, files
+
+
+def _keep(files: list[Path]) -> None:
+    for file in files:
+        if file.exists():
+            raise ReportError(f"{file} is there already: choose another name with -o, or --force to overwrite it.")
 
 
 def _place(source: str | Path, output: str | Path | None, kind: str) -> Path:
