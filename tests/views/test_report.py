@@ -190,8 +190,11 @@ def test_gap_clipping_is_proved_in_advance(copy: Path, tmp_path: Path) -> None:
         assert said in text
     assert "Not for publication as it is" in text, "the measured figures are still in it"
     without_monitor(copy)
+    change(copy / "status.json", restated=["job = farm (9 % of the records)"], proof="Proved in advance: β* ≥ 0.99.")
     text = html(copy, tmp_path / "without.html")
     assert "Not for publication" not in text
+    assert "Other columns give the attribute away: job = farm (9 % of the records)." in text
+    assert "Budget" not in text
     with_gaps(copy, {"age": 0.1})
     change(copy / "status.json", gaps={"age": 0.05})
     with pytest.raises(ValueError, match=r"epochs\.jsonl says that β\* \(age\) .* not of one run"):

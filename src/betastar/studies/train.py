@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from betastar import checks
 from betastar.studies.adult import adult
-from betastar.studies.folder import RunFolder
+from betastar.studies.folder import RunFolder, versions
 from betastar.studies.purchase import RECORDS, purchase
 from betastar.studies.study import Study, StudyError
 from betastar.studies.table import own
@@ -249,13 +248,13 @@ class Training:
             **asdict(self.study.recipe),
             "records": len(self.study.train),
             "sample_rate": self.loader.sample_rate,
+            "versions": versions(),
         }
         status |= {"finished": True, "stopped": self.stopped, "study": self.study.title, "epochs": self.epoch}
         if first is not None:
             status |= {"secret": first.secret.name, "values": first.secret.count, "label": first.label}
             if first.purse is not None:
                 status["proof"] = str(first.proof)
-        status["versions"] = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
         self.folder.write("status.json", json.dumps(status, indent=1) + "\n")
 
 

@@ -82,6 +82,8 @@ class Facts:
     entries: list[dict[str, Any]] = field(default_factory=list)
     #: β* of single records that were looked at, by their index.
     exposures: dict[int, float] = field(default_factory=dict)
+    #: Columns from which the secret can be read off, as the run describes them.
+    restated: tuple[str, ...] = ()
     #: What the run was made with, if it says so.
     versions: str = ""
 
@@ -92,6 +94,11 @@ class Facts:
     @cached_property
     def add_remove(self) -> Against:
         return Against(Membership("add-remove"), "membership", "worst", self.run)
+
+    @property
+    def budget(self) -> str | None:
+        """The proof of a run under a budget; gap clipping proves what its attributes say."""
+        return None if any(one.kind == "proved" for one in self.attributes) else self.proof
 
     @property
     def internal(self) -> bool:
@@ -185,6 +192,7 @@ def of_run(path: Path) -> Facts:
     with Inside(path / ("status.json" if status else "config.json")):
         parameters = _parameters(config, status, run)
         versions = ", ".join(f"{name} {number}" for name, number in status.get("versions", {}).items())
+        restated = tuple(map(str, status.get("restated", ())))
     facts = Facts(
         title=f"{_title(config, status)}: {len(entries)} {'epoch' if len(entries) == 1 else 'epochs'} of DP-SGD",
         run=run,
@@ -197,6 +205,7 @@ def of_run(path: Path) -> Facts:
         proof=status.get("proof"),
         entries=entries,
         exposures=_exposures(path / "ledger.csv"),
+        restated=restated,
         versions=versions,
     )
     proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
@@ -239,7 +248,8 @@ def _attributes(
     """Secrets with a gap that was fixed in advance, then what the monitor measured."""
     with Inside(path / "status.json"):
         for name, gap in status.get("gaps", {}).items():
-            yield Against(AttributeInference(float(gap)), name, "proved", run, gap=float(gap))
+            values = status.get("values") if name == status.get("secret") else None
+            yield Against(AttributeInference(float(gap)), name, "proved", run, values=values, gap=float(gap))
     diameter = next((name for name in DIAMETERS if name in last), None)
     if diameter is None:
         return

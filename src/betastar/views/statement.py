@@ -98,6 +98,11 @@ def notices(facts: Facts) -> list[str]:
             f"Training was stopped: {facts.stopped} When it stopped depends on the data; the figure for membership covers the "
             "steps that were taken, not what the moment of the stop may tell."
         )
+    if facts.restated:
+        found.append(
+            f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs no "
+            "model to guess it, and the figures for attribute inference do not count that."
+        )
     if facts.internal:
         found.append(
             "Not for publication as it is. The figures for attribute inference that were measured, and the exposure of records, "
@@ -201,8 +206,8 @@ def claims(facts: Facts) -> list[tuple[str, str]]:
             "A theorem about noise, rate and steps alone: it holds for any data and the worst record, and may be published.",
         )
     ]
-    if facts.proof:
-        found.append(("Budget", f"{facts.proof} It may be published."))
+    if facts.budget:
+        found.append(("Budget", f"{facts.budget} It may be published."))
     for one in facts.attributes:
         if one.kind == "proved":
             found.append(
