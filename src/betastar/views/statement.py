@@ -100,8 +100,8 @@ def notices(facts: Facts) -> list[str]:
         )
     if facts.restated:
         found.append(
-            f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs no "
-            "model to guess it, and the figures for attribute inference do not count that."
+            f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs "
+            "no model to guess it, and the figures for attribute inference do not count that."
         )
     if facts.internal:
         found.append(
