@@ -81,7 +81,11 @@ ORDER = [
     "studies.paper.numbers",
     "studies.paper.ours",
     "studies.paper.reproduce",
-    "views.summary",
+    "views.reading",
+    "views.facts",
+    "views.statement",
+    "views.report",
+    "views.report_command",
     "views.gap_page",
     "views.cli",
 ]
@@ -129,7 +133,7 @@ def test_data_flows_one_way() -> None:
 ROOMS = {
     "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers"},
     "studies": {"torch", "opacus", "sklearn", "pandas", "joblib", "matplotlib", "rich", "dp_accounting"},
-    "views": {"typer", "rich", "matplotlib", "joblib", "distributed"},
+    "views": {"typer", "rich", "matplotlib", "jinja2", "markupsafe", "joblib", "distributed"},
 }
 
 

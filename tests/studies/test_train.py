@@ -18,7 +18,7 @@ import betastar as bs
 from betastar.studies.folder import RunFolder
 from betastar.studies.study import StudyError
 from betastar.studies.train import Config, train, train_seeds
-from betastar.views.summary import summarise
+from betastar.views.report import summarise
 
 from .test_data import people
 

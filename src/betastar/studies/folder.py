@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from betastar.studies.study import StudyError
+
+
+def versions() -> dict[str, str]:
+    """What a run is made with."""
+    return {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
 
 
 class RunFolder:

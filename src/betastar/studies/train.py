@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from betastar import RegimeWarning, checks
 from betastar.studies.adult import adult
-from betastar.studies.folder import RunFolder
+from betastar.studies.folder import RunFolder, versions
 from betastar.studies.purchase import RECORDS, purchase
 from betastar.studies.study import Study, StudyError
 from betastar.studies.table import own
@@ -294,6 +294,7 @@ class Training:
             **asdict(self.study.recipe),
             "records": len(self.study.train),
             "sample_rate": self.loader.sample_rate,
+            "versions": versions(),
         }
         status |= {"finished": True, "stopped": self.stopped, "study": self.study.title, "epochs": self.epoch}
         if first is not None:

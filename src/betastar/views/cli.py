@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from betastar.views.report_command import report
+
 app = typer.Typer(
     name="betastar",
     help="How well does a model trained with DP-SGD resist a named attack?",
@@ -104,7 +106,7 @@ def train(
     from betastar.studies.study import StudyError
     from betastar.studies.train import Config, train_seeds
     from betastar.studies.train import train as run
-    from betastar.views.summary import summarise
+    from betastar.views.report import summarise
 
     if target_beta is not None and scope == "batch" and "--scope" in sys.argv:
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
@@ -184,6 +186,9 @@ def gaps(
 
     run(output, 1 if quick else seeds, jobs, quick, lambda line: print(line, file=sys.stderr, flush=True))
     print(write(output))
+
+
+app.command()(report)
 
 
 def _range(text: str | None) -> tuple[float, float] | None:

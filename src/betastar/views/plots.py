@@ -1,11 +1,23 @@
-"""Figures of runs. Each function draws into an Axes (a new one if none is given) and returns it."""
+"""Figures of risks and runs. Each function draws into an Axes (a new one if none is given) and returns it."""
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
-MEMBERSHIP, ATTRIBUTE, OTHER = "#3b6ea8", "#c8553d", "#6a6f73"
+import numpy as np
+
+from betastar.analyze import RegimeWarning, analyze
+from betastar.risk import Risk
+from betastar.run import DPSGD
+from betastar.threats import AttributeInference, Candidates, Threat
+
+MEMBERSHIP, ATTRIBUTE, OTHER, PROVED = "#3b6ea8", "#c8553d", "#6a6f73", "#2f855a"
+#: False-positive rates of the two views of a trade-off curve.
+RATES = {False: np.linspace(0.0, 1.0, 51), True: np.geomspace(1e-5, 1.0, 51)}
 
 
 def axes(ax: Any = None, size: tuple[float, float] = (5.2, 3.4)) -> Any:
@@ -18,23 +30,147 @@ def axes(ax: Any = None, size: tuple[float, float] = (5.2, 3.4)) -> Any:
     ax = figure.subplots()
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
+    ax.set_axisbelow(True)
+    return ax
+
+
+def _legend_above(ax: Any) -> None:
+    """Out of the way of lines that may be anywhere."""
+    ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
+
+
+def tradeoff(risk: Risk, ax: Any = None, log: bool = False, label: str = "", color: str = MEMBERSHIP) -> Any:
+    """How many of the right records the best attack finds (TPR) for each share of false alarms (FPR).
+
+    The line is what no attack exceeds; the band reaches down to an attack that exists. `log` shows the rare false alarms.
+    """
+    if risk.shape:
+        raise ValueError(f"risk must be of one run, got a sweep of shape {risk.shape}; draw its curves one by one.")
+    ax, rates = axes(ax, (4.0, 3.4)), RATES[log]
+    if not any(line.get_gid() == "guessing" for line in ax.lines):
+        ax.plot(rates, rates, ":", color=OTHER, lw=1, label="guessing", gid="guessing")
+    curve = risk.tradeoff(rates)
+    ax.plot(rates, curve.upper, color=color, lw=1.4, label=label or risk.threat)
+    ax.fill_between(rates, curve.lower, curve.upper, color=color, alpha=0.18, linewidth=0)
+    if log:
+        ax.set(xscale="log", yscale="log", xlim=(rates[0], 1.0), ylim=(rates[0], 1.0))
+    else:
+        ax.set(xlim=(0.0, 1.0), ylim=(0.0, 1.0))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{100.0 * value:.6g} %")
+    ax.set_xlabel("false alarms (FPR)")
+    ax.set_ylabel("right records found (TPR)")
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def over_steps(run: DPSGD, threat: Threat | None = None, ax: Any = None, method: str = "exact", points: int = 40) -> Any:
+    """β* as training goes on: the band of a method (its lower end is the line) and the paper's closed form.
+
+    Distances that differ from step to step take up to seconds a point by the methods exact and certified; affinity does not.
+    """
+    if run.shape:
+        raise ValueError(f"run must be one run, got a sweep of shape {run.shape}.")
+    ax = axes(ax)
+    color = ATTRIBUTE if isinstance(threat, AttributeInference) else MEMBERSHIP
+    moments = np.unique(np.linspace(1, run.steps, min(points, run.steps)).round().astype(int))
+    pairs = [(_first(run, int(moment)), _until(threat, int(moment))) for moment in moments]
+    bounds = [analyze(part, against, method).bayes_security for part, against in pairs]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RegimeWarning)  # the figure shows by how much it is off
+        paper = [analyze(part, against, "paper").bayes_security.estimate for part, against in pairs]
+    lower, upper = ([getattr(bound, end) for bound in bounds] for end in ("lower", "upper"))
+    marker = "o" if len(moments) == 1 else ""
+    ax.plot(moments, lower, marker=marker, color=color, label=f"β*, {method}")
+    ax.fill_between(moments, lower, upper, color=color, alpha=0.18, linewidth=0)
+    ax.plot(moments, paper, "--", marker=marker, color=OTHER, lw=1, label="paper's closed form")
+    ax.set_xlabel("step")
+    ax.set_ylabel("Bayes security β*")
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def _first(run: DPSGD, steps: int) -> DPSGD:
+    """The run up to a step."""
+    taken: list[DPSGD] = []
+    for segment in run.segments:
+        if steps > 0:
+            taken.append(DPSGD(segment.noise_multiplier, segment.sample_rate, min(steps, segment.steps)))
+            steps -= segment.steps
+    total = taken[0]
+    for part in taken[1:]:
+        total += part
+    return total
+
+
+def _until(threat: Threat | None, steps: int) -> Threat | None:
+    """The threat up to a step."""
+    if isinstance(threat, AttributeInference) and threat.counts is not None:
+        raise ValueError("distances must be a number or one per step to draw steps in order, got a histogram.")
+    if isinstance(threat, AttributeInference) and np.ndim(threat.distances):
+        return AttributeInference(threat.distances[:steps])
+    if isinstance(threat, Candidates) and threat.distances.ndim == 3:
+        return Candidates(threat.distances[:steps])
+    return threat
+
+
+def heatmap(
+    values: Any,
+    ax: Any = None,
+    x: Any = None,
+    y: Any = None,
+    xlabel: str = "sampling rate",
+    ylabel: str = "noise multiplier",
+    title: str = "Bayes security β*",
+    levels: Sequence[float] = (0.9, 0.98),
+) -> Any:
+    """A sweep over two parameters: a Risk (the lower end of its β*) or an array, rows along y, columns along x.
+
+    Lines mark the levels. An axis whose values span more than a factor of ten is logarithmic.
+    """
+    grid = np.asarray(values.bayes_security.lower if isinstance(values, Risk) else values, dtype=float)
+    if grid.ndim != 2:
+        raise ValueError(f"values must be a sweep over two parameters, got shape {grid.shape}.")
+    places = [np.arange(size) if given is None else np.ravel(given) for given, size in ((x, grid.shape[1]), (y, grid.shape[0]))]
+    for name, place, size in zip("xy", places, grid.shape[::-1], strict=True):
+        if len(place) != size:
+            raise ValueError(f"{name} must have one entry for each of the {size} values along it, got {len(place)}.")
+    ax = axes(ax)
+    ax.grid(False)
+    mesh = ax.pcolormesh(*places, grid, shading="nearest", cmap="viridis", rasterized=True)
+    ax.figure.colorbar(mesh, ax=ax, label=title)
+    inside = [level for level in sorted(levels) if grid.min() < level < grid.max()]
+    if inside and min(grid.shape) > 1:
+        ax.clabel(ax.contour(*places, grid, levels=inside, colors="white", linewidths=1), fontsize=8)
+    for place, scale in zip(places, (ax.set_xscale, ax.set_yscale), strict=True):
+        if place.min() > 0 and place.max() > 10 * place.min():
+            scale("log")
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel(ylabel)
     return ax
 
 
 def over_epochs(entries: Sequence[dict[str, Any]], ax: Any = None) -> Any:
-    """β* against membership and attribute inference after each epoch."""
+    """β* against membership and attribute inference after each epoch: measured, and proved in advance."""
     ax = axes(ax)
     epochs = [entry["epoch"] for entry in entries]
-    ax.plot(epochs, [entry["membership"]["lower"] for entry in entries], color=MEMBERSHIP, label="membership, exact")
+    last = entries[-1] if entries else {}
+    marker = "o" if len(entries) == 1 else ""
+    ax.plot(epochs, [e["membership"]["lower"] for e in entries], color=MEMBERSHIP, marker=marker, label="membership, exact")
+    for i, secret in enumerate(last.get("proved", {})):
+        found = [entry["proved"][secret]["lower"] for entry in entries]
+        ax.plot(epochs, found, ("-", "--", "-.", ":")[i % 4], color=PROVED, marker=marker, label=f"{plain(secret)}, proved")
     for name, style in (("exact", "-"), ("ball", "-."), ("centroid", "--")):
-        if entries and name in entries[0]:
-            ax.plot(epochs, [e[name]["estimate"] for e in entries], style, color=ATTRIBUTE, label=f"attribute, {name} diameter")
+        if name in last:
+            found = [e[name]["estimate"] for e in entries]
+            ax.plot(epochs, found, style, color=ATTRIBUTE, marker=marker, label=f"attribute, {name} diameter")
             if name == "exact":
                 low, high = ([e[name][key] for e in entries] for key in ("lower", "estimate"))
                 ax.fill_between(epochs, low, high, color=ATTRIBUTE, alpha=0.15, linewidth=0, label="down to every gradient")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("epoch")
     ax.set_ylabel("Bayes security β*")
-    ax.legend(frameon=False, fontsize=8)
+    _legend_above(ax)
     return ax
 
 
@@ -42,14 +178,19 @@ def accuracy(entries: Sequence[dict[str, Any]], ax: Any = None, title: str = "")
     """Privacy against accuracy: each epoch is a point, from the first to the last."""
     ax = axes(ax)
     found = [100.0 * entry["accuracy"] for entry in entries]
-    ax.plot(found, [entry["membership"]["lower"] for entry in entries], "o-", color=MEMBERSHIP, ms=3, lw=1, label="membership")
-    name = next((name for name in ("exact", "ball", "centroid") if entries and name in entries[0]), None)
+    last = entries[-1] if entries else {}
+    style: dict[str, Any] = {"marker": "o", "ms": 3, "lw": 1}
+    ax.plot(found, [entry["membership"]["lower"] for entry in entries], color=MEMBERSHIP, label="membership", **style)
+    for secret in last.get("proved", {}):
+        beta = [entry["proved"][secret]["lower"] for entry in entries]
+        ax.plot(found, beta, color=PROVED, label=f"{plain(secret)}, proved", **style)
+    name = next((name for name in ("exact", "ball", "centroid") if name in last), None)
     if name:
-        ax.plot(found, [entry[name]["estimate"] for entry in entries], "o-", color=ATTRIBUTE, ms=3, lw=1, label="attribute")
+        ax.plot(found, [entry[name]["estimate"] for entry in entries], color=ATTRIBUTE, label="attribute", **style)
     ax.set_xlabel("accuracy on test records (%)")
     ax.set_ylabel("Bayes security β*")
+    _legend_above(ax)
     ax.set_title(title, fontsize=10)
-    ax.legend(frameon=False, fontsize=8)
     return ax
 
 
@@ -65,6 +206,33 @@ def exposure(beta: Any, ax: Any = None) -> Any:
 
 def save(ax: Any, path: Any, *kinds: str) -> None:
     """As PNG, and in other formats that are named; the files say nothing of when they were made."""
-    for kind in kinds or ("png",):
-        extra: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
-        ax.figure.savefig(f"{path}.{kind}", dpi=150, **extra)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
+        for kind in kinds or ("png",):
+            extra: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
+            ax.figure.savefig(f"{path}.{kind}", dpi=150, **extra)
+
+
+def plain(text: str) -> str:
+    """A name that a person chose, for a legend: not too long, not as mathematics, and not hidden."""
+    short = text if len(text) <= 30 else f"{text[:29]}…"
+    return short.lstrip("_").replace("$", r"\$") or "attribute"
+
+
+def inline(ax: Any, name: str) -> str:
+    """As an SVG element for a page: its colours follow the page's, its ids are its own, and it refers to nothing outside."""
+    import matplotlib
+
+    target = StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts may have them
+        ax.figure.savefig(target, format="svg", transparent=True, metadata=nothing)
+    text = target.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"| version="1.1"', "", text).replace("xlink:href", "href")
+    text = re.sub(r' id="([^"]*)"', rf' id="{name}-\1"', text)
+    text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
+    for color, variable in ((MEMBERSHIP, "membership"), (ATTRIBUTE, "attribute"), (PROVED, "proved"), (OTHER, "other")):
+        text = text.replace(color, f"var(--{variable})")
+    return text.replace("#000000", "currentColor").strip()

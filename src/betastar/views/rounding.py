@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_CEILING, Context
 from math import ceil, floor
 
 
@@ -16,3 +17,8 @@ def up(value: float, digits: int = 4) -> str:
 def percent(value: float, digits: int = 1) -> str:
     """A share, rounded up."""
     return f"{up(100.0 * value, digits)} %"
+
+
+def tiny(value: float) -> str:
+    """Two digits and a power of ten, rounded up."""
+    return f"{float(Context(prec=2, rounding=ROUND_CEILING).create_decimal_from_float(float(value))):.1e}"
