@@ -19,7 +19,8 @@ from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from betastar import RegimeWarning, checks
+from betastar import checks
+from betastar.analyze import RegimeWarning
 from betastar.studies.adult import adult
 from betastar.studies.folder import RunFolder, versions
 from betastar.studies.purchase import RECORDS, purchase

@@ -101,7 +101,8 @@ def notices(facts: Facts) -> list[str]:
     if facts.restated:
         found.append(
             f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs "
-            "no model to guess it, and the figures for attribute inference do not count that."
+            "no model to guess it, and the figures for attribute inference do not count that. Name such columns (--with), and "
+            "they are protected together."
         )
     if facts.internal:
         found.append(
