@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from betastar.studies.sensitive import check, restated, secret_of
+from betastar.studies.sensitive import check, restated, secret_of, with_public
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
 
 SHA256 = "5506925c2f972b5ac74aa402e3f27d4bfc109ccc47a0fe4e32ce4332187f0dc6"
@@ -42,7 +42,7 @@ def encoder(frame: Any) -> Any:
 
 
 def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop: Sequence[str] = ()) -> Study:
-    """80 % to train on (26,048 records), 20 % to test on."""
+    """80 % to train on (26,048 records), 20 % to test on. The other part of the data set is public: how frequent values are."""
     frame = table()
     labels = (frame.pop(TARGET) == ">50K").to_numpy()
     train, test = split(len(frame), seed)
@@ -55,6 +55,7 @@ def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop
     x = encode.transform(frame)
     ages = (float(AGES[0]), float(AGES[-1])) if sensitive == "age" and not along else None
     secret = secret_of(encode, frame, sensitive, along, between=ages)
+    secret = with_public(secret, table("test"), sensitive, along)
     given_away = tuple(str(one) for one in restated(frame, sensitive, along))
     parts = tensors(x[train], labels[train]), tensors(x[test], labels[test])
     return Study("Adult", *parts, secret, ["<=50K", ">50K"], RECIPE, raw=raw, restated=given_away)

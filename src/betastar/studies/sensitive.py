@@ -45,6 +45,17 @@ def secret_of(
     return Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=title)
 
 
+def with_public(secret: Secret, public: Any, sensitive: str, along: Sequence[str] = ()) -> Secret:
+    """The secret with the frequencies that its values have among public records; a value that does not occur counts once."""
+    names = [sensitive, *along]
+    if missing := [name for name in names if name not in public.columns]:
+        raise StudyError(f"the public records have no column {missing[0]!r}; they have {', '.join(map(repr, public.columns))}.")
+    held = public[sensitive] if not along else public[names].apply(tuple, axis=1)
+    times = held.value_counts()
+    counts = np.array([float(times.get(label, 0.0)) for label in secret.labels]) + 1.0
+    return secret.with_prior(counts / counts.sum())
+
+
 def check(frame: Any, names: Sequence[str]) -> None:
     """That these columns are there, and that each record holds a secret in them."""
     for name in names:

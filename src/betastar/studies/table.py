@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from betastar.studies.sensitive import check, restated, secret_of
+from betastar.studies.sensitive import check, restated, secret_of, with_public
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
 
 #: A column of words with more categories is an identifier rather than an attribute.
@@ -39,11 +39,13 @@ def own(
     drop: list[str] | None = None,
     seed: int = 0,
     along: Sequence[str] = (),
+    public: str | Path | None = None,
 ) -> Study:
     """Train on 80 % of the records of a table to predict `target`; `sensitive` is the secret.
 
     values: its values, as in the table; between: the whole numbers from … to …. By default all that occur.
-    along: columns that restate it, and change together with it.
+    along: columns that restate it, and change together with it. public: other people's records, which tell how frequent the
+    values are.
     """
     frame = read(path)
     for column in (target, sensitive, *along, *(drop or [])):
@@ -66,6 +68,8 @@ def own(
     x, y = encode.transform(frame), goal.map({name: i for i, name in enumerate(classes)}).to_numpy()
     some = frame.sample(min(64, len(frame)), random_state=0)
     secret = secret_of(encode, frame, sensitive, along, values, between, some)
+    if public is not None:
+        secret = with_public(secret, read(public), sensitive, along)
     train, test = split(len(frame), seed)
     batch = int(min(256, max(8, len(train) // 50)))
     recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)

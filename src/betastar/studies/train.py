@@ -43,6 +43,7 @@ class Config:
     values: tuple[str, ...] | None = None
     between: tuple[float, float] | None = None
     drop: tuple[str, ...] = ()
+    public: str | None = None
     data: str | None = None
     checksum: str | None = None
     records: int | None = None
@@ -96,6 +97,7 @@ class Config:
                 list(self.drop),
                 self.seed,
                 self.along,
+                self.public,
             )
         names = ("epochs", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden")
         chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}

@@ -144,6 +144,8 @@ class Joint(Secret):
         return number
 
     def shares(self, records: Records) -> Tensor:
+        if self.prior is not None:
+            return super().shares(records)
         found = torch.ones(len(records), 1, dtype=torch.float64)
         for part in self.parts:
             found = (found[:, :, None] * part.shares(records)[:, None, :]).flatten(1)
@@ -176,6 +178,11 @@ class Function(Secret):
             one = records.take(slice(i, i + 1))
             found.append(_nearest(_flat(one), _flat(self.variants(one, range(self.count))), self.name, self.labels))
         return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+
+    def with_prior(self, prior: Any) -> Secret:
+        raise ValueError(
+            f"prior cannot be given for {self.name!r}: the candidates of a function are different ones for each record."
+        )
 
     def shares(self, records: Records) -> Tensor:
         """Each different candidate counts once, however often and in which order the function returns it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,8 @@ class Secret(ABC):
     #: What people call it, and its values.
     name: str
     labels: list[Any]
+    #: How frequent the values are, where that is publicly known.
+    prior: Tensor | None = None
 
     @property
     def count(self) -> int:
@@ -46,7 +49,23 @@ class Secret(ABC):
 
     def shares(self, records: Records) -> Tensor:
         """Weight of each value in the mean over the values, (n, count): the same whichever of them the record holds."""
-        return torch.full((len(records), self.count), 1.0 / self.count, dtype=torch.float64)
+        one = torch.full((self.count,), 1.0 / self.count, dtype=torch.float64) if self.prior is None else self.prior
+        return one.expand(len(records), -1)
+
+    def with_prior(self, prior: Any) -> Secret:
+        """A copy that knows how frequent the values are, one number each: gap clipping then takes the mean over them accordingly.
+
+        The frequencies must be public (a census, other people's records), not those of the training records.
+        """
+        numbers = torch.as_tensor(prior, dtype=torch.float64)
+        if numbers.shape != (self.count,) or not bool((numbers >= 0.0).all()) or abs(float(numbers.sum()) - 1.0) > 1e-6:
+            raise ValueError(
+                f"prior must be {self.count} numbers of at least 0 that add up to 1, one for each value of {self.name!r}, "
+                f"got {len(numbers) if numbers.ndim else 1} that add up to {float(numbers.sum()):g}."
+            )
+        found = copy(self)
+        found.prior = numbers / numbers.sum()
+        return found
 
     def as_columns(self) -> Columns | None:
         """The secret as columns of one argument, where it is nothing else: models may then be run faster."""

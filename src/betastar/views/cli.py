@@ -63,6 +63,9 @@ def train(
         list[str] | None, typer.Option("--with", help="A column that restates the sensitive one and changes with it (repeat it).")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="A column to leave out (repeat it).")] = None,
+    public: Annotated[
+        str | None, typer.Option(help="Own table, --gap: public records that tell how frequent the sensitive values are.")
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="Purchase: path or URL of the archive; without it a synthetic stand-in.")
     ] = None,
@@ -118,6 +121,7 @@ def train(
         between=_range(between),
         along=tuple(along or ()),
         drop=tuple(drop or ()),
+        public=public,
         data=data,
         checksum=checksum,
         records=records,
