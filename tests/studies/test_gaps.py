@@ -80,6 +80,23 @@ def test_own_columns_change_together(tmp_path: Path) -> None:
         own(path, "rich", "century", drop=["name"], along=["age"], values=["old", "young"])
 
 
+def test_public_records_tell_how_frequent_values_are(tmp_path: Path) -> None:
+    frame = people(400)
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    people(2000).to_csv(tmp_path / "census.csv", index=False)
+    secret = own(tmp_path / "people.csv", "rich", "member", drop=["name"], public=tmp_path / "census.csv").secret
+    share = (people(2000)["member"].sum() + 1) / 2002
+    assert secret.prior is not None
+    assert dict(zip(secret.labels, secret.prior.tolist(), strict=True))[True] == pytest.approx(share)
+    assert own(tmp_path / "people.csv", "rich", "member", drop=["name"]).secret.prior is None
+    people(50).drop(columns="member").to_csv(tmp_path / "short.csv", index=False)
+    with pytest.raises(StudyError, match="the public records have no column 'member'"):
+        own(tmp_path / "people.csv", "rich", "member", drop=["name"], public=tmp_path / "short.csv")
+    race = adult(sensitive="race").secret
+    assert race.prior is not None
+    assert float(race.prior[race.labels.index("White")]) == pytest.approx(0.856, abs=1e-3)
+
+
 def config(path: Path, **options: object) -> Config:
     base = {"study": str(path), "target": "rich", "sensitive": "age", "drop": ("name",), "epochs": 2, "noise_multiplier": 1.5}
     return Config(**{**base, **options})  # type: ignore[arg-type]

@@ -262,6 +262,30 @@ def test_each_candidate_of_a_function_counts_once() -> None:
     torch.testing.assert_close(sums[0], sums[1], rtol=1e-5, atol=1e-7)
 
 
+def test_frequencies_of_the_values_weigh_the_mean() -> None:
+    module, data, plain = build("tanh", classes=3)
+    prior = torch.tensor([0.4, 0.3, 0.1, 0.1, 0.05, 0.05, 0.0])
+    secret = plain.with_prior(prior)
+    assert plain.prior is None
+    records = Records((data.tensors[0][:20],), data.tensors[1][:20])
+    points = clipped(clone(module, "tanh", classes=3), records, secret)
+    mean = (prior.double()[:, None] * points).sum(dim=1, keepdim=True)
+    away = points - mean
+    expected = mean + away * (0.05 / away.norm(dim=2, keepdim=True)).clamp(max=1.0)
+    parts, _ = gapped(module, data, secret, gap=0.1)
+    found = torch.bmm(used(parts[1].gap_clipping, records), points)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert float(diameters(found).max()) <= 0.1 * (1 + 1e-6) + 1e-7
+    joint = Secret.joint(secret, Secret.label(3))
+    torch.testing.assert_close(joint.shares(records).sum(dim=1), torch.ones(20, dtype=torch.float64))
+    assert float(joint.shares(records)[0, 0]) == pytest.approx(0.4 / 3)
+    for wrong in ([0.5, 0.5], [0.5] * 7, [1.5, -0.5, 0, 0, 0, 0, 0]):
+        with pytest.raises(ValueError, match="prior must be 7 numbers of at least 0 that add up to 1"):
+            plain.with_prior(wrong)
+    with pytest.raises(ValueError, match="each record has candidates of its own"):
+        Secret.function(lambda record: record, 2).with_prior([0.5, 0.5])
+
+
 def test_labels_and_joint_secrets() -> None:
     module, data, _ = build("tanh", classes=3)
     label, column = Secret.label(3), Secret.column(1, VALUES, name="column")
