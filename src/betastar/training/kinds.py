@@ -180,9 +180,7 @@ class Function(Secret):
         return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
 
     def with_prior(self, prior: Any) -> Secret:
-        raise ValueError(
-            f"prior cannot be given for {self.name!r}: the candidates of a function are different ones for each record."
-        )
+        raise ValueError(f"prior cannot be given for {self.name!r}: each record has candidates of its own.")
 
     def shares(self, records: Records) -> Tensor:
         """Each different candidate counts once, however often and in which order the function returns it."""
