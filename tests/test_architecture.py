@@ -76,6 +76,17 @@ ORDER = [
     "studies.paper.ours",
     "studies.paper.reproduce",
     "views.summary",
+    "views.settings",
+    "views.targets",
+    "views.wording",
+    "views.answers",
+    "views.printing",
+    "views.grids",
+    "views.live",
+    "views.worker",
+    "views.web",
+    "views.server",
+    "views.commands",
     "views.cli",
 ]
 #: What a package offers is as far down as its last module.
@@ -122,7 +133,7 @@ def test_data_flows_one_way() -> None:
 ROOMS = {
     "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers"},
     "studies": {"torch", "opacus", "sklearn", "pandas", "joblib", "matplotlib", "rich", "dp_accounting"},
-    "views": {"typer", "rich", "matplotlib", "joblib", "distributed"},
+    "views": {"typer", "rich", "matplotlib", "joblib", "distributed", "fastapi", "pydantic", "starlette", "uvicorn", "plotly"},
 }
 
 

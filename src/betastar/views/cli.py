@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from betastar.views import commands
+
 app = typer.Typer(
     name="betastar",
     help="How well does a model trained with DP-SGD resist a named attack?",
@@ -47,6 +49,9 @@ def _options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     pass
+
+
+commands.register(app)
 
 
 @app.command()
