@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 
 import betastar as bs
 from betastar.analyze import reliable
-from betastar.threats import Threat
 from betastar.views.answers import bound
 from betastar.views.settings import Setting
 
@@ -26,32 +25,35 @@ COARSE, FINE = 1e-2, 1e-4
 
 
 @lru_cache(maxsize=4096)
-def _beta(run: bs.DPSGD, threat: Threat, method: str) -> bs.Bound:
+def _beta(run: bs.DPSGD, threat: Any, method: str) -> bs.Bound:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bs.RegimeWarning)  # the page draws the difference
+        if method == "exact":
+            return reliable(run, threat, method, FINE).bayes_security  # of an attribute's, only the lower end is quick
         return bs.analyze(run, threat, method=method).bayes_security
 
 
 @lru_cache(maxsize=64)
-def _curve(run: bs.DPSGD, threat: Threat, tolerance: float, attained: bool) -> bs.Risk:
+def _curve(run: bs.DPSGD, threat: Any, tolerance: float, attained: bool) -> bs.Risk:
     if attained:
         return bs.analyze(run, threat, method="certified", tolerance=tolerance)
     return reliable(run, threat, "certified", tolerance)
 
 
 def over_epochs(setting: Setting, seconds: float, certify: bool) -> dict[str, Any]:
-    """β* after each of some epochs (or steps), the paper's closed form, and a band that is certified if wished.
+    """β* after each of some epochs (or steps): what to rely on, the paper's closed form, and a certified band if wished.
 
-    Ends early when the time is over. A line with too few points is left out, and the band is then the affinity's, which is
-    proved and takes no time, but is wide.
+    Ends early when the time is over. A line with too few points is left out; the band is then the affinity's, which is proved
+    and takes no time, but is wide.
     """
-    run, threat = setting.run(), setting.attack
+    run = setting.run()
+    threat: Any = setting.attack
     end = time.monotonic() + seconds
     unit = run.steps / setting.epochs if setting.epochs else 1.0
-    steps = np.unique(np.round(np.linspace(run.steps / EPOCHS, run.steps, EPOCHS)).clip(1)).astype(int)
+    steps = np.unique(np.round(np.linspace(run.steps / EPOCHS, run.steps, EPOCHS)).clip(1)).astype(int).tolist()
 
     def at(method: str) -> Callable[[int], bs.Bound]:
-        return lambda count: _beta(bs.DPSGD(run.noise_multiplier, run.sample_rate, int(count)), threat, method)
+        return lambda count: _beta(bs.DPSGD(run.noise_multiplier, run.sample_rate, count), threat, method)
 
     def points(found: dict[int, bs.Bound]) -> list[dict[str, Any]]:
         return [{"at": count / unit, **bound(found[count])} for count in sorted(found)]
@@ -59,20 +61,25 @@ def over_epochs(setting: Setting, seconds: float, certify: bool) -> dict[str, An
     exact = dict(_in_time(at("exact"), steps, end))
     proved = dict(_in_time(at("certified"), steps, end)) if certify else {}
     few = min(FEW, len(steps))
-    method, band = ("certified", proved) if len(proved) >= few else ("exact", exact)
-    if len(band) < few:
-        method, band = "affinity", {int(count): at("affinity")(count) for count in steps}
+    band = None
+    if len(proved) >= few:
+        band = {"method": "certified", "points": points(proved)}
+    elif len(exact) < few:
+        band = {"method": "affinity", "points": points({count: at("affinity")(count) for count in steps})}
     return {
         "unit": "epochs" if setting.epochs else "steps",
-        "exact": points(exact) if len(exact) >= few else [],
-        "band": {"method": method, "points": points(band)},
-        "paper": points({int(count): at("paper")(count) for count in steps}),
+        "exact": [{"at": count / unit, "lower": float(exact[count].lower)} for count in sorted(exact)]
+        if len(exact) >= few
+        else [],
+        "band": band,
+        "paper": points({count: at("paper")(count) for count in steps}),
     }
 
 
 def tradeoff(setting: Setting, fine: bool) -> dict[str, Any]:
     """Certified TPR at FPRs from tiny to 1, and at those that are asked for; with the attacks that exist, when fine."""
-    risk = _curve(setting.run(), setting.attack, FINE if fine else COARSE, fine)
+    threat: Any = setting.attack
+    risk = _curve(setting.run(), threat, FINE if fine else COARSE, fine)
     rates = np.concatenate([np.geomspace(SMALLEST_RATE, 0.5, RATES * 2 // 3), np.linspace(0.5, 1.0, RATES // 3)[1:]])
 
     def point(rate: float) -> dict[str, Any]:
@@ -86,12 +93,12 @@ def tradeoff(setting: Setting, fine: bool) -> dict[str, Any]:
     }
 
 
-def _in_time(read: Callable[[int], bs.Bound], steps: Sequence[int], end: float) -> Iterator[tuple[int, bs.Bound]]:
+def _in_time(read: Callable[[int], bs.Bound], steps: list[int], end: float) -> Iterator[tuple[int, bs.Bound]]:
     """The last first, then the first, then what lies between them, ever finer, until the time is over."""
     for place in _coarse_first(len(steps)):
         if time.monotonic() > end:
             return
-        yield int(steps[place]), read(int(steps[place]))
+        yield steps[place], read(steps[place])
 
 
 def _coarse_first(count: int) -> list[int]:

@@ -74,22 +74,24 @@ class Calibrated(Answer):
     found: dict[str, float] = Field(description="the parameter that was left out")
 
 
-class Point(BaseModel):
+class Relied(BaseModel):
     at: float
-    lower: float | None = None
-    estimate: float
-    upper: float | None = None
+    lower: float
+
+
+class Point(Bound):
+    at: float
 
 
 class Band(BaseModel):
-    method: Literal["certified", "exact", "affinity"]
+    method: Literal["certified", "affinity"]
     points: list[Point]
 
 
 class OverEpochs(BaseModel):
     unit: Literal["epochs", "steps"]
-    exact: list[Point] = Field(description="empty where there was no time")
-    band: Band
+    exact: list[Relied] = Field(description="empty where there was no time")
+    band: Band | None
     paper: list[Point]
 
 
