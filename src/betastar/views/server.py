@@ -45,6 +45,8 @@ def serve(port: int, browser: bool, as_json: bool) -> None:
     if browser:
         threading.Timer(0.5, webbrowser.open, [url]).start()
     app = create_app()
+    for worker in app.state.workers:
+        worker.start()
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
     try:
         server.run(sockets=[listening])

@@ -153,8 +153,8 @@ def create_app() -> FastAPI:
     app.exception_handler(ValueError)(_refused)
     app.exception_handler(TypeError)(_refused)
     app.exception_handler(ArithmeticError)(_beyond)
-    # The number does not wait for the curves.
-    numbers, curves = app.state.workers = Worker(), Worker()
+    # The number does not wait for the curves, nor these for what is done at leisure.
+    numbers, curves, leisure = app.state.workers = Worker(), Worker(), Worker(patient=True)
     bad: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "What was wrong, in a sentence."}}
 
     @app.get("/api/analyze", response_model=Answer, response_model_exclude_unset=True, responses=bad)
@@ -170,13 +170,15 @@ def create_app() -> FastAPI:
     @app.get("/api/epochs", response_model=OverEpochs, responses=bad)
     def epochs(ask: Annotated[AskCurve, Query()]) -> Any:
         """β* over the epochs: exact, certified (at rest) and the paper's closed form."""
-        limit, budget = (SECONDS, 1.0) if ask.rest else (MOVING, 0.03)
-        return JSONResponse(curves.ask(limit, live.over_epochs, ask.setting(), budget, ask.rest))
+        if ask.rest:
+            return JSONResponse(leisure.ask(SECONDS, live.over_epochs, ask.setting(), 1.0, True))
+        return JSONResponse(curves.ask(MOVING, live.over_epochs, ask.setting(), 0.03, False))
 
     @app.get("/api/tradeoff", response_model=Tradeoff, responses=bad)
     def tradeoff(ask: Annotated[AskCurve, Query()]) -> Any:
         """The certified trade-off curve: how many true positives an attacker can have at each false-positive rate."""
-        return JSONResponse(curves.ask(SECONDS if ask.rest else MOVING, live.tradeoff, ask.setting(), ask.rest))
+        worker, limit = (leisure, SECONDS) if ask.rest else (curves, MOVING)
+        return JSONResponse(worker.ask(limit, live.tradeoff, ask.setting(), ask.rest))
 
     @app.get("/plotly.js", include_in_schema=False)
     def plotly() -> FileResponse:

@@ -12,26 +12,31 @@ from betastar.views.answers import TooSlowError
 
 
 class Worker:
-    """One question at a time, in a process of its own."""
+    """One question at a time, in a process of its own. patient: gives way to others."""
 
-    def __init__(self) -> None:
+    def __init__(self, patient: bool = False) -> None:
+        self._patient = patient
+        self._ready = False
         self._lock = threading.Lock()
         self._process: Any = None
         self._line: Any = None
 
     def start(self) -> None:
+        """Before the first question, if it is to be answered at once."""
         # Not forked: the server has threads.
         context = multiprocessing.get_context("spawn")
         self._line, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other,), daemon=True)
+        self._process = context.Process(target=_work, args=(other, self._patient), daemon=True)
         self._process.start()
         other.close()
+        self._ready = False
 
     def ask(self, seconds: float, question: Callable[..., Any], *arguments: Any) -> Any:
         with self._lock:
             if self._process is None or not self._process.is_alive():
                 self.start()
-                self._line.recv()  # it has read the libraries; that is not the question's time
+            if not self._ready:
+                self._ready = bool(self._line.recv())  # it has read the libraries; that is not the question's time
             self._line.send((question, arguments))
             try:
                 if self._line.poll(seconds):
@@ -54,13 +59,16 @@ class Worker:
             self._process = None
 
 
-def _work(line: Connection) -> None:
+def _work(line: Connection, patient: bool) -> None:
+    import os
     import signal
 
     from betastar.views import answers, live  # noqa: F401 # what will be asked
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
-    line.send("ready")
+    if patient and hasattr(os, "nice"):
+        os.nice(10)
+    line.send(True)
     while True:
         try:
             question, arguments = line.recv()

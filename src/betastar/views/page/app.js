@@ -40,17 +40,25 @@ function complain(text) {
   for (const id of ["beta", "sentence", "epochs-chart", "tradeoff-chart"]) $(id).classList.add("late");
 }
 
-const number = new Latest(async (now, asked) => {
-  const [path, query] = asked.solve ? ["calibrate", question(asked)] : ["analyze", question(asked)];
+// For an attribute only β* and right guesses are quick to compute exactly; other targets are left to the API's own choice.
+function ask(asked, metrics) {
+  const query = question(asked);
   if (asked.solve) query.set("target", targetOf(asked));
-  for (const metric of ["bayes_security", "advantage", "success"]) query.append("metric", metric);
+  if (asked.threat === "attribute" && !(asked.solve && ["tpr", "epsilon"].includes(asked.target))) query.set("method", "exact");
+  for (const metric of metrics) query.append("metric", metric);
+  return [asked.solve ? "calibrate" : "analyze", query];
+}
+
+const number = new Latest(async (now, asked) => {
+  const [path, query] = ask(asked, ["bayes_security", "advantage", "success"]);
   let done = false;
   if (asked.threat === "attribute") {
     // Proved, too, and there at once, but wide.
-    const rough = new URLSearchParams(query);
+    const rough = new URLSearchParams(query), since = performance.now();
     rough.set("method", "affinity");
-    const since = performance.now();
-    get(path, rough).then((answer) => setTimeout(() => { if (!done && now === version) showAnswer(now, answer, true); }, QUICK - (performance.now() - since)), () => {});
+    get(path, rough).then((answer) => setTimeout(() => {
+      if (!done && now === version) showAnswer(now, answer, true);
+    }, QUICK - (performance.now() - since)), () => {});
   }
   try {
     const answer = await get(path, query);
@@ -58,10 +66,11 @@ const number = new Latest(async (now, asked) => {
   } finally { done = true; }
 });
 
-const curves = new Latest(async (now, asked, rest) => {
+async function drawCurves(now, asked, rest) {
   const query = question(asked);
   if (rest) query.set("rest", "true");
-  for (const [kind, draw] of [["epochs", showEpochs], ["tradeoff", showTradeoff]]) {
+  // Both at once: one is computed while the other is drawn.
+  await Promise.all([["epochs", showEpochs], ["tradeoff", showTradeoff]].map(async ([kind, draw]) => {
     const chart = $(`${kind}-chart`);
     try {
       const data = await get(kind, query);
@@ -75,8 +84,10 @@ const curves = new Latest(async (now, asked, rest) => {
     }
     chart.dataset.version = now;
     chart.dataset.rest = rest;
-  }
-});
+  }));
+}
+const curves = new Latest((now, asked) => drawCurves(now, asked, false));
+const leisure = new Latest((now, asked) => drawCurves(now, asked, true));
 
 // ---- showing
 function showAnswer(now, answer, rough) {
@@ -158,9 +169,9 @@ function changed() {
 
 function askCurves(now) {
   const asked = { ...state, solve: "" };
-  curves.push(now, asked, false);
+  curves.push(now, asked);
   clearTimeout(resting);
-  resting = setTimeout(() => { if (now === version) curves.push(now, asked, true); }, REST);
+  resting = setTimeout(() => { if (now === version) leisure.push(now, asked); }, REST);
 }
 
 // ---- controls
@@ -253,10 +264,9 @@ function showPins() {
 
 async function fillPin(pin) {
   pin.name = nameOf(pin.setting);
-  const query = question({ ...pin.setting, solve: "" }), few = new URLSearchParams(query);
-  for (const metric of ["bayes_security", "success"]) few.append("metric", metric);
+  const query = question({ ...pin.setting, solve: "" });
   try {
-    pin.answer = await get("analyze", few);
+    pin.answer = await get(...ask({ ...pin.setting, solve: "" }, ["bayes_security", "success"]));
     pin.epochs = await get("epochs", query);
     pin.tradeoff = await get("tradeoff", query);
   } catch (problem) { pin.name += ` (${problem.message})`; }
