@@ -59,7 +59,10 @@ def side_by_side(answers: Sequence[Answer], names: Sequence[str]) -> None:
     grid = _grid("setting", *titles)
     for name, answer in zip(names, answers, strict=True):
         grid.add_row(name, *(relied for _, relied, *_ in wording.table(answer)))
-    best = max(range(len(answers)), key=lambda i: answers[i]["bayes_security"]["lower"])
+    # The safest one first, if that was asked.
+    best = max(
+        range(len(answers)), key=lambda i: answers[i]["bayes_security"]["lower"] if "bayes_security" in answers[i] else 0.0
+    )
     console.print(f"{names[best]}: {answers[best]['sentence']}", style="bold")
     console.print()
     console.print(grid)

@@ -76,5 +76,5 @@ def _work(line: Connection, patient: bool) -> None:
             return
         try:
             line.send((question(*arguments), None))
-        except (ValueError, TypeError, ArithmeticError) as problem:
+        except Exception as problem:
             line.send((None, problem))
