@@ -115,13 +115,13 @@ def test_sweep(tmp_path: Path) -> None:
     answer = json.loads(run(f"{grid} --metric tpr@fpr=0.01 --json").stdout)
     assert answer["tpr"]["upper"][1][1][0] == pytest.approx(risk.tpr(0.01).upper, abs=1e-9)
     assert answer["axes"]["steps"] == [100]
-    picture = tmp_path / "heat.svg"
-    run(f"{grid} -o {picture}")
-    assert picture.read_text().startswith("<?xml")
-    assert "--force" in run(f"{grid} -o {picture}", 2).stderr
-    run(f"{grid} -o {picture} --force")
-    run(f"{grid} -o {tmp_path / 'heat.csv'}")
-    assert len((tmp_path / "heat.csv").read_text().splitlines()) == 7
+    run(f"{grid} -o {tmp_path / 'heat.svg'}")
+    assert (tmp_path / "heat.svg").read_text().startswith("<?xml")
+    table = tmp_path / "heat.csv"
+    run(f"{grid} -o {table}")
+    assert len(table.read_text().splitlines()) == 7
+    assert "--force" in run(f"{grid} -o {table}", 2).stderr
+    run(f"{grid} -o {table} --force")
 
 
 BAD = [

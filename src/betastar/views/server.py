@@ -34,25 +34,28 @@ def serve(port: int, browser: bool, as_json: bool) -> None:
     from betastar.views.web import create_app
 
     listening = listen(port)
-    taken = listening.getsockname()[1]
+    app = create_app()
+    try:
+        for worker in app.state.workers:
+            worker.start()
+        _say(port, listening.getsockname()[1], browser, as_json)
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")).run(sockets=[listening])
+    except KeyboardInterrupt:
+        pass  # that is how it is ended
+    finally:
+        listening.close()
+        for worker in app.state.workers:
+            worker.stop()
+
+
+def _say(port: int, taken: int, browser: bool, as_json: bool) -> None:
+    """Where the page is; it is there already, since the port is listened on."""
     url = f"http://{HOST}:{taken}/"
     if taken != port:
-        print(f"betastar: port {port} is busy; using {taken}.", file=sys.stderr)
+        print(f"betastar: port {port} is busy; using {taken}.", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps({"url": url, "port": taken, "openapi": f"{url}openapi.json"}), flush=True)
     else:
         print(f"The page is at {url} (the API behind it at {url}openapi.json). End it with Ctrl-C.", flush=True)
     if browser:
         threading.Timer(0.5, webbrowser.open, [url]).start()
-    app = create_app()
-    for worker in app.state.workers:
-        worker.start()
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
-    try:
-        server.run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass
-    finally:
-        listening.close()
-        for worker in app.state.workers:
-            worker.stop()

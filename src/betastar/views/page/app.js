@@ -160,6 +160,7 @@ function showTradeoff() {
 let resting = 0, addressing = 0;
 function changed() {
   version += 1;
+  document.body.dataset.version = version;
   const now = version, asked = { ...state };
   number.push(now, asked);
   if (!asked.solve) askCurves(now);
