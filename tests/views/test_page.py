@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from math import floor
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -29,6 +30,7 @@ def explored(*words: str) -> Iterator[dict[str, Any]]:
     try:
         assert process.stdout is not None
         said = json.loads(process.stdout.readline())
+        urlopen(said["url"]).close()
         yield said
     finally:
         process.send_signal(signal.SIGINT)
@@ -154,7 +156,7 @@ def test_the_address_restores_a_setting(page: Any, url: str) -> None:
     page.wait_for_selector("#pins tbody td:nth-child(5):not(:text('…'))")
     move(page, "noise", 500)
     page.click("#share")
-    page.wait_for_function("document.getElementById('done').textContent !== ''")
+    page.wait_for_function("() => document.getElementById('done').textContent !== ''")
     shared = page.evaluate("navigator.clipboard.readText()")
     number, found = page.inner_text("#beta"), knobs(page)
     visit(page, shared)
@@ -174,7 +176,7 @@ def test_taking_it_along(page: Any, url: str, tmp_path: Path) -> None:
         ("command", "betastar analyze --noise 3.51 --batch 256"),
     ):
         page.click(f"#{button}")
-        page.wait_for_function("document.getElementById('done').textContent !== ''")
+        page.wait_for_function("() => document.getElementById('done').textContent !== ''")
         assert words in page.evaluate("navigator.clipboard.readText()")
     for kind, first in (("epochs", "epochs,method,lower"), ("tradeoff", "fpr,tpr_lower")):
         with page.expect_download() as waiting:
