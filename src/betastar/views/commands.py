@@ -294,10 +294,12 @@ def explore(
       betastar explore
       betastar explore --port 9000 --no-browser
     """
-    try:
-        from betastar.views.server import serve
-    except ModuleNotFoundError as missing:
-        raise ValueError(f"the page needs {missing.name}: pip install 'betastar[web]'.") from None
+    from importlib.util import find_spec
+
+    missing = [name for name in ("fastapi", "uvicorn", "plotly") if find_spec(name) is None]
+    if missing:
+        raise ValueError(f"the page needs {', '.join(missing)}: pip install 'betastar[web]'.")
+    from betastar.views.server import serve
 
     serve(port, browser, json)
 
