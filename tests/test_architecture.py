@@ -81,6 +81,17 @@ ORDER = [
     "studies.paper.numbers",
     "studies.paper.ours",
     "studies.paper.reproduce",
+    "views.settings",
+    "views.targets",
+    "views.wording",
+    "views.answers",
+    "views.printing",
+    "views.grids",
+    "views.live",
+    "views.worker",
+    "views.web",
+    "views.server",
+    "views.commands",
     "views.reading",
     "views.facts",
     "views.statement",
@@ -133,7 +144,8 @@ def test_data_flows_one_way() -> None:
 ROOMS = {
     "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers"},
     "studies": {"torch", "opacus", "sklearn", "pandas", "joblib", "matplotlib", "rich", "dp_accounting"},
-    "views": {"typer", "rich", "matplotlib", "jinja2", "markupsafe", "joblib", "distributed"},
+    "views": {"typer", "rich", "matplotlib", "jinja2", "markupsafe", "joblib", "distributed", "fastapi", "pydantic", "starlette"}
+    | {"uvicorn", "plotly"},
 }
 
 

@@ -67,6 +67,11 @@ def test_rate_steps_epochs_and_batch() -> None:
     assert not met(bs.DPSGD.from_epochs(4.0, batch + 1, 50_000, 10))
     run = bs.calibrate(target, batch_size=100, dataset_size=50_000, epochs=10)
     assert met(run)
+    run = bs.calibrate(target, noise_multiplier=4.0, batch_size=100, epochs=10)  # the fewest records, in whole batches
+    batches = round(1.0 / run.sample_rate)
+    assert met(run)
+    assert run == bs.DPSGD.from_epochs(4.0, 100, 100 * batches, 10)
+    assert not met(bs.DPSGD.from_epochs(4.0, 100, 100 * (batches - 1), 10))
 
 
 @pytest.mark.parametrize("method", ["certified", "affinity"])

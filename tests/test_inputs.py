@@ -71,7 +71,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bs.calibrate(bs.Target(advantage=0.1), steps=10), TypeError, r"leave out exactly one .* missing: noise_multiplier, sample_rate"),
     (lambda: bs.calibrate(bs.Target(advantage=0.1), noise_multiplier=1.0, sample_rate=0.1, steps=10), TypeError, r"missing: none"),
     (lambda: bs.calibrate(bs.Target(advantage=0.1), sample_rate=0.1, epochs=3), TypeError, r"sample_rate cannot go with epochs"),
-    (lambda: bs.calibrate(bs.Target(advantage=0.1), noise_multiplier=1.0, batch_size=10, epochs=3), TypeError, r"missing: dataset_size"),
+    (lambda: bs.calibrate(bs.Target(advantage=0.1), noise_multiplier=1.0, batch_size=10), TypeError, r"missing: dataset_size, epochs"),
     (lambda: bs.calibrate(bs.Target(advantage=0.1), sample_rate=2.0, steps=10), ValueError, r"sample_rate .* got 2\.0"),
     (lambda: bs.calibrate(bs.Target(advantage=0.1), sample_rate=np.array([0.1, 0.2]), steps=10), TypeError, r"needs numbers, got arrays"),
 ]  # fmt: skip

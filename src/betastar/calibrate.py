@@ -123,7 +123,10 @@ def _valid(name: str, value: Any) -> float:
 
 @dataclass(frozen=True)
 class Search:
-    """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole."""
+    """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole.
+
+    unit: what one of it stands for; a data set is searched for in whole batches.
+    """
 
     name: str
     make: Callable[[float], DPSGD]
@@ -132,6 +135,7 @@ class Search:
     grows: bool
     whole: bool
     guess: float
+    unit: int = 1
 
 
 def calibrate(
@@ -149,8 +153,9 @@ def calibrate(
 ) -> DPSGD:
     """The run that just meets the target, with the one parameter that was left out filled in.
 
-    Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs, and leave out one
-    (never dataset_size): the least noise, the largest rate or batch, the most steps or epochs. The answer is checked.
+    Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs, and leave out one:
+    the least noise, the largest rate or batch, the most steps or epochs, the fewest records (in whole batches). The answer is
+    checked.
     """
     if not isinstance(target, Target):
         raise TypeError(f"target must be a Target, got {target!r}.")
@@ -198,16 +203,15 @@ def _search(given: dict[str, Any], target: Target, threat: Threat) -> Search:
         if name not in wanted:
             raise TypeError(f"{name} cannot go with {', '.join(sorted(set(given) - {name}))}: give {', '.join(wanted)} but one.")
     missing = [name for name in wanted if name not in given]
-    if len(missing) != 1 or missing == ["dataset_size"]:
-        raise TypeError(
-            f"leave out exactly one of {', '.join(n for n in wanted if n != 'dataset_size')}; "
-            f"missing: {', '.join(missing) or 'none'}."
-        )
+    if len(missing) != 1:
+        raise TypeError(f"leave out exactly one of {', '.join(wanted)}; missing: {', '.join(missing) or 'none'}.")
     name = missing[0]
     maker = DPSGD.from_epochs if by_epoch else DPSGD
+    # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
+    unit = int(checks.whole("batch_size", given["batch_size"])) if name == "dataset_size" else 1
 
     def make(value: float) -> DPSGD:
-        return maker(**{**given, name: value})
+        return maker(**{**given, name: value * unit})
 
     # Checks what was given (and that it is no array) before any search.
     probe = make(1.0 if name in ("noise_multiplier", "sample_rate") else 1)
@@ -219,6 +223,8 @@ def _search(given: dict[str, Any], target: Target, threat: Threat) -> Search:
         return Search(name, make, LEAST_RATE, 1.0, True, False, 0.01)
     if name == "batch_size":
         return Search(name, make, 1.0, float(given["dataset_size"]), True, True, min(64.0, given["dataset_size"]))
+    if name == "dataset_size":
+        return Search(name, make, 1.0, float(max(1, floor(MOST_STEPS / max(given["epochs"], 1.0)))), False, True, 100.0, unit)
     most = MOST_STEPS if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
     return Search(name, make, 1.0, float(most), True, True, 100.0)
 
@@ -240,7 +246,7 @@ def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:
 
 
 def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> float:
-    """The largest (or, for noise, smallest) value that meets the target."""
+    """The largest (or, for noise and records, smallest) value that meets the target."""
     goal = target.straight(target.value)
 
     def place(value: float) -> float:
@@ -285,37 +291,46 @@ def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: f
         best = "at most" if target.metric == "bayes_security" else "at least"
         raise ValueError(
             f"{target!r} cannot be reached by choosing {search.name}: "
-            f"{target.metric} is {best} {reached:.6g}, at {search.name}={safe:g}."
+            f"{target.metric} is {best} {reached:.6g}, at {search.name}={safe * search.unit:g}."
         )
-    if search.name in ("sample_rate", "batch_size", "noise_multiplier", "gap"):
+    if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
         return unsafe
     raise ValueError(f"{target!r} does not limit {search.name}: {unsafe:g} still meets it.")
 
 
 def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:
-    """The largest whole number that meets the target: secant steps in the logarithm, halving where they stall."""
-    good, bad = max(float(floor(low)), search.low), float(ceil(high))
-    while good > search.low and not target.met(risk(good)):
-        good = max(search.low, floor(good * 0.9))
-    while target.met(risk(bad)) and bad < search.high:
-        good, bad = bad, min(search.high, ceil(bad * 1.1) + 1.0)
+    """The whole number next to the first that fails: secant steps in the logarithm, halving where they stall."""
+    ends = max(float(floor(low)), search.low), min(float(ceil(high)), search.high)
+    good, bad = ends if search.grows else ends[::-1]
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    onwards = 1.0 if search.grows else -1.0
+
+    def further(value: float, end: float) -> float:
+        """A tenth of it towards an end of the range."""
+        return max(end, floor(value * 0.9)) if end < value else min(end, ceil(value * 1.1) + 1.0)
+
+    while good != safe and not target.met(risk(good)):
+        good = further(good, safe)
+    while bad != unsafe and target.met(risk(bad)):
+        good, bad = bad, further(bad, unsafe)
     goal = target.straight(target.value)
     stalled = 0
-    while bad - good > 1.0:
+    while abs(bad - good) > 1.0:
         f_good, f_bad = (target.straight(target.reached(risk(value))) - goal for value in (good, bad))
         middle = exp(log(good) + (log(bad) - log(good)) * (-f_good / (f_bad - f_good) if f_bad > f_good else 0.5))
-        if stalled > 2 or not good < middle < bad:
+        first, last = sorted((good, bad))
+        if stalled > 2 or not first < middle < last:
             middle, stalled = 0.5 * (good + bad), 0
-        middle = min(max(float(floor(middle)), good + 1.0), bad - 1.0)
+        middle = min(max(float(floor(middle) if search.grows else ceil(middle)), first + 1.0), last - 1.0)
         if target.met(risk(middle)):
             # Next to the secant's answer there is usually the first value that fails.
-            stalled = stalled + 1 if middle - good < 0.5 * (bad - good) else 0
+            stalled = stalled + 1 if abs(middle - good) < 0.5 * abs(bad - good) else 0
             good = middle
-            if middle + 1.0 < bad and not target.met(risk(middle + 1.0)):
-                bad = middle + 1.0
+            if middle + onwards != bad and not target.met(risk(middle + onwards)):
+                bad = middle + onwards
         else:
-            stalled = stalled + 1 if bad - middle < 0.5 * (bad - good) else 0
+            stalled = stalled + 1 if abs(bad - middle) < 0.5 * abs(bad - good) else 0
             bad = middle
-            if middle - 1.0 > good and target.met(risk(middle - 1.0)):
-                good = middle - 1.0
+            if middle - onwards != good and target.met(risk(middle - onwards)):
+                good = middle - onwards
     return good

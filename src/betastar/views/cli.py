@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from betastar.views import commands
 from betastar.views.report_command import report
 
 app = typer.Typer(
@@ -49,6 +50,9 @@ def _options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
     pass
+
+
+commands.register(app)
 
 
 @app.command()

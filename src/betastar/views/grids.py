@@ -1,0 +1,228 @@
+"""Sweeps: grids as people write them, and their results as CSV, JSON or a heat map."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import betastar as bs
+from betastar.views.answers import number
+from betastar.views.settings import OPTIONS, Setting, choose
+
+PICTURES = (".png", ".svg", ".pdf")
+WHOLE = ("batch_size", "dataset_size", "steps")
+#: Each metric that can be swept, and what it depends on.
+METRICS = {
+    "bayes_security": None,
+    "advantage": None,
+    "success": "prior",
+    "tpr": "fpr",
+    "epsilon": "delta",
+    "gdp_mu": None,
+}
+AXES = {
+    "noise_multiplier": "noise multiplier",
+    "sample_rate": "sampling rate",
+    "batch_size": "batch size",
+    "dataset_size": "training records",
+    "steps": "steps",
+    "epochs": "epochs",
+}
+
+
+def read_axis(name: str, text: str) -> tuple[float, ...]:
+    """ "2", "1,2,4", "0:1:5" (evenly) or ".5:5:20log" (in even ratios)."""
+    found = re.fullmatch(r"([^:,]+):([^:,]+):(\d+)(log)?", text.replace(" ", ""))
+    try:
+        if found:
+            first, last, count = float(found[1]), float(found[2]), int(found[3])
+            if found[4] and not (first > 0.0 and last > 0.0):
+                raise ValueError
+            values = (np.geomspace if found[4] else np.linspace)(first, last, count)
+        else:
+            values = np.array([float(part) for part in text.split(",")])
+    except ValueError:
+        raise ValueError(f"{name} must be a number, a list as 1,2,4 or a grid as 0.5:5:20log, got {text!r}.") from None
+    if not values.size or not np.isfinite(values).all():
+        raise ValueError(f"{name} must have at least one finite value, got {text!r}.")
+    if name in WHOLE:
+        values = np.unique(np.round(values)) if found else values
+        if (values != np.round(values)).any():
+            raise ValueError(f"{name} must be whole numbers, got {text!r}.")
+        return tuple(int(value) for value in values)
+    return tuple(float(value) for value in values)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Axes of values, and what is asked at each point."""
+
+    axes: dict[str, tuple[float, ...]]
+    base: Setting
+    metric: str
+    condition: tuple[str, float] | None
+
+    @classmethod
+    def read(cls, texts: Mapping[str, str | None], base: Setting, metric: str) -> Grid:
+        axes = {name: read_axis(name, text) for name, text in texts.items() if text is not None}
+        name, at, rest = metric.partition("@")
+        wanted = METRICS[choose("metric", name, METRICS)]
+        if wanted is None:
+            if at:
+                raise ValueError(f"metric {name} depends on nothing else, got {metric!r}.")
+            return cls(axes, base, name, None)
+        key, _, value = rest.partition("=")
+        if not at and wanted == "prior":
+            return cls(axes, base, name, (wanted, 0.5))
+        try:
+            if key != wanted:
+                raise ValueError
+            return cls(axes, base, name, (wanted, float(value)))
+        except ValueError:
+            raise ValueError(f"metric {name} must say at which {wanted}, as in {name}@{wanted}=0.01, got {metric!r}.") from None
+
+    @property
+    def long(self) -> list[str]:
+        """Axes with more than one value."""
+        return [name for name, values in self.axes.items() if len(values) > 1]
+
+    def axes_of_picture(self) -> tuple[str, str]:
+        if len(self.long) != 2:
+            names = ", ".join(OPTIONS[name] for name in self.long) or "none"
+            raise ValueError(f"a heat map must have exactly two options with a grid, got {names}. Write a .csv file instead.")
+        return self.long[0], self.long[1]
+
+    def compute(self) -> Result:
+        bounds = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", bs.RegimeWarning)  # a warning for each point would say nothing
+            for values in product(*self.axes.values()):
+                fields: dict[str, Any] = dict(zip(self.axes, values, strict=True))
+                point = replace(self.base, **fields)
+                risk = bs.analyze(point.run(), point.attack, method=point.chosen_method)
+                reading: Any = getattr(risk, self.metric)
+                bounds.append(reading if self.condition is None else reading(self.condition[1]))
+        return Result(self, bounds)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A bound at each point of a grid, the last axis fastest."""
+
+    grid: Grid
+    bounds: list[bs.Bound]
+
+    @property
+    def size(self) -> int:
+        return len(self.bounds)
+
+    def rows(self) -> Iterator[dict[str, float]]:
+        for values, one in zip(product(*self.grid.axes.values()), self.bounds, strict=True):
+            yield dict(zip(self.grid.axes, values, strict=True)) | {
+                "lower": float(one.lower),
+                "estimate": float(one.estimate),
+                "upper": float(one.upper),
+            }
+
+    def as_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, [*self.grid.axes, "lower", "estimate", "upper"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows())
+        return text.getvalue()
+
+    def as_json(self) -> dict[str, Any]:
+        condition = dict([self.grid.condition]) if self.grid.condition else {}
+        shape = [len(values) for values in self.grid.axes.values()]
+        sides = {
+            side: _nested([number(getattr(one, side)) for one in self.bounds], shape) for side in ("lower", "estimate", "upper")
+        }
+        base = self.grid.base
+        more = {"distance": base.distance} if base.distance is not None else {}
+        return {
+            "axes": {name: list(values) for name, values in self.grid.axes.items()},
+            "metric": self.grid.metric,
+            **condition,
+            self.grid.metric: sides,
+            "threat": base.threat,
+            **more,
+            "method": base.chosen_method,
+        }
+
+    def draw(self) -> Any:
+        """A heat map of the number to rely on."""
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        down, across = self.grid.axes_of_picture()
+        shape = (len(self.grid.axes[down]), len(self.grid.axes[across]))
+        safe = self.grid.metric == "bayes_security"
+        values = np.array([one.lower if safe else one.upper for one in self.bounds], dtype=float).reshape(shape)
+        figure = Figure(figsize=(6.4, 4.6), layout="constrained")
+        ax = figure.subplots()
+        limits: dict[str, Any] = {"vmin": 0.0, "vmax": 1.0} if self.grid.metric not in ("epsilon", "gdp_mu") else {}
+        mesh = ax.pcolormesh(
+            self.grid.axes[across],
+            self.grid.axes[down],
+            np.ma.masked_invalid(values),
+            shading="nearest",
+            cmap="viridis" if safe else "viridis_r",
+            **limits,
+        )
+        for name, scale, axis in ((across, ax.set_xscale, ax.xaxis), (down, ax.set_yscale, ax.yaxis)):
+            if _in_ratios(self.grid.axes[name]):
+                scale("log")
+                axis.set_major_locator(LogLocator(subs=(1.0,) if _in_ratios(self.grid.axes[name], 300.0) else (1.0, 2.0, 5.0)))
+                axis.set_major_formatter("{x:g}")
+                axis.set_minor_formatter(NullFormatter())
+        ax.set_xlabel(AXES[across])
+        ax.set_ylabel(AXES[down])
+        condition = "" if self.grid.condition is None else f" at {self.grid.condition[0]} {self.grid.condition[1]:g}"
+        title = "Bayes security β* (lower end)" if safe else f"{self.grid.metric}{condition} (upper end)"
+        fixed = [f"{AXES[name]} {values[0]:g}" for name, values in self.grid.axes.items() if len(values) == 1]
+        ax.set_title(f"{self.grid.base.attack.describe()}; {', '.join(fixed)}", fontsize=9)
+        figure.colorbar(mesh, label=title)
+        return figure
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Before anything is computed."""
+    allowed = (".csv", ".json", *PICTURES)
+    if path.suffix not in allowed:
+        raise ValueError(f"--output must end with one of {', '.join(allowed)}, got {str(path)!r}.")
+    if path.exists() and not force:
+        raise ValueError(f"--output {str(path)!r} is there already; choose another name, or write over it with --force.")
+    if not path.parent.is_dir():
+        raise ValueError(f"--output must be in a folder that exists, got {str(path)!r}.")
+
+
+def write(result: Result, path: Path) -> None:
+    if path.suffix == ".csv":
+        path.write_text(result.as_csv())
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(result.as_json(), allow_nan=False) + "\n")
+    else:
+        extra: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+        result.draw().savefig(path, dpi=150, **extra)
+
+
+def _nested(values: list[Any], shape: list[int]) -> list[Any]:
+    """A flat list as lists of lists, the last axis innermost."""
+    for length in reversed(shape[1:]):
+        values = [values[i : i + length] for i in range(0, len(values), length)]
+    return values
+
+
+def _in_ratios(values: tuple[float, ...], least: float = 8.0) -> bool:
+    """Whether an axis reads better on a logarithmic scale."""
+    return min(values) > 0.0 and max(values) / min(values) >= least

@@ -1,0 +1,324 @@
+import { drawEpochs, drawTradeoff, csv, svg, pinColour } from "./charts.js";
+import { KNOBS, DIALS, limitOf, fromAddress, toAddress, question, targetOf, place, valueAt, down, up, percent } from "./state.js";
+
+const $ = (id) => document.getElementById(id);
+const state = fromAddress();
+const shown = { answer: null, epochs: null, tradeoff: null }; // what the server said last
+let version = 0; // grows with every change; answers to older ones are not shown
+const QUICK = 60, REST = 300; // milliseconds: wait for the real answer before showing a rough one; no slider has moved
+
+// ---- asking: one question at a time and kind, the newest next
+class Latest {
+  constructor(work) { this.work = work; this.busy = false; this.next = null; }
+  push(...job) {
+    this.next = job;
+    if (!this.busy) this.run();
+  }
+  async run() {
+    this.busy = true;
+    while (this.next) {
+      const job = this.next;
+      this.next = null;
+      try { await this.work(...job); } catch (problem) { complain(problem.message); }
+    }
+    this.busy = false;
+  }
+}
+
+async function get(path, query) {
+  const response = await fetch(`api/${path}?${query}`);
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.detail);
+  return answer;
+}
+
+const inWords = (text) => Object.entries(KNOBS).reduce((said, [name, knob]) => said.replaceAll(knob.api, name), text);
+
+function complain(text) {
+  $("problem").textContent = inWords(text);
+  $("problem").hidden = false;
+  for (const id of ["beta", "sentence", "epochs-chart", "tradeoff-chart"]) $(id).classList.add("late");
+}
+
+// For an attribute only β* and right guesses are quick to compute exactly; other targets are left to the API's own choice.
+function ask(asked, metrics) {
+  const query = question(asked);
+  if (asked.solve) query.set("target", targetOf(asked));
+  if (asked.threat === "attribute" && !(asked.solve && ["tpr", "epsilon"].includes(asked.target))) query.set("method", "exact");
+  for (const metric of metrics) query.append("metric", metric);
+  return [asked.solve ? "calibrate" : "analyze", query];
+}
+
+const number = new Latest(async (now, asked) => {
+  const [path, query] = ask(asked, ["bayes_security", "advantage", "success"]);
+  let done = false;
+  if (asked.threat === "attribute") {
+    // Proved, too, and there at once, but wide.
+    const rough = new URLSearchParams(query), since = performance.now();
+    rough.set("method", "affinity");
+    get(path, rough).then((answer) => setTimeout(() => {
+      if (!done && now === version) showAnswer(now, answer, true);
+    }, QUICK - (performance.now() - since)), () => {});
+  }
+  try {
+    const answer = await get(path, query);
+    if (now === version) showAnswer(now, answer, false);
+  } finally { done = true; }
+});
+
+async function drawCurves(now, asked, rest) {
+  const query = question(asked);
+  if (rest) query.set("rest", "true");
+  // Both at once: one is computed while the other is drawn.
+  await Promise.all([["epochs", showEpochs], ["tradeoff", showTradeoff]].map(async ([kind, draw]) => {
+    const chart = $(`${kind}-chart`);
+    try {
+      const data = await get(kind, query);
+      if (now !== version) return;
+      shown[kind] = data;
+      draw();
+    } catch (problem) { // the number stands without its curves
+      if (now !== version) return;
+      chart.classList.add("late");
+      $(`${kind}-note`).textContent = inWords(problem.message);
+    }
+    chart.dataset.version = now;
+    chart.dataset.rest = rest;
+  }));
+}
+const curves = new Latest((now, asked) => drawCurves(now, asked, false));
+const leisure = new Latest((now, asked) => drawCurves(now, asked, true));
+
+// ---- showing
+function showAnswer(now, answer, rough) {
+  shown.answer = answer;
+  if (answer.found) {
+    const [api, value] = Object.entries(answer.found)[0];
+    const name = Object.keys(KNOBS).find((name) => KNOBS[name].api === api);
+    state[name] = value;
+    fillKnob(name);
+    if (!rough) askCurves(now); // they need what was found
+  }
+  $("problem").hidden = true;
+  for (const id of ["beta", "sentence"]) $(id).classList.remove("late");
+  const beta = answer.bayes_security.lower;
+  $("beta").textContent = (rough ? "≥ " : "") + down(beta);
+  $("beta").dataset.version = now;
+  $("beta").dataset.rough = rough;
+  $("sentence").textContent = answer.sentence;
+  $("certainty").textContent = answer.certainty;
+  $("assumptions").replaceChildren(...answer.assumptions.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
+  showBand();
+  showMetrics();
+}
+
+function showBand() {
+  const beta = shown.answer?.bayes_security.lower;
+  if (beta === undefined) return;
+  const word = beta >= state.strong ? "strong" : beta >= state.moderate ? "moderate" : "weak";
+  $("band").className = word;
+  $("band").textContent = `${word} (example: ${{ strong: `≥ ${state.strong}`, moderate: `${state.moderate} – ${state.strong}`, weak: `< ${state.moderate}` }[word]})`;
+}
+
+function showMetrics() {
+  const rows = [];
+  if (shown.answer) {
+    const { parameters, advantage } = shown.answer;
+    rows.push(["attacker's advantage", up(advantage.upper)]);
+    rows.push(["steps", parameters.steps.toLocaleString("en")], ["sampling rate", Number(parameters.sample_rate.toPrecision(3))]);
+  }
+  if (shown.tradeoff) {
+    rows.splice(1, 0, [`TPR at FPR ${state.fpr}`, percent(shown.tradeoff.tpr[0].upper, 2)], ["ε at δ = 10⁻⁵", up(shown.tradeoff.epsilon[0].upper)]);
+  }
+  $("metrics").replaceChildren(...rows.map(([term, value]) => {
+    const row = document.createElement("div");
+    row.append(Object.assign(document.createElement("dt"), { textContent: term }), Object.assign(document.createElement("dd"), { textContent: value }));
+    return row;
+  }));
+}
+
+function showEpochs() {
+  if (!shown.epochs) return;
+  $("epochs-chart").classList.remove("late");
+  drawEpochs($("epochs-chart"), shown.epochs, state);
+  const words = shown.epochs.exact.length ? ["Line: exact"] : [];
+  const band = shown.epochs.band;
+  if (band) words.push(band.method === "certified" ? "shaded: certified, proved from both sides" : "shaded: proved by a closed form, wide");
+  $("epochs-note").textContent = [...words, "dotted: the paper's closed form", "dashed: the limits of the bands"].join("; ") + ".";
+}
+
+function showTradeoff() {
+  if (!shown.tradeoff) return;
+  $("tradeoff-chart").classList.remove("late");
+  drawTradeoff($("tradeoff-chart"), shown.tradeoff, state);
+  showMetrics();
+  const point = shown.tradeoff.tpr[0];
+  $("tradeoff-note").textContent = `Certified: with ${Number((100 * point.fpr).toPrecision(3))} % false alarms, at most ${percent(point.upper, 2)} of the true cases are found. Dotted: guessing.`;
+}
+
+// ---- asking after a change
+let resting = 0, addressing = 0;
+function changed() {
+  version += 1;
+  document.body.dataset.version = version;
+  const now = version, asked = { ...state };
+  number.push(now, asked);
+  if (!asked.solve) askCurves(now);
+  clearTimeout(addressing);
+  addressing = setTimeout(() => history.replaceState(null, "", toAddress(state)), 150);
+}
+
+function askCurves(now) {
+  const asked = { ...state, solve: "" };
+  curves.push(now, asked);
+  clearTimeout(resting);
+  resting = setTimeout(() => { if (now === version) leisure.push(now, asked); }, REST);
+}
+
+// ---- controls
+function element(html) {
+  const template = document.createElement("template");
+  template.innerHTML = html.trim();
+  return template.content.firstElementChild;
+}
+
+function fillKnob(name) {
+  const dial = { ...KNOBS, ...DIALS }[name], field = $(name), slider = $(`${name}-slider`);
+  if (document.activeElement !== field) field.value = dial.whole ? state[name] : Number(Number(state[name]).toPrecision(6));
+  slider.value = place(dial, state[name]);
+  slider.setAttribute("aria-valuetext", field.value);
+}
+
+function makeKnob(name, dial, parent, solvable) {
+  const knob = element(`<div class="knob" id="${name}-knob"><label for="${name}">${dial.label}</label>
+    <input id="${name}" type="number" step="any" min="0" inputmode="decimal">
+    ${solvable ? `<button type="button" aria-pressed="false" aria-label="Find ${dial.label} from a target" id="${name}-find">find</button>` : "<span></span>"}
+    <input id="${name}-slider" type="range" min="0" max="1000" aria-label="${dial.label}"></div>`);
+  parent.append(knob);
+  $(name).addEventListener("input", () => {
+    const value = Number($(name).value);
+    if ($(name).value === "" || !Number.isFinite(value)) return;
+    state[name] = value;
+    $(`${name}-slider`).value = place(dial, value);
+    changed();
+  });
+  $(name).addEventListener("blur", () => fillKnob(name));
+  $(`${name}-slider`).addEventListener("input", () => {
+    state[name] = valueAt(dial, Number($(`${name}-slider`).value));
+    fillKnob(name);
+    changed();
+  });
+  if (solvable) $(`${name}-find`).addEventListener("click", () => { state.solve = state.solve === name ? "" : name; fillAll(); changed(); });
+}
+
+function fillAll() {
+  for (const name of [...Object.keys(KNOBS), ...Object.keys(DIALS)]) fillKnob(name);
+  for (const name of Object.keys(KNOBS)) {
+    const found = state.solve === name;
+    $(`${name}-find`).setAttribute("aria-pressed", found);
+    $(name).readOnly = found;
+    $(`${name}-slider`).disabled = found;
+    $(`${name}-knob`).classList.toggle("found", found);
+  }
+  $("goal").hidden = !state.solve;
+  $("distance-knob").hidden = state.threat !== "attribute";
+  $("distance-knob").style.display = state.threat === "attribute" ? "" : "none";
+  for (const id of ["threat", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
+  $("log").checked = state.log;
+}
+
+for (const [name, knob] of Object.entries(KNOBS)) makeKnob(name, knob, $("training"), true);
+for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $("attack"), false);
+$("threat").addEventListener("change", () => { state.threat = $("threat").value; fillAll(); changed(); });
+$("target").addEventListener("change", () => { state.target = $("target").value; state.limit = limitOf(state.target); fillAll(); changed(); });
+$("limit").addEventListener("input", () => { if ($("limit").value !== "") { state.limit = Number($("limit").value); changed(); } });
+for (const id of ["strong", "moderate"]) $(id).addEventListener("input", () => {
+  if ($(id).value === "") return;
+  state[id] = Number($(id).value);
+  showBand(); showEpochs();
+  history.replaceState(null, "", toAddress(state));
+});
+$("log").addEventListener("change", () => { state.log = $("log").checked; showTradeoff(); history.replaceState(null, "", toAddress(state)); });
+
+// ---- pins
+function nameOf(setting) {
+  const attack = setting.threat === "attribute" ? `, distance ${setting.distance}` : setting.threat === "membership" ? "" : ", add-remove";
+  return `noise ${Number(Number(setting.noise).toPrecision(4))}, batch ${setting.batch}, ${setting.epochs} epochs, ${setting.records} records${attack}`;
+}
+
+function showPins() {
+  $("pins").hidden = !state.pins.length;
+  $("pins").querySelector("tbody").replaceChildren(...state.pins.map((pin, i) => {
+    const row = document.createElement("tr");
+    row.style.setProperty("--dot", pinColour(i));
+    const { answer, tradeoff } = pin;
+    const cells = [pin.name, answer ? down(answer.bayes_security.lower) : "…", answer ? percent(answer.success.upper, 2) : "…",
+      tradeoff ? `${percent(tradeoff.tpr[0].upper, 2)} at ${tradeoff.tpr[0].fpr}` : "…", tradeoff ? up(tradeoff.epsilon[0].upper) : "…"];
+    row.append(...cells.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
+    const last = row.insertCell(), button = element(`<button type="button">remove</button>`);
+    button.setAttribute("aria-label", `Remove ${pin.name}`);
+    button.addEventListener("click", () => { state.pins.splice(i, 1); showPins(); showEpochs(); showTradeoff(); history.replaceState(null, "", toAddress(state)); });
+    last.append(button);
+    return row;
+  }));
+}
+
+async function fillPin(pin) {
+  pin.name = nameOf(pin.setting);
+  const query = question({ ...pin.setting, solve: "" });
+  try {
+    pin.answer = await get(...ask({ ...pin.setting, solve: "" }, ["bayes_security", "success"]));
+    pin.epochs = await get("epochs", query);
+    pin.tradeoff = await get("tradeoff", query);
+  } catch (problem) { pin.name += ` (${problem.message})`; }
+  showPins(); showEpochs(); showTradeoff();
+}
+
+$("pin").addEventListener("click", () => {
+  const { pins, ...setting } = state;
+  if (pins.length === 4) pins.shift();
+  const pin = { setting: { ...setting, solve: "" } };
+  pins.push(pin);
+  history.replaceState(null, "", toAddress(state));
+  fillPin(pin);
+});
+
+// ---- taking it along
+async function copy(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+    $("done").textContent = `${what} copied.`;
+  } catch {
+    window.prompt("Copy it from here:", text);
+  }
+  setTimeout(() => { $("done").textContent = ""; }, 3000);
+}
+$("share").addEventListener("click", () => copy(new URL(toAddress(state), location.href).href, "Link"));
+for (const id of ["python", "command"]) $(id).addEventListener("click", () => {
+  if (!shown.answer) return;
+  // The page asks for a few metrics only; whoever repeats it wants all.
+  copy(shown.answer[id].replaceAll(/ --metric \w+/g, ""), id === "python" ? "Python" : "Command");
+});
+for (const button of document.querySelectorAll("[data-svg]")) button.addEventListener("click", () => svg($(`${button.dataset.svg}-chart`), `betastar-${button.dataset.svg}`));
+for (const button of document.querySelectorAll("[data-csv]")) button.addEventListener("click", () => {
+  const kind = button.dataset.csv;
+  if (!shown[kind]) return;
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([csv(kind, shown[kind])], { type: "text/csv" })), download: `betastar-${kind}.csv` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+});
+
+// ---- light and dark
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function theme(name) {
+  document.documentElement.dataset.theme = name;
+  document.documentElement.style.colorScheme = name;
+  showEpochs(); showTradeoff(); showPins();
+}
+$("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
+
+theme(dark.matches ? "dark" : "light");
+fillAll();
+changed();
+state.pins.forEach(fillPin);

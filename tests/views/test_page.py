@@ -1,0 +1,237 @@
+"""The page in a real Chromium: what moves, what it says, what it sends, and how it looks on a phone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import floor
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+import betastar as bs
+from tests.views.browser import chromium
+
+COMMAND = str(Path(sys.executable).parent / "betastar")
+
+
+@contextmanager
+def explored(*words: str) -> Iterator[dict[str, Any]]:
+    """The command, as people start it; ended as people end it. Says where it is, and in the end what else it said."""
+    line = [COMMAND, "explore", "--no-browser", "--json", *words]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        urlopen(said["url"]).close()
+        yield said
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said["stderr"] = process.communicate(timeout=30)
+        said["code"] = process.returncode
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with explored("--port", "18765") as said:
+        yield said["url"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Any, url: str) -> Iterator[Any]:
+    """A page whose console stays silent, and which asks nobody but its server."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
+    found = context.new_page()
+    said: list[str] = []
+    found.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    found.on("pageerror", lambda problem: said.append(str(problem)))
+    found.on("request", lambda ask: said.append(ask.url) if not ask.url.startswith((url, "data:", "blob:")) else None)
+    yield found
+    context.close()
+    assert said == []
+
+
+def visit(page: Any, url: str, query: str = "") -> None:
+    page.goto(url + query)
+    settle(page)
+
+
+def settle(page: Any, rest: bool = False) -> None:
+    """Until number and charts belong to the last change; rest: and nothing is left to refine."""
+    page.wait_for_function(
+        """(rest) => {
+            const of = (id) => document.getElementById(id).dataset, beta = of("beta");
+            const now = document.body.dataset.version;
+            const drawn = (id) => (!rest || of(id).rest === "true") && of(id).version === now;
+            return beta.rough === "false" && beta.version === now && drawn("epochs-chart") && drawn("tradeoff-chart");
+        }""",
+        arg=rest,
+        timeout=60_000,
+    )
+
+
+def move(page: Any, name: str, place: int) -> None:
+    """A slider, by hand."""
+    page.locator(f"#{name}-slider").fill(str(place))
+    settle(page)
+
+
+def knobs(page: Any) -> dict[str, float]:
+    return {name: float(page.input_value(f"#{name}")) for name in ("noise", "batch", "records", "epochs")}
+
+
+def run_of(page: Any) -> bs.DPSGD:
+    found = knobs(page)
+    return bs.DPSGD.from_epochs(found["noise"], int(found["batch"]), int(found["records"]), found["epochs"])
+
+
+def four_digits(value: float) -> str:
+    return f"{floor(value * 1e4 + 1e-9) / 1e4:.4f}"
+
+
+def test_a_slider_moves_the_number(page: Any, url: str) -> None:
+    visit(page, url)
+    assert page.inner_text("#beta") == four_digits(bs.analyze(run_of(page)).bayes_security.lower) == "0.8993"
+    for name, place in (("noise", 300), ("epochs", 620), ("batch", 400), ("records", 700)):
+        move(page, name, place)
+        risk = bs.analyze(run_of(page))
+        assert page.inner_text("#beta") == four_digits(risk.bayes_security.lower)
+        assert f"{risk.success(0.5).upper * 100:.0f}"[:1] in page.inner_text("#sentence")
+    assert len(page.query_selector_all("#epochs-chart path.js-line")) >= 2
+    page.focus("#noise-slider")
+    before = page.input_value("#noise")
+    page.keyboard.press("ArrowRight")
+    assert page.input_value("#noise") != before, "the keyboard moves it, too"
+    settle(page)
+
+
+def test_attribute_inference(page: Any, url: str) -> None:
+    visit(page, url, "?noise=2&batch=256&records=26048&epochs=10&threat=attribute&distance=0.8")
+    risk = bs.analyze(run_of(page), bs.AttributeInference(0.8))
+    assert page.inner_text("#beta") == four_digits(risk.bayes_security.lower)
+    assert "the attribute" in page.inner_text("#sentence")
+    settle(page, rest=True)
+    assert "certified" in page.inner_text("#epochs-note")
+    page.select_option("#threat", "membership-add-remove")
+    settle(page)
+    assert page.inner_text("#beta") == four_digits(bs.analyze(run_of(page), bs.Membership("add-remove")).bayes_security.lower)
+    assert not page.is_visible("#distance")
+
+
+def test_solving_agrees_with_calibrate(page: Any, url: str) -> None:
+    visit(page, url)
+    page.click("#noise-find")
+    settle(page)
+    core = bs.calibrate(bs.Target(bayes_security=0.98), batch_size=256, dataset_size=26048, epochs=20)
+    assert knobs(page)["noise"] == pytest.approx(core.noise_multiplier, rel=1e-5)
+    assert page.inner_text("#beta") == "0.9800"
+    page.click("#epochs-find")
+    settle(page)
+    page.click("#records-find")
+    page.select_option("#target", "success")
+    page.fill("#limit", "0.52")
+    settle(page)
+    found = knobs(page)
+    target = bs.Target(success=0.52)
+    core = bs.calibrate(target, noise_multiplier=found["noise"], batch_size=256, epochs=found["epochs"])
+    assert found["records"] == pytest.approx(256 / core.sample_rate)
+
+
+def test_the_address_restores_a_setting(page: Any, url: str) -> None:
+    visit(page, url, "?records=60000&batch=512&noise=1.3&epochs=7&fpr=0.001&log=1")
+    page.click("#pin")
+    page.wait_for_selector("#pins tbody td:nth-child(5):not(:text('…'))")
+    move(page, "noise", 500)
+    page.click("#share")
+    page.wait_for_function("() => document.getElementById('done').textContent !== ''")
+    shared = page.evaluate("navigator.clipboard.readText()")
+    number, found = page.inner_text("#beta"), knobs(page)
+    visit(page, shared)
+    assert knobs(page) == found
+    assert page.inner_text("#beta") == number
+    assert page.is_checked("#log")
+    page.wait_for_selector("#pins tbody td:nth-child(5):not(:text('…'))")
+    assert four_digits(bs.analyze(bs.DPSGD.from_epochs(1.3, 512, 60000, 7)).bayes_security.lower) in page.inner_text("#pins")
+    page.click("#pins button")
+    assert not page.is_visible("#pins")
+
+
+def test_taking_it_along(page: Any, url: str, tmp_path: Path) -> None:
+    visit(page, url)
+    for button, words in (
+        ("python", "bs.DPSGD.from_epochs(noise_multiplier=3.51"),
+        ("command", "betastar analyze --noise 3.51 --batch 256"),
+    ):
+        page.click(f"#{button}")
+        page.wait_for_function("() => document.getElementById('done').textContent !== ''")
+        assert words in page.evaluate("navigator.clipboard.readText()")
+    for kind, first in (("epochs", "epochs,method,lower"), ("tradeoff", "fpr,tpr_lower")):
+        with page.expect_download() as waiting:
+            page.click(f"[data-csv={kind}]")
+        waiting.value.save_as(tmp_path / kind)
+        assert (tmp_path / kind).read_text().startswith(first)
+        with page.expect_download() as waiting:
+            page.click(f"[data-svg={kind}]")
+        assert waiting.value.suggested_filename == f"betastar-{kind}.svg"
+        waiting.value.save_as(tmp_path / kind)
+        assert "<svg" in (tmp_path / kind).read_text()
+
+
+def test_bands_are_an_example(page: Any, url: str) -> None:
+    visit(page, url)
+    assert page.inner_text("#band").startswith("weak (example")
+    page.click("summary:has-text('Bands')")
+    page.fill("#moderate", "0.85")
+    assert page.inner_text("#band").startswith("moderate")
+
+
+def test_a_bad_setting_is_explained(browser: Any, url: str) -> None:
+    page = browser.new_page()  # Chromium writes a refused request to the console
+    visit(page, url)
+    page.fill("#batch", "99999999")
+    page.wait_for_selector("#problem:visible")
+    assert "batch must be at most records" in page.inner_text("#problem")
+    page.fill("#batch", "100")
+    page.wait_for_selector("#problem", state="hidden")
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_scrolls_one_way(browser: Any, url: str, scheme: str) -> None:
+    context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
+    page = context.new_page()
+    visit(page, url, "?solve=noise")
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    background = page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor")
+    page.click("#theme")
+    assert page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor") != background
+    for label in page.query_selector_all("input, select, button"):
+        assert label.evaluate("e => (e.labels && e.labels.length) || e.ariaLabel || e.textContent.trim()"), (
+            "everything has a name"
+        )
+    context.close()
+
+
+def test_a_busy_port_is_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with explored("--port", str(port)) as said:
+            assert said["port"] > port
+    assert said["stderr"] == f"betastar: port {port} is busy; using {said['port']}.\n"
+    assert said["code"] == 0
