@@ -59,11 +59,13 @@ def test_no_bound_is_null() -> None:
     assert answer["epsilon"][0]["upper"] is None
 
 
-def test_attribute_inference_is_certified() -> None:
+def test_attribute_inference_and_little_noise_are_certified() -> None:
     answer = json.loads(run("analyze --noise 1.1 --rate 0.004 --steps 5000 --threat attribute --distance 0.8 --json").stdout)
     risk = bs.analyze(bs.DPSGD(1.1, 0.004, 5000), bs.AttributeInference(0.8), method="certified")
     assert answer["bayes_security"]["lower"] == risk.bayes_security.lower
     assert answer["certainty"].startswith("Certified")
+    little = json.loads(run("analyze --noise 0.2 --rate 0.01 --steps 300 --json").stdout)
+    assert little["parameters"]["method"] == "certified", "the exact curve would take minutes"
 
 
 def test_require_gates_a_pipeline() -> None:
@@ -145,6 +147,7 @@ BAD = [
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.png", "exactly two options with a grid"),
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.txt", "--output must end with one of .csv"),
     ("explore --port 0", "--port"),
+    ("analyze --noise 1 --rate 1e-300 --steps 3 --method certified", "this --method"),
 ]
 
 

@@ -173,7 +173,7 @@ def test_taking_it_along(page: Any, url: str, tmp_path: Path) -> None:
     visit(page, url)
     for button, words in (
         ("python", "bs.DPSGD.from_epochs(noise_multiplier=3.51"),
-        ("command", "betastar analyze --noise 3.51 --batch 256"),
+        ("command", "betastar analyze --noise 3.51 --batch 256 --records 26048 --epochs 20 --method exact"),
     ):
         page.click(f"#{button}")
         page.wait_for_function("() => document.getElementById('done').textContent !== ''")

@@ -33,7 +33,7 @@ Method = Annotated[
     str | None,
     typer.Option(
         "--method",
-        help="exact, certified, affinity or paper. Default: exact; for attribute certified.",
+        help="exact, certified, affinity or paper. Default: exact; certified for attribute or noise below 0.5.",
         autocompletion=lambda: list(settings.METHODS),
     ),
 ]
@@ -79,6 +79,10 @@ def _in_words_of_options(command: Callable[..., None]) -> Callable[..., None]:
             command(**options)
         except (ValueError, TypeError) as problem:
             raise ValueError(wording.explain(problem, settings.OPTIONS)) from None
+        except ArithmeticError as problem:  # exit code 1 is for --require
+            raise ValueError(
+                f"these parameters are beyond what this --method can compute ({problem}). Try another one."
+            ) from None
 
     return wrapped
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -98,7 +99,8 @@ def _in_time(read: Callable[[int], bs.Bound], steps: list[int], end: float) -> I
     for place in _coarse_first(len(steps)):
         if time.monotonic() > end:
             return
-        yield steps[place], read(steps[place])
+        with suppress(ArithmeticError):  # beyond what the method can compute; the other points are not
+            yield steps[place], read(steps[place])
 
 
 def _coarse_first(count: int) -> list[int]:

@@ -16,6 +16,8 @@ THREATS = {
     "membership-add-remove": 'bs.Membership("add-remove")',
     "attribute": "bs.AttributeInference(distances={distance!r})",
 }
+#: Below this noise each point of the exact curve takes seconds.
+LITTLE_NOISE = 0.5
 METHODS = ("exact", "certified", "affinity", "paper")
 METRICS = ("bayes_security", "advantage", "success", "tpr", "epsilon", "gdp_mu")
 #: What defines a run, and the option of the command line for each.
@@ -87,8 +89,9 @@ class Setting:
 
     @property
     def chosen_method(self) -> str:
-        """Exact, but for attribute inference certified: of the same width, and its curve answers in milliseconds."""
-        return self.method or ("certified" if self.threat == "attribute" else "exact")
+        """Exact; but certified where the exact curve takes long to read: for attribute inference, and for little noise."""
+        little = self.noise_multiplier is not None and self.noise_multiplier < LITTLE_NOISE
+        return self.method or ("certified" if little or self.threat == "attribute" else "exact")
 
     @property
     def attack(self) -> Threat:

@@ -118,7 +118,9 @@ class Ask(BaseModel):
     epochs: float | None = Field(None, gt=0.0, le=1e6)
     threat: Literal["membership", "membership-add-remove", "attribute"] = "membership"
     distance: float | None = Field(None, ge=0.0, le=2.0, description="threat attribute: in clipping norms")
-    method: Literal["exact", "certified", "affinity", "paper"] | None = Field(None, description="exact; attribute: certified")
+    method: Literal["exact", "certified", "affinity", "paper"] | None = Field(
+        None, description="default: exact; certified for attribute or noise below 0.5"
+    )
     prior: Rate = 0.5
     fpr: list[Rate] = Field([0.01, 0.001], max_length=20)
     delta: list[Annotated[float, Field(ge=1e-30, lt=1.0)]] = Field([1e-5], max_length=20)

@@ -40,11 +40,12 @@ function complain(text) {
   for (const id of ["beta", "sentence", "epochs-chart", "tradeoff-chart"]) $(id).classList.add("late");
 }
 
-// For an attribute only β* and right guesses are quick to compute exactly; other targets are left to the API's own choice.
+// β* and right guesses are quick to compute exactly; for an attribute, other targets are left to the API's own choice.
 function ask(asked, metrics) {
   const query = question(asked);
   if (asked.solve) query.set("target", targetOf(asked));
-  if (asked.threat === "attribute" && !(asked.solve && ["tpr", "epsilon"].includes(asked.target))) query.set("method", "exact");
+  const slow = asked.threat === "attribute" && asked.solve && ["tpr", "epsilon"].includes(asked.target);
+  if (!slow) query.set("method", "exact");
   for (const metric of metrics) query.append("metric", metric);
   return [asked.solve ? "calibrate" : "analyze", query];
 }
