@@ -149,3 +149,13 @@ def test_low_noise_and_few_hits(sigma: float, p: float, steps: int, relation: st
         assert found.lower <= bracket.upper
         assert found.width <= 1e-6 * found.estimate + 1e-12
     assert proved.bayes_security.width <= 1e-4
+
+
+@pytest.mark.parametrize("noise", [20.02106852160241, 15.0, 40.0])
+def test_a_lowest_loss_that_hardly_ever_occurs(noise: float) -> None:
+    """Adding or removing a record with much noise: no probability is left within a cell of the lowest loss ln(1 - p)."""
+    run = bs.DPSGD(noise, 0.00019727919115531626, 36294)
+    sure, exact = (bs.analyze(run, bs.Membership("add-remove"), method).bayes_security for method in ("certified", "exact"))
+    assert sure.lower <= exact.lower
+    assert exact.upper <= sure.upper
+    assert sure.upper - sure.lower < 1e-4

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from betastar import checks
 from betastar.analyze import TOLERANCE, analyze, reliable
 from betastar.calibrate import Search, Target, calibrate, solve
@@ -18,10 +20,15 @@ from betastar.risk import Risk
 from betastar.run import DPSGD
 from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
 
-#: Where the search for a gap ends.
-LEAST_GAP = 1e-9
+#: What rounding in single precision may add to a gap: relative, and absolute.
+OUTWARD = 1e-6, 1e-6
 #: Noise that `noise_against_gap` looks at unless it is told otherwise.
 NOISES = (4.0, 2.8, 2.0, 1.4, 1.0, 0.7, 0.5)
+
+
+def enforced(gap: float) -> float:
+    """The distance that gap clipping with this gap is sure to keep, rounding included."""
+    return min(FARTHEST, gap * (1.0 + OUTWARD[0]) + OUTWARD[1])
 
 
 @dataclass(frozen=True)
@@ -31,10 +38,10 @@ class Plan:
     run: DPSGD
     gap: float
 
-    def attribute(self, method: str = "exact") -> Risk:
-        return analyze(self.run, AttributeInference(self.gap), method)
+    def attribute(self, method: str = "certified") -> Risk:
+        return analyze(self.run, AttributeInference(enforced(self.gap)), method)
 
-    def membership(self, relation: str = "substitution", method: str = "exact") -> Risk:
+    def membership(self, relation: str = "substitution", method: str = "certified") -> Risk:
         return analyze(self.run, Membership(relation), method)
 
 
@@ -51,7 +58,7 @@ def plan(
     dataset_size: int | None = None,
     epochs: float | None = None,
     relation: str = "substitution",
-    method: str = "exact",
+    method: str = "certified",
     tolerance: float = TOLERANCE,
 ) -> Plan:
     """The run and the gap that just meet both targets, with what was left out filled in and checked.
@@ -66,6 +73,8 @@ def plan(
     if membership is None and attribute is None:
         raise TypeError("give a target: membership=Target(…), attribute=Target(…) or both.")
     if gap is not None:
+        if np.ndim(gap):
+            raise TypeError(f"gap must be one number, got {gap!r}; call plan for each of them.")
         gap = checks.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST)
     numbers = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
     numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}
@@ -76,7 +85,7 @@ def plan(
     if made is None:
         wanted: list[tuple[Target, Threat]] = [] if membership is None else [(membership, member)]
         if gap is not None and attribute is not None:
-            wanted.append((attribute, AttributeInference(gap)))
+            wanted.append((attribute, AttributeInference(enforced(gap))))
         if not wanted:
             raise TypeError("gap must be given, or a membership target: the attribute target alone cannot decide two parameters.")
         made = _strictest([calibrate(target, threat=threat, **given, **how) for target, threat in wanted])
@@ -89,12 +98,16 @@ def plan(
         if attribute is None:
             raise TypeError("gap was left out, but there is no attribute target that it could follow from.")
         gap = _widest(attribute, made, method, tolerance)
-    elif attribute is not None and not attribute.met(reached := reliable(made, AttributeInference(gap), method, tolerance)):
+    elif attribute is not None and not attribute.met(
+        reached := reliable(made, AttributeInference(enforced(gap)), method, tolerance)
+    ):
         raise ValueError(f"{attribute!r} is not met with gap {gap:g}: {attribute.metric} is {attribute.reached(reached):.6g}.")
     return Plan(made, gap)
 
 
-def noise_against_gap(attribute: Target, noises: Sequence[float] = NOISES, method: str = "exact", **sampling: Any) -> list[Plan]:
+def noise_against_gap(
+    attribute: Target, noises: Sequence[float] = NOISES, method: str = "certified", **sampling: Any
+) -> list[Plan]:
     """For attribute-only protection: with how wide a gap each noise meets the target. Less noise, narrower gap.
 
     sampling: sample_rate and steps, or batch_size, dataset_size and epochs.
@@ -126,9 +139,10 @@ def _widest(target: Target, run: DPSGD, method: str, tolerance: float) -> float:
     """The widest gap that meets the target."""
 
     @cache
-    def risk(gap: float) -> Risk:
-        return reliable(run, AttributeInference(gap), method, tolerance)
+    def risk(distance: float) -> Risk:
+        return reliable(run, AttributeInference(distance), method, tolerance)
 
     if target.met(risk(FARTHEST)):
         return FARTHEST
-    return solve(Search("gap", lambda _: run, LEAST_GAP, FARTHEST, True, False, 0.1), target, risk)
+    distance = solve(Search("gap", lambda _: run, enforced(0.0), FARTHEST, True, False, 0.1), target, risk)
+    return max(0.0, (distance - OUTWARD[1]) / (1.0 + OUTWARD[0]) * (1.0 - 1e-12))

@@ -28,6 +28,8 @@ Tails = Callable[[Real], tuple[Real, Real]]
 EPS = float(np.finfo(float).eps)
 #: Relative rounding error allowed in a computed probability and in the masses made from it.
 PAD = 256.0 * EPS
+#: A probability that is not lost among rounding errors.
+VISIBLE = 1e-12
 #: Largest grid (points) that is tried.
 LARGEST = 1 << 25
 #: Error of a fast Fourier transform, and of a pairwise sum, in units of log₂(length)·Σ|terms|.
@@ -88,17 +90,27 @@ def one_sided(count: int, step: float, above: bool, least: float, ahead: tuple[T
         gain, mass = tails(nodes)
         values = np.maximum(gain - np.expm1(nodes) * mass, 0.0) + PAD * (gain + np.abs(np.expm1(nodes)) * mass)
     else:
-        # Outcomes in the first cell become one outcome; its loss is the base, and the cell's tangent meets 1 - α there.
-        out, seen = (float(part[0]) for part in tails(np.array([least + 0.5 * step])))
-        base = log1p(-out * (1.0 - 2.0 * PAD / (1.0 - seen)) / (1.0 - seen))
+        # Outcomes below the first cut become one outcome; its loss is the base, and the tangent there meets 1 - α.
+        cut, out, seen = _first_cut(tails, least + step * (0.5 + np.arange(cells)))
+        base = log1p(-out * (1.0 - 2.0 * PAD / (1.0 - seen)) / (1.0 - seen)) if seen < 1.0 else 0.0
         nodes = base + step * np.arange(cells)
-        cuts = np.append(least + 0.5 * step, nodes[1:] + 0.5 * step)
+        cuts = np.append(cut, np.maximum(nodes[1:] + 0.5 * step, cut))
         values = _under(tails, nodes, cuts)
         if values[0] == 0.0:
             base = 0.0  # the grid is too coarse to see anything
     values[0] = -expm1(base)
     first, infinite = _corners(values, base, step)
     return GridStep(count, base, first, np.zeros(0), infinite, 0.0)
+
+
+def _first_cut(tails: Tails, cuts: Real) -> tuple[float, float, float]:
+    """(cut, tails there): the first one that has outcomes below it, as far as rounding can tell."""
+    for some in (cuts[:1], cuts):
+        gain, mass = tails(some)
+        found = np.flatnonzero(1.0 - mass > VISIBLE)
+        if found.size:
+            return float(some[found[0]]), float(gain[found[0]]), float(mass[found[0]])
+    return float(cuts[0]), 0.0, 1.0
 
 
 def _polygon(tails: Tails, step: float, reach: float, above: bool, advantage: float) -> Real:

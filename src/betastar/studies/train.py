@@ -249,6 +249,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "accountant": self.engine.accountant.state_dict(),
             "monitors": {name: monitor.state_dict() for name, monitor in self.monitors.items()},
+            "clipping": None if self.clipping is None else self.clipping.state_dict(),
             "random": torch.get_rng_state(),
         }
         partial = self.folder / "checkpoint.pt.partial"
@@ -266,6 +267,8 @@ class Training:
             self.engine.accountant.load_state_dict(state["accountant"])
             for name, monitor in self.monitors.items():
                 monitor.load_state_dict(state["monitors"][name])
+            if self.clipping is not None:
+                self.clipping.load_state_dict(state["clipping"])
             torch.set_rng_state(state["random"])
         else:
             for monitor in self.monitors.values():

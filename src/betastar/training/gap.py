@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isqrt
 from typing import Any
 
+import numpy as np
 import torch
 from opacus import PrivacyEngine
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from torch.nn import functional
 from betastar import checks
 from betastar.analyze import analyze
 from betastar.calibrate import Target
-from betastar.plan import plan
+from betastar.plan import enforced, plan
 from betastar.risk import Risk
 from betastar.run import DPSGD
 from betastar.threats import FARTHEST, AttributeInference, Membership
@@ -28,10 +29,8 @@ from betastar.training.secret import Secret
 from betastar.training.tracer import Tracer
 from betastar.training.wiring import Wiring, loss_of
 
-#: A gap is reported this much larger: what rounding may do to it.
-OUTWARD = 1e-6
 #: The loop's gradients are compared with those that are computed here at the first steps, and again now and then.
-CHECK_EVERY, CHECKS = 64, 2
+CHECK_EVERY, CHECKS = 16, 2
 #: Bytes that one combination of several secrets' values takes: inner products and weights of it with each other one.
 PER_PAIR = 32
 
@@ -70,8 +69,7 @@ def make_attribute_private(
     secrets = [secret] if isinstance(secret, Secret) else list(secret)
     if not secrets or not all(isinstance(one, Secret) for one in secrets):
         raise TypeError(f"secret must be a Secret or several of them, got {secret!r}.")
-    if len({one.name for one in secrets}) < len(secrets):
-        raise ValueError(f"secret must be several with different names, got {[one.name for one in secrets]}.")
+    _refuse_overlap(secrets)
     if not callable(criterion):
         raise TypeError(f"criterion must be callable, got {criterion!r}.")
     if (gap is None) == (bayes_security is None):
@@ -97,14 +95,29 @@ def make_attribute_private(
     wiring = Wiring(model, private, loader)
     if targets:
         run = DPSGD(noise_multiplier, wiring.sample_rate, checks.whole("epochs", epochs) * len(loader))
-        gaps = [plan(attribute=target, run=run, method="certified").gap / (1.0 + OUTWARD) for target in targets]
+        gaps = [plan(attribute=target, run=run).gap for target in targets]
     source = Source(loader.dataset, loader.collate_fn, split, wiring.device)
     private.gap_clipping = GapClipping(wiring, criterion, secrets, gaps, source, engine.accountant, memory)
     return model, private, loader
 
 
+def _refuse_overlap(secrets: list[Secret]) -> None:
+    """Several secrets must be independent parts of a record: else changing the one changes the other."""
+    seen: set[Any] = set()
+    for number, one in enumerate(secrets):
+        if one.name in [other.name for other in secrets[:number]]:
+            raise ValueError(f"secret must be several with different names, got {[other.name for other in secrets]}.")
+        places = one.places()
+        if len(secrets) > 1 and (places is None or places & seen):
+            what = "is a function of the whole record" if places is None else "shares columns with another one"
+            raise ValueError(
+                f"secret must be several in different places of a record, but {one.name!r} {what}; use Secret.joint."
+            )
+        seen |= places or set()
+
+
 def _one_each(name: str, given: Any, secrets: list[Secret]) -> list[float]:
-    numbers = [given] * len(secrets) if not isinstance(given, Sequence) else list(given)
+    numbers = list(given) if np.ndim(given) else [given] * len(secrets)
     if len(numbers) != len(secrets):
         raise ValueError(f"{name} must be one number, or one for each of the {len(secrets)} secrets, got {given!r}.")
     return numbers
@@ -139,9 +152,13 @@ class GapClipping:
         self._ruler = Ruler(self._tracer, self._secret, "exact", range(self._secret.count), self._memory)
         inspection.dry_run(wiring, source, self._secret, loss, self._tracer, self._ruler, "batch")
         self._refuse_too_many()
+        strange = [p.dtype for p in wiring.parameters if p.dtype not in (torch.float32, torch.float64)]
+        if strange:
+            raise ValueError(f"module must have weights in float32 or float64, got {strange[0]}: a gap would drown in rounding.")
         self._listener = Listener(wiring, criterion)
         self._sums: dict[Tensor, Tensor] = {}
         self._steps = 0
+        self._broken = False
         self._attach()
 
     @property
@@ -158,17 +175,26 @@ class GapClipping:
         inner = optimizer.pre_step
 
         def pre_step(closure: Any = None) -> Any:
-            batch = self._batch()
-            self._sums = self.total(batch, check=len(batch) > 0 and self._steps % CHECK_EVERY < CHECKS)
-            self._steps += 1
+            if self._broken:
+                raise RuntimeError("part of a logical batch failed, and its records may be used twice: start from a checkpoint.")
+            try:
+                batch = self._batch()
+                self._sums = self.total(batch, check=len(batch) > 0 and self._steps % CHECK_EVERY < CHECKS)
+            except BaseException:
+                self._broken = bool(optimizer._step_skip_queue)
+                raise
             for parameter in optimizer.params:
                 parameter.grad_sample = parameter.new_empty(len(batch), 0)  # Opacus looks whether there are any
-            return inner(closure)
+            real = inner(closure)
+            self._steps += bool(real)
+            return real
 
         def clip_and_accumulate() -> None:
             for parameter in optimizer.params:
-                mine = self._sums[parameter]
-                parameter.summed_grad = mine if parameter.summed_grad is None else parameter.summed_grad + mine
+                if parameter.summed_grad is None:
+                    parameter.summed_grad = self._sums[parameter]
+                else:  # in place: Opacus marks what it has used, and refuses to use it again
+                    parameter.summed_grad += self._sums[parameter]
 
         optimizer.pre_step, optimizer.clip_and_accumulate = pre_step, clip_and_accumulate
 
@@ -182,6 +208,10 @@ class GapClipping:
 
     def total(self, batch: Records, check: bool = False) -> dict[Tensor, Tensor]:
         """Σ ĝ over some records, for each parameter. check: that the loop has just back-propagated their gradients."""
+        with torch.autocast(self._wiring.device.type, enabled=False):
+            return self._total(batch, check)
+
+    def _total(self, batch: Records, check: bool) -> dict[Tensor, Tensor]:
         parameters = self._wiring.optimizer.params
         sums = {parameter: torch.zeros_like(parameter) for parameter in parameters}
         plain = {parameter: torch.zeros_like(parameter) for parameter in parameters}
@@ -250,8 +280,23 @@ class GapClipping:
 
     @property
     def run(self) -> DPSGD:
-        """Noise, rate and number of steps so far."""
-        return run_of(self._accountant)
+        """Noise, rate and number of steps so far; all of them must have been taken with these gaps."""
+        run = run_of(self._accountant)
+        if int(run.steps) != self._steps:
+            raise ValueError(
+                f"the accountant has seen {int(run.steps)} steps, of which {self._steps} kept the gaps: nothing is proved of the "
+                "others. Make the optimizer private before the first step, and load gap_clipping's state when you resume."
+            )
+        return run
+
+    def state_dict(self) -> dict[str, Any]:
+        """To be saved next to the accountant's."""
+        return {"gaps": dict(self.gaps), "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state["gaps"] != self.gaps:
+            raise ValueError(f"the state belongs to steps with the gaps {state['gaps']}, not {self.gaps}.")
+        self._steps = int(state["steps"])
 
     def distance(self, secret: str | None = None) -> float:
         """How far apart two values of a secret (by its name) can be at any step, rounded outward."""
@@ -259,7 +304,7 @@ class GapClipping:
         if secret is None and len(names) > 1:
             raise ValueError(f"secret must be one of {', '.join(map(repr, names))}: each has a gap of its own.")
         name = names[0] if secret is None else checks.choice("secret", secret, names)
-        return min(FARTHEST, self.gaps[name] * (1.0 + OUTWARD))
+        return enforced(self.gaps[name])
 
     def risk(self, secret: str | None = None, method: str = "certified", steps: int | None = None) -> Risk:
         """Attribute inference against the run so far, or against as many steps like its next one; known in advance."""

@@ -33,6 +33,9 @@ class Columns(Secret):
     def as_columns(self) -> Columns | None:
         return self
 
+    def places(self) -> set[Any] | None:
+        return {(self.argument, column) for column in self.where}
+
     def variants(self, records: Records, values: Sequence[int]) -> Records:
         repeated = records.repeat(len(values))
         tensor = repeated.get(self.argument)
@@ -86,6 +89,9 @@ class Label(Secret):
         shape = repeated.target.shape
         return Records(repeated.inputs, rows.reshape(-1, *(1,) * (len(shape) - 1)).expand(shape), repeated.named)
 
+    def places(self) -> set[Any] | None:
+        return {"target"}
+
     def own(self, records: Records) -> Tensor:
         return _nearest(self._held(records).double().cpu(), self.table[:, None].double(), self.name, self.labels)
 
@@ -137,6 +143,10 @@ class Joint(Secret):
             made.append(one)
         return _interleave(made)
 
+    def places(self) -> set[Any] | None:
+        found = [part.places() for part in self.parts]
+        return None if None in found else set().union(*(places for places in found if places))
+
     def own(self, records: Records) -> Tensor:
         number = torch.zeros(len(records), dtype=torch.long)
         for part in self.parts:
@@ -183,11 +193,22 @@ class Function(Secret):
         raise ValueError(f"prior cannot be given for {self.name!r}: each record has candidates of its own.")
 
     def shares(self, records: Records) -> Tensor:
-        """Each different candidate counts once, however often and in which order the function returns it."""
+        """Each different candidate counts once, however often and in which order the function returns it.
+
+        Each candidate must have the same ones, bit for bit: else the mean would tell which of them the record is.
+        """
         found = torch.zeros(len(records), self.count, dtype=torch.float64)
         for i in range(len(records)):
-            rows = _flat(self.variants(records.take(slice(i, i + 1)), range(self.count)))
-            _, which, times = rows.unique(dim=0, return_inverse=True, return_counts=True)
+            offered = self.variants(records.take(slice(i, i + 1)), range(self.count))
+            rows = _flat(offered)
+            different, which, times = rows.unique(dim=0, return_inverse=True, return_counts=True)
+            for k in range(len(offered)):
+                others = _flat(self.variants(offered.take(slice(k, k + 1)), range(self.count)))
+                if not torch.equal(others.unique(dim=0), different):
+                    raise ValueError(
+                        f"candidates of a candidate must be the same records again, bit for bit, which they are not for candidate "
+                        f"{k} of record {i} of a batch: compute all of them alike, whichever the record holds."
+                    )
             found[i] = 1.0 / (len(times) * times[which])
         return found
 

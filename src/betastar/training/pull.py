@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from betastar.training.gradients import Gradients
+from betastar.training.gradients import ROUNDING, Gradients
 
 
 def weights(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -> Tensor:
@@ -35,6 +35,7 @@ def weights_in_turn(gradients: Gradients, own: Tensor, shares: Sequence[Tensor],
     """The same for several secrets; the values of the last one vary fastest among the variants. shares: one (n, a_j) a secret."""
     double = gradients.double()
     products = double.cross(double)
+    largest = double.norms.amax(dim=1)[:, None]
     sizes = [share.shape[1] for share in shares]
     count = products.shape[1]
 
@@ -48,7 +49,7 @@ def weights_in_turn(gradients: Gradients, own: Tensor, shares: Sequence[Tensor],
         found = rows(stage - 1, every.flatten(1)).unflatten(1, (index.shape[1], size))
         mean = torch.einsum("nmsc,ns->nmc", found, shares[stage])
         away = found.gather(2, digit[..., None, None].expand(-1, -1, 1, count))[:, :, 0] - mean
-        squares = (torch.bmm(away, products) * away).sum(dim=2).clamp(min=0.0)
+        squares = (torch.bmm(away, products) * away).sum(dim=2).clamp(min=0.0) + ROUNDING * largest
         radius = 0.5 * gaps[stage] / 2.0 ** (0.5 * (len(gaps) - 1 - stage))
         return mean + _shrink(squares, radius)[..., None] * away
 

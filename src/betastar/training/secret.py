@@ -71,6 +71,10 @@ class Secret(ABC):
         """The secret as columns of one argument, where it is nothing else: models may then be run faster."""
         return None
 
+    def places(self) -> set[Any] | None:
+        """Where in a record it is: columns of an argument, the target. None: anywhere."""
+        return None
+
     def only(self, *labels: Any) -> list[int]:
         """Numbers of the values with these labels."""
         missing = [label for label in labels if label not in self.labels]
