@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
+from betastar.plan import enforced
 from betastar.training import AttributeMonitor, GradientError, Records, Secret, make_attribute_private
-from betastar.training.gap import OUTWARD, GapClipping
+from betastar.training.gap import GapClipping
 
 from .private import VALUES, build, clipped, clone, diameters, private, table
 
@@ -198,7 +199,7 @@ def test_several_secrets_keep_their_own_gaps(gaps: tuple[float, float]) -> None:
         assert float(per_second) > 0.5 * ordered[1]
     assert float(found.norm(dim=2).max()) <= 1.0 + 1e-6
     risks = [clipping.risk(name).bayes_security.lower for name in ("first", "second")]
-    wanted = [bs.analyze(clipping.run, bs.AttributeInference(min(2.0, g * (1 + OUTWARD))), "certified") for g in gaps]
+    wanted = [bs.analyze(clipping.run, bs.AttributeInference(enforced(g)), "certified") for g in gaps]
     assert risks == [risk.bayes_security.lower for risk in wanted]
     with pytest.raises(ValueError, match="each has a gap of its own"):
         clipping.risk()
@@ -364,6 +365,110 @@ def test_another_loss_than_the_criterion_is_noticed() -> None:
     assert torch.equal(before, weights(parts))
 
 
+@pytest.mark.parametrize("forget", ["model", "later"])
+def test_sums_of_several_steps_are_never_noised_together(forget: str) -> None:
+    """Without optimizer.zero_grad() the clipped sums of earlier steps are still there: the step is refused, as by Opacus."""
+    module, data, secret = build("tanh")
+    (model, optimizer, _), criterion = gapped(module, data, secret, gap=0.1)
+    x, y = data.tensors[0][:9], data.tensors[1][:9]
+
+    def turn(forgotten: bool) -> None:
+        (model if forgotten else optimizer).zero_grad()
+        criterion(model(x), y).backward()
+        optimizer.step()
+
+    for _ in range(1 if forget == "model" else 5):
+        turn(forgotten=False)
+    before = weights((model, optimizer))
+    with pytest.raises(ValueError, match=r"Gradients haven't been cleared"):
+        turn(forgotten=True)
+    assert torch.equal(before, weights((model, optimizer)))
+
+
+def test_candidates_that_differ_by_rounding_are_refused() -> None:
+    """The record itself beside all values computed again: its own value would count twice in the mean."""
+
+    def candidates(record: Records) -> Records:
+        values = torch.cat([record.inputs[0][:, 1], torch.tensor([0.0, 0.25, 1.0]) * (1 + 1e-6) + 1e-7])
+        rows = record.inputs[0].repeat(4, 1)
+        rows[:, 1] = values
+        return Records((rows,), record.target.repeat(4))
+
+    data = table(30)
+    data.tensors[0][:, 1] = torch.tensor([0.0, 0.25, 1.0])[torch.arange(30) % 3]
+    module, _, _ = build("tanh")
+    (model, optimizer, _), criterion = gapped(module, data, Secret.function(candidates, 4), gap=0.05)
+    criterion(model(data.tensors[0]), data.tensors[1]).backward()
+    with pytest.raises(ValueError, match="the same records again, bit for bit"):
+        optimizer.step()
+
+
+def test_steps_without_the_gap_are_not_proved() -> None:
+    module, data, secret = build("tanh")
+    engine = PrivacyEngine(accountant="betastar")
+    plain = engine.make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=20),
+        noise_multiplier=1.0,
+        max_grad_norm=0.5,
+    )
+    fit(plain, nn.CrossEntropyLoss(), 3)
+    parts, criterion = gapped(clone(module, "tanh"), data, secret, gap=0.01, engine=engine)
+    fit(parts, criterion, 2)
+    with pytest.raises(ValueError, match="seen 5 steps, of which 2 kept the gaps"):
+        parts[1].gap_clipping.promise()
+
+
+def test_the_state_goes_with_the_accountants() -> None:
+    module, data, secret = build("tanh")
+    engine = PrivacyEngine(accountant="betastar")
+    parts, criterion = gapped(module, data, secret, gap=0.1, engine=engine)
+    fit(parts, criterion, 3)
+    kept, account = parts[1].gap_clipping.state_dict(), engine.accountant.state_dict()
+    again = PrivacyEngine(accountant="betastar")
+    resumed, criterion = gapped(clone(module, "tanh"), data, secret, gap=0.1, engine=again)
+    again.accountant.load_state_dict(account)
+    with pytest.raises(ValueError, match="of which 0 kept the gaps"):
+        resumed[1].gap_clipping.risk()
+    resumed[1].gap_clipping.load_state_dict(kept)
+    fit(resumed, criterion, 2)
+    assert int(resumed[1].gap_clipping.run.steps) == 5
+    narrower, _ = gapped(clone(module, "tanh"), data, secret, gap=0.001)
+    with pytest.raises(ValueError, match=r"the gaps \{'secret': 0\.1\}, not \{'secret': 0\.001\}"):
+        narrower[1].gap_clipping.load_state_dict(kept)
+
+
+def test_low_precision() -> None:
+    module, data, secret = build("conv")
+    with pytest.raises(ValueError, match=r"float32 or float64, got torch\.bfloat16"):
+        gapped(module.bfloat16(), TensorDataset(data.tensors[0].bfloat16(), data.tensors[1]), secret, gap=0.1)
+    module, data, secret = build("tanh")
+    (_, optimizer, _), _ = gapped(module, data, secret, gap=0.001)
+    batch = Records((data.tensors[0][:9],), data.tensors[1][:9])
+    exact = optimizer.gap_clipping.total(batch)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = optimizer.gap_clipping.total(batch)
+    for parameter, found in inside.items():
+        assert torch.equal(found, exact[parameter])
+
+
+def test_after_a_part_of_a_batch_failed_nothing_more_is_done() -> None:
+    module, data, secret = build("tanh")
+    (model, optimizer, loader), criterion = gapped(module, data, secret, gap=0.1)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=5, optimizer=optimizer) as parts:
+        batches = iter(parts)
+        x, y = next(batches)
+        criterion(model(x * torch.inf), y).backward()
+        with pytest.raises(GradientError, match="not finite"):
+            optimizer.step()
+        optimizer.zero_grad()
+        x, y = next(batches)
+        criterion(model(x), y).backward()
+        with pytest.raises(RuntimeError, match="may be used twice"):
+            optimizer.step()
+
+
 def test_bad_input_is_refused() -> None:
     module, data, secret = build("tanh")
     for options, problem, message in (
@@ -376,6 +481,8 @@ def test_bad_input_is_refused() -> None:
         ({"bayes_security": 1.0 - 1e-13, "epochs": 3}, ValueError, "cannot be reached by choosing gap"),
         ({"gap": [0.1, 0.2]}, ValueError, "one for each of the 1 secrets"),
         ({"gap": 0.1, "secret": [secret, secret]}, ValueError, "different names"),
+        ({"gap": 0.1, "secret": [Secret.joint(secret, Secret.label(2)), secret]}, ValueError, "'secret' shares columns"),
+        ({"gap": 0.1, "secret": [secret, Secret.function(lambda r: r, 2)]}, ValueError, "function of the whole record"),
         ({"gap": 0.1, "secret": "age"}, TypeError, "must be a Secret"),
         ({"gap": 0.1, "criterion": 3}, TypeError, "criterion must be callable"),
         ({"gap": 0.1, "secret": Secret.column(1, [*VALUES, 99.0], name="s")}, ValueError, r"no record holds the value 99\.0"),

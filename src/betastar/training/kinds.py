@@ -206,8 +206,8 @@ class Function(Secret):
                 others = _flat(self.variants(offered.take(slice(k, k + 1)), range(self.count)))
                 if not torch.equal(others.unique(dim=0), different):
                     raise ValueError(
-                        f"candidates of a candidate must be the same records again, bit for bit, which they are not for candidate "
-                        f"{k} of record {i} of a batch: compute all of them alike, whichever the record holds."
+                        "candidates of a candidate must be the same records again, bit for bit, which they are not for "
+                        f"candidate {k} of record {i} of a batch: compute all of them alike, whichever the record holds."
                     )
             found[i] = 1.0 / (len(times) * times[which])
         return found
