@@ -187,3 +187,11 @@ def test_groups_of_a_run(tmp_path: Path) -> None:
     assert gaps._one(short, tmp_path / "one", 1) == json.loads(json.dumps(found))
     assert (tmp_path / "one" / "result.json").stat().st_mtime_ns == before
     assert isinstance(adult().raw, pd.DataFrame)
+
+
+def test_a_run_as_json(path: Path, tmp_path: Path) -> None:
+    fixed = [COMMAND, "train", str(path), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
+    done = subprocess.run([*fixed, "--gap", ".05", "--json", "-o", str(tmp_path / "j")], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["gaps"] == {"age": 0.05}
+    assert found["last"]["epoch"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -60,7 +61,7 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; must be new unless --resume is given.")],
     study: Annotated[str, typer.Argument(help="'adult', 'purchase', or the path of a CSV or Parquet table.")] = "adult",
     target: Annotated[str | None, typer.Option(help="Own table: the column to predict.")] = None,
-    sensitive: Annotated[str | None, typer.Option(help="Own table: the sensitive column.")] = None,
+    sensitive: Annotated[str | None, typer.Option(help="The sensitive column; for adult, age unless given.")] = None,
     value: Annotated[list[str] | None, typer.Option(help="Own table: a value of the sensitive column (repeat it).")] = None,
     between: Annotated[str | None, typer.Option(help="Own table: range of the sensitive numbers, as 17:90.")] = None,
     along: Annotated[
@@ -99,6 +100,7 @@ def train(
         float | None, typer.Option(help="The same, with the gap that gives this β* against attribute inference.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print status and last epoch as JSON.")] = False,
 ) -> None:
     """Train with DP-SGD, watch membership and attribute inference, and write a summary.
 
@@ -110,6 +112,7 @@ def train(
 
     betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
     """
+    from betastar.studies.folder import RunFolder
     from betastar.studies.study import StudyError
     from betastar.studies.train import Config, train_seeds
     from betastar.studies.train import train as run
@@ -151,8 +154,12 @@ def train(
     else:
         with _backend(backend):
             folders = [folder.path for folder in train_seeds(config, output, range(seeds), jobs, resume)]
-    for folder in folders:
-        print(summarise(folder).read_text())
+    texts = [summarise(folder).read_text() for folder in folders]
+    if not as_json:
+        print("\n".join(texts))
+        return
+    found = [{"folder": str(run.path), **run.status, "last": run.lines("epochs.jsonl")[-1]} for run in map(RunFolder, folders)]
+    print(json.dumps(found[0] if seeds is None else {"runs": found}))
 
 
 @app.command()
@@ -165,6 +172,7 @@ def reproduce(
     ),
     quick: Annotated[bool, typer.Option(help="Minutes instead of an hour: one seed, few epochs, coarse grids.")] = False,
     jobs: Annotated[int, typer.Option(help="Seeds trained at a time.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Make the paper's figures, table and numbers, and compare them with what betastar computes.
 
@@ -175,7 +183,7 @@ def reproduce(
     from betastar.studies.paper.reproduce import reproduce as make
 
     path = make(what or ["all"], output, quick, jobs, lambda name: print(f"{name} …", file=sys.stderr, flush=True))
-    print(path.read_text())
+    print((path.with_suffix(".json") if as_json else path).read_text())
 
 
 @app.command()
@@ -184,6 +192,7 @@ def gaps(
     seeds: Annotated[int, typer.Option(min=1)] = 5,
     jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 2,
     quick: Annotated[bool, typer.Option(help="Two minutes instead of an hour: one seed, few epochs, few settings.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Study what gap clipping costs: accuracy against proved attribute privacy, with figures. Goes on where it stopped.
 
@@ -192,8 +201,9 @@ def gaps(
     from betastar.studies.gaps import run
     from betastar.views.gap_page import write
 
-    run(output, 1 if quick else seeds, jobs, quick, lambda line: print(line, file=sys.stderr, flush=True))
-    print(write(output))
+    results = run(output, 1 if quick else seeds, jobs, quick, lambda line: print(line, file=sys.stderr, flush=True))
+    page = write(output)
+    print(json.dumps(results) if as_json else page)
 
 
 app.command()(report)
