@@ -191,7 +191,9 @@ def test_groups_of_a_run(tmp_path: Path) -> None:
 
 def test_a_run_as_json(path: Path, tmp_path: Path) -> None:
     fixed = [COMMAND, "train", str(path), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
-    done = subprocess.run([*fixed, "--gap", ".05", "--json", "-o", str(tmp_path / "j")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*fixed, "--gap", ".05", "--json", "-o", str(tmp_path / "j")], capture_output=True, text=True, check=True
+    )
     found = json.loads(done.stdout)
     assert found["gaps"] == {"age": 0.05}
     assert found["last"]["epoch"] == 1

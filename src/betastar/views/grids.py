@@ -161,38 +161,28 @@ class Result:
 
     def draw(self) -> Any:
         """A heat map of the number to rely on."""
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import LogLocator, NullFormatter
+        from betastar.views import plots
 
         down, across = self.grid.axes_of_picture()
         shape = (len(self.grid.axes[down]), len(self.grid.axes[across]))
         safe = self.grid.metric == "bayes_security"
         values = np.array([one.lower if safe else one.upper for one in self.bounds], dtype=float).reshape(shape)
-        figure = Figure(figsize=(6.4, 4.6), layout="constrained")
-        ax = figure.subplots()
-        limits: dict[str, Any] = {"vmin": 0.0, "vmax": 1.0} if self.grid.metric not in ("epsilon", "gdp_mu") else {}
-        mesh = ax.pcolormesh(
-            self.grid.axes[across],
-            self.grid.axes[down],
-            np.ma.masked_invalid(values),
-            shading="nearest",
-            cmap="viridis" if safe else "viridis_r",
-            **limits,
-        )
-        for name, scale, axis in ((across, ax.set_xscale, ax.xaxis), (down, ax.set_yscale, ax.yaxis)):
-            if _in_ratios(self.grid.axes[name]):
-                scale("log")
-                axis.set_major_locator(LogLocator(subs=(1.0,) if _in_ratios(self.grid.axes[name], 300.0) else (1.0, 2.0, 5.0)))
-                axis.set_major_formatter("{x:g}")
-                axis.set_minor_formatter(NullFormatter())
-        ax.set_xlabel(AXES[across])
-        ax.set_ylabel(AXES[down])
         condition = "" if self.grid.condition is None else f" at {self.grid.condition[0]} {self.grid.condition[1]:g}"
-        title = "Bayes security β* (lower end)" if safe else f"{self.grid.metric}{condition} (upper end)"
+        ax = plots.heatmap(
+            values,
+            plots.axes(size=(6.4, 4.6)),
+            x=self.grid.axes[across],
+            y=self.grid.axes[down],
+            xlabel=AXES[across],
+            ylabel=AXES[down],
+            title="Bayes security β* (lower end)" if safe else f"{self.grid.metric}{condition} (upper end)",
+            levels=(0.9, 0.98) if safe else (),
+            limits=(0.0, 1.0) if self.grid.metric not in ("epsilon", "gdp_mu") else None,
+            risky=not safe,
+        )
         fixed = [f"{AXES[name]} {values[0]:g}" for name, values in self.grid.axes.items() if len(values) == 1]
         ax.set_title(f"{self.grid.base.attack.describe()}; {', '.join(fixed)}", fontsize=9)
-        figure.colorbar(mesh, label=title)
-        return figure
+        return ax
 
 
 def check_output(path: Path, force: bool) -> None:
@@ -212,8 +202,9 @@ def write(result: Result, path: Path) -> None:
     elif path.suffix == ".json":
         path.write_text(json.dumps(result.as_json(), allow_nan=False) + "\n")
     else:
-        extra: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
-        result.draw().savefig(path, dpi=150, **extra)
+        from betastar.views import plots
+
+        plots.save(result.draw(), path.with_suffix(""), path.suffix.removeprefix("."))
 
 
 def _nested(values: list[Any], shape: list[int]) -> list[Any]:
@@ -221,8 +212,3 @@ def _nested(values: list[Any], shape: list[int]) -> list[Any]:
     for length in reversed(shape[1:]):
         values = [values[i : i + length] for i in range(0, len(values), length)]
     return values
-
-
-def _in_ratios(values: tuple[float, ...], least: float = 8.0) -> bool:
-    """Whether an axis reads better on a logarithmic scale."""
-    return min(values) > 0.0 and max(values) / min(values) >= least

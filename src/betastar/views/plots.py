@@ -123,12 +123,15 @@ def heatmap(
     ylabel: str = "noise multiplier",
     title: str = "Bayes security β*",
     levels: Sequence[float] = (0.9, 0.98),
+    limits: tuple[float, float] | None = None,
+    risky: bool = False,
 ) -> Any:
     """A sweep over two parameters: a Risk (the lower end of its β*) or an array, rows along y, columns along x.
 
-    Lines mark the levels. An axis whose values span more than a factor of ten is logarithmic.
+    Lines mark the levels. An axis whose values span a factor of eight or more is logarithmic. limits: of the colours. risky: the
+    larger the worse, so that the colours are the other way round.
     """
-    grid = np.asarray(values.bayes_security.lower if isinstance(values, Risk) else values, dtype=float)
+    grid = np.ma.masked_invalid(values.bayes_security.lower if isinstance(values, Risk) else values)
     if grid.ndim != 2:
         raise ValueError(f"values must be a sweep over two parameters, got shape {grid.shape}.")
     places = [np.arange(size) if given is None else np.ravel(given) for given, size in ((x, grid.shape[1]), (y, grid.shape[0]))]
@@ -137,17 +140,29 @@ def heatmap(
             raise ValueError(f"{name} must have one entry for each of the {size} values along it, got {len(place)}.")
     ax = axes(ax)
     ax.grid(False)
-    mesh = ax.pcolormesh(*places, grid, shading="nearest", cmap="viridis", rasterized=True)
+    low, high = limits or (None, None)
+    colours = "viridis_r" if risky else "viridis"
+    mesh = ax.pcolormesh(*places, grid, shading="nearest", cmap=colours, vmin=low, vmax=high, rasterized=True)
     ax.figure.colorbar(mesh, ax=ax, label=title)
     inside = [level for level in sorted(levels) if grid.min() < level < grid.max()]
     if inside and min(grid.shape) > 1:
         ax.clabel(ax.contour(*places, grid, levels=inside, colors="white", linewidths=1), fontsize=8)
-    for place, scale in zip(places, (ax.set_xscale, ax.set_yscale), strict=True):
-        if place.min() > 0 and place.max() > 10 * place.min():
+    for place, scale, axis in zip(places, (ax.set_xscale, ax.set_yscale), (ax.xaxis, ax.yaxis), strict=True):
+        if place.min() > 0 and place.max() >= 8 * place.min():
             scale("log")
+            _few_ticks(axis, place)
     ax.set_xlabel(xlabel)
     ax.set_ylabel(ylabel)
     return ax
+
+
+def _few_ticks(axis: Any, place: Any) -> None:
+    """Plain numbers on a logarithmic axis; 1, 2 and 5 of each decade where there are few decades."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0,) if place.max() >= 300 * place.min() else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def over_epochs(entries: Sequence[dict[str, Any]], ax: Any = None) -> Any:
