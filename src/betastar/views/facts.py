@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from betastar.analyze import analyze
+from betastar.plan import enforced
 from betastar.risk import Risk
 from betastar.run import DPSGD
 from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
@@ -249,7 +250,7 @@ def _attributes(
     with Inside(path / "status.json"):
         for name, gap in status.get("gaps", {}).items():
             values = status.get("values") if name == status.get("secret") else None
-            yield Against(AttributeInference(float(gap)), name, "proved", run, values=values, gap=float(gap))
+            yield Against(AttributeInference(enforced(float(gap))), name, "proved", run, values=values, gap=float(gap))
     diameter = next((name for name in DIAMETERS if name in last), None)
     if diameter is None:
         return

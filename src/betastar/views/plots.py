@@ -146,7 +146,7 @@ def heatmap(
     ax.figure.colorbar(mesh, ax=ax, label=title)
     inside = [level for level in sorted(levels) if grid.min() < level < grid.max()]
     if inside and min(grid.shape) > 1:
-        ax.clabel(ax.contour(*places, grid, levels=inside, colors="white", linewidths=1), fontsize=8)
+        ax.clabel(ax.contour(*places, grid, levels=inside, colors="#202020", linewidths=1), fontsize=8)
     for place, scale, axis in zip(places, (ax.set_xscale, ax.set_yscale), (ax.xaxis, ax.yaxis), strict=True):
         if place.min() > 0 and place.max() >= 8 * place.min():
             scale("log")
