@@ -9,11 +9,14 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
 
+# Two tests at a time, each with one thread.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: $(READY)
 	$(BIN)/ruff check .
