@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,8 +33,12 @@ def _missing() -> str | None:
         import playwright.sync_api  # noqa: F401
     except ImportError:
         return "Playwright is not installed"
-    if CHROMIUM.exists():
-        return None
+    with (Path(tempfile.gettempdir()) / "betastar-chromium.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side: one installs, the other waits until it has
+        return None if CHROMIUM.exists() else _install()
+
+
+def _install() -> str | None:
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         return "there is no /usr/bin/chromium, and it can be installed by root on Debian only"
     for words in (["install", "-y", "chromium"], ["update"], ["install", "-y", "chromium"]):  # lists may be missing or old
