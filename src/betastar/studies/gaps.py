@@ -22,7 +22,7 @@ from betastar.run import DPSGD
 from betastar.studies.folder import RunFolder
 from betastar.studies.train import Config, Training, quietly
 
-GAPS = (0.5, 0.1, 0.03, 0.01)
+GAPS = (0.5, 0.1, 0.01)
 NOISES = (3.51, 1.5, 0.8, 0.5)
 TARGET = 0.99
 SECRETS = ("age", "sex", "race", "marital_status")
@@ -56,7 +56,7 @@ def cases(quick: bool = False) -> list[Case]:
     """
     adult = Config(epochs=2 if quick else 20)
     found: list[Case] = []
-    secrets, gaps, noises = (SECRETS[:2], GAPS[1:3], (3.51, 0.8)) if quick else (SECRETS, GAPS, NOISES)
+    secrets, gaps, noises = (SECRETS[:2], GAPS[1:], (3.51, 0.8)) if quick else (SECRETS, GAPS, NOISES)
     for noise in noises:
         found.append(Case("adult", "none", "plain", replace(adult, sensitive="sex", gap=2.0, noise_multiplier=noise)))
     for secret in secrets:
