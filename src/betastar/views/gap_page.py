@@ -15,6 +15,8 @@ COLOURS = {"age": "#c8553d", "sex": "#3b6ea8", "race": "#5b8c5a", "marital_statu
 TITLES = {"age": "age", "sex": "sex", "race": "race", "marital_status": "marital status", "item": "first item"}
 TEMPLATES = Path(__file__).parent / "templates"
 Run = dict[str, Any]
+#: Share of the records below which a group's accuracy says nothing.
+SMALLEST_GROUP = 0.005
 
 
 def write(folder: str | Path) -> Path:
@@ -144,7 +146,7 @@ def _by_gap(runs: list[Run]) -> Any:
     ax.invert_xaxis()
     ax.set_xlabel("1 − β* against attribute inference, proved (better to the right)")
     ax.set_ylabel("accuracy (%)")
-    ax.legend(frameon=False, fontsize=8, title="dotted: column deleted", title_fontsize=8)
+    ax.legend(fontsize=8, title="dotted: column deleted", title_fontsize=8, framealpha=0.9, edgecolor="none")
     return ax
 
 
@@ -189,6 +191,7 @@ def _groups(runs: list[Run]) -> Any:
             "deleted": (select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise), "#c9c4b8"),
         }
         sizes = _sizes(kinds["plain DP-SGD"][0], secret)
+        sizes = {name: size for name, size in sizes.items() if size >= SMALLEST_GROUP * sum(sizes.values())}
         names = sorted(sizes, key=str if secret == "age" else lambda name, sizes=sizes: -sizes[name])
         for k, (label, (some, colour)) in enumerate(kinds.items()):
             heights = [_group_accuracy(some, secret, name) for name in names]
