@@ -1,0 +1,132 @@
+"""What the games say: success, advantage and ROC with intervals, beside the bound. For any game, however it was played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil, floor, log
+from typing import Any
+
+import numpy as np
+
+from betastar.arrays import Real
+from betastar.audit import intervals
+from betastar.bound import Bound
+from betastar.risk import Risk
+
+#: A bound that holds is called violated in at most one of a thousand audits.
+ALARM = 1e-3
+#: False-positive rates of the ROC points, before their rounding to whole games.
+RATES = np.array([1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.06, *np.arange(0.1, 0.95, 0.1), 0.97])
+
+
+@dataclass(frozen=True)
+class RocPoint:
+    """A test's rate of false alarms and of right alarms; the true point lies in the rectangle, for all points together."""
+
+    fpr: Bound
+    tpr: Bound
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Games against a bound.
+
+    right: games in which the attacker's guess was right. success, advantage: with their Clopper-Pearson interval; roc: with
+    rectangles that hold together; each at `confidence`. bound, allowed: advantage and success that analyze computes: `upper` is
+    what no attacker exceeds, `estimate` what the best attacker on the worst known pair of gradients reaches.
+    p_value: of at least so many right guesses if the bound holds.
+    """
+
+    threat: str
+    pair: str
+    games: int
+    seed: int
+    confidence: float
+    prior: float
+    right: int
+    success: Bound
+    advantage: Bound
+    allowed: Bound
+    bound: Bound
+    roc: tuple[RocPoint, ...]
+    p_value: float
+    risk: Risk = field(repr=False, compare=False)
+
+    @property
+    def violated(self) -> bool:
+        return self.p_value < ALARM
+
+    @property
+    def sentence(self) -> str:
+        """The verdict for a person; the interval is rounded outwards, what is allowed upwards."""
+        low, share, high = 100.0 * self.success.lower, 100.0 * self.success.estimate, 100.0 * self.success.upper
+        allowed = 100.0 * self.allowed.upper
+        right = (
+            f"in {self.games:,} games the attacker was right {share:.2f} % of the time "
+            f"({100.0 * self.confidence:g} % interval {floor(100.0 * low) / 100.0:.2f} to {ceil(100.0 * high) / 100.0:.2f} %)"
+        )
+        limit = f"{min(ceil(100.0 * allowed) / 100.0, 100.0):.2f} %"
+        if self.violated:
+            return (
+                f"Bound violated: {right}, where at most {limit} is possible; if the bound held, so many right guesses would "
+                f"have probability {self.p_value:.1e} at most."
+            )
+        return f"No violation: {right}; the bound allows {limit} (p-value {floor(1000.0 * self.p_value) / 1000.0:.3f})."
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        plain = {name: getattr(self, name) for name in ("threat", "pair", "games", "seed", "confidence", "prior", "right")}
+        bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound")}
+        roc = [{"fpr": _ends(point.fpr), "tpr": _ends(point.tpr)} for point in self.roc]
+        verdict = {"p_value": self.p_value, "violated": self.violated, "sentence": self.sentence}
+        return {**plain, **bounds, "roc": roc, **verdict}
+
+
+def judge(
+    positive: np.ndarray, evidence: Real, ties: Real, risk: Risk, *, prior: float, confidence: float, seed: int, pair: str
+) -> Audit:
+    """An audit from games: the world of each, drawn with `prior`, the evidence log P/Q for it, and numbers that break ties.
+
+    The attacker says "positive" if the evidence exceeds log((1-π)/π). That threshold is known before the games and is the best
+    one for every pair, symmetric or not (Bayes' rule; at π = 1/2 it is 0 and reaches the total variation). So the number of
+    right guesses is binomial, and its interval exact.
+    """
+    games = len(evidence)
+    right = int(np.count_nonzero((evidence > log((1.0 - prior) / prior)) == positive))
+    success = intervals.clopper_pearson(right, games, confidence)
+    bound = risk.advantage if prior == 0.5 else _advantage(risk.success(prior), prior)
+    allowed = _success(bound, prior)
+    score = np.empty(games)
+    score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
+    found = intervals.curve(score[positive], score[~positive], RATES, confidence)
+    return Audit(
+        threat=risk.threat,
+        pair=pair,
+        games=games,
+        seed=seed,
+        confidence=confidence,
+        prior=prior,
+        right=right,
+        success=success,
+        advantage=_advantage(success, prior),
+        allowed=allowed,
+        bound=bound,
+        roc=tuple(RocPoint(fpr, tpr) for fpr, tpr in found),
+        p_value=intervals.p_value(right, games, allowed.upper),
+        risk=risk,
+    )
+
+
+def _advantage(success: Bound, prior: float) -> Bound:
+    """By how much the model reduces wrong guesses, 1 - (1-s)/min(π, 1-π); 2s - 1 at a fair prior."""
+    idle = min(prior, 1.0 - prior)
+    return Bound(*(1.0 - (1.0 - s) / idle for s in (success.lower, success.estimate, success.upper)))
+
+
+def _success(advantage: Bound, prior: float) -> Bound:
+    idle = min(prior, 1.0 - prior)
+    return Bound(*(1.0 - (1.0 - a) * idle for a in (advantage.lower, advantage.estimate, advantage.upper)))
+
+
+def _ends(bound: Bound) -> dict[str, float]:
+    return {"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}
