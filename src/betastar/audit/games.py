@@ -87,7 +87,9 @@ def _play_all(chunks: list[tuple[Any, ...]], jobs: int) -> Iterable[tuple[np.nda
 
 
 def _jobs(jobs: Any) -> int:
-    return -1 if jobs == -1 else int(checks.whole("jobs", jobs))
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
+        raise ValueError(f"jobs must be a whole number of at least 1, or -1 for all cores, got {jobs!r}.")
+    return jobs
 
 
 def _same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil, floor, log
+from math import ceil, floor, inf, log
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from betastar.risk import Risk
 #: A bound that holds is called violated in at most one of a thousand audits.
 ALARM = 1e-3
 #: False-positive rates of the ROC points, before their rounding to whole games.
-RATES = np.array([1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.06, *np.arange(0.1, 0.95, 0.1), 0.97])
+RATES = np.array([*np.geomspace(1e-4, 0.05, 12), *np.arange(0.075, 0.98, 0.025)])
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Audit:
     right: games in which the attacker's guess was right. success, advantage: with their Clopper-Pearson interval; roc: with
     rectangles that hold together; each at `confidence`. bound, allowed: advantage and success that analyze computes: `upper` is
     what no attacker exceeds, `estimate` what the best attacker on the worst known pair of gradients reaches.
-    p_value: of at least so many right guesses if the bound holds.
+    tuned: success with the threshold that did best in every second game, measured in the others. It finds faults that shift the
+    evidence, where an attacker who believes in the claimed parameters is misled. p_value: of so much success if the bound holds,
+    by the fixed threshold or the tuned one (the smaller of the two, doubled: a union bound).
     """
 
     threat: str
@@ -48,6 +50,7 @@ class Audit:
     advantage: Bound
     allowed: Bound
     bound: Bound
+    tuned: Bound
     roc: tuple[RocPoint, ...]
     p_value: float
     risk: Risk = field(repr=False, compare=False)
@@ -59,24 +62,28 @@ class Audit:
     @property
     def sentence(self) -> str:
         """The verdict for a person; the interval is rounded outwards, what is allowed upwards."""
-        low, share, high = 100.0 * self.success.lower, 100.0 * self.success.estimate, 100.0 * self.success.upper
-        allowed = 100.0 * self.allowed.upper
-        right = (
-            f"in {self.games:,} games the attacker was right {share:.2f} % of the time "
-            f"({100.0 * self.confidence:g} % interval {floor(100.0 * low) / 100.0:.2f} to {ceil(100.0 * high) / 100.0:.2f} %)"
+        limit = f"{min(ceil(1e4 * self.allowed.upper) / 100.0, 100.0):.2f} %"
+        if not self.violated:
+            p_value = f"{floor(1000.0 * self.p_value) / 1000.0:.3f}"
+            return f"No violation: {self._measured(self.success, self.games)}; the bound allows {limit} (p-value {p_value})."
+        tuned = self.tuned.lower > self.success.lower
+        measured = self._measured(self.tuned, self.games // 2) if tuned else self._measured(self.success, self.games)
+        return (
+            f"Bound violated: {measured}, where at most {limit} is possible; if the bound held, so many right guesses would "
+            f"have probability {self.p_value:.1e} at most."
         )
-        limit = f"{min(ceil(100.0 * allowed) / 100.0, 100.0):.2f} %"
-        if self.violated:
-            return (
-                f"Bound violated: {right}, where at most {limit} is possible; if the bound held, so many right guesses would "
-                f"have probability {self.p_value:.1e} at most."
-            )
-        return f"No violation: {right}; the bound allows {limit} (p-value {floor(1000.0 * self.p_value) / 1000.0:.3f})."
+
+    def _measured(self, success: Bound, games: int) -> str:
+        low, high = floor(1e4 * success.lower) / 100.0, ceil(1e4 * success.upper) / 100.0
+        return (
+            f"in {games:,} games the attacker was right {100.0 * success.estimate:.2f} % of the time "
+            f"({100.0 * self.confidence:g} % interval {low:.2f} to {high:.2f} %)"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         plain = {name: getattr(self, name) for name in ("threat", "pair", "games", "seed", "confidence", "prior", "right")}
-        bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound")}
+        bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound", "tuned")}
         roc = [{"fpr": _ends(point.fpr), "tpr": _ends(point.tpr)} for point in self.roc]
         verdict = {"p_value": self.p_value, "violated": self.violated, "sentence": self.sentence}
         return {**plain, **bounds, "roc": roc, **verdict}
@@ -92,8 +99,9 @@ def judge(
     right guesses is binomial, and its interval exact.
     """
     games = len(evidence)
-    right = int(np.count_nonzero((evidence > log((1.0 - prior) / prior)) == positive))
+    right = _right(positive, evidence, log((1.0 - prior) / prior))
     success = intervals.clopper_pearson(right, games, confidence)
+    held_out, again = games // 2, _right(positive[1::2], evidence[1::2], _best(positive[::2], evidence[::2]))
     bound = risk.advantage if prior == 0.5 else _advantage(risk.success(prior), prior)
     allowed = _success(bound, prior)
     score = np.empty(games)
@@ -111,10 +119,23 @@ def judge(
         advantage=_advantage(success, prior),
         allowed=allowed,
         bound=bound,
+        tuned=intervals.clopper_pearson(again, held_out, confidence),
         roc=tuple(RocPoint(fpr, tpr) for fpr, tpr in found),
-        p_value=intervals.p_value(right, games, allowed.upper),
+        p_value=min(1.0, 2.0 * min(intervals.p_value(*counts, allowed.upper) for counts in ((right, games), (again, held_out)))),
         risk=risk,
     )
+
+
+def _right(positive: np.ndarray, evidence: Real, threshold: float) -> int:
+    return int(np.count_nonzero((evidence > threshold) == positive))
+
+
+def _best(positive: np.ndarray, evidence: Real) -> float:
+    """The threshold with the most right guesses in these games."""
+    order = np.argsort(evidence)
+    gains = np.cumsum(np.where(positive[order], -1, 1))  # of saying "negative" up to here
+    best = int(np.argmax(gains))
+    return float(evidence[order[best]]) if gains[best] > 0 else -inf
 
 
 def _advantage(success: Bound, prior: float) -> Bound:

@@ -74,12 +74,12 @@ def audit(found: Audit, ax: Any = None, log: bool = False) -> Any:
     tradeoff(found.risk, ax, log, label="bound", color=MEMBERSHIP)
     fpr_low, fpr_high = ([getattr(point.fpr, end) for point in found.roc] for end in ("lower", "upper"))
     tpr_low, tpr_high = ([getattr(point.tpr, end) for point in found.roc] for end in ("lower", "upper"))
-    rates = np.union1d(RATES[log], np.array(fpr_low + fpr_high))
+    rates = np.union1d(RATES[log], [*fpr_low, *np.nextafter(fpr_low, 1.0), *fpr_high])  # both sides of each stair
     below = np.interp(rates, [0.0, *fpr_high, 1.0], [0.0, *tpr_low, 1.0])
     above = np.array([*tpr_high, 1.0])[np.searchsorted(fpr_low, rates)]
     ax.fill_between(rates, below, above, color=ATTRIBUTE, alpha=0.18, linewidth=0, label=f"{100 * found.confidence:g} % band")
     x, y = ([getattr(point, rate).estimate for point in found.roc] for rate in ("fpr", "tpr"))
-    ax.plot(x, y, "o", ms=3.5, color=ATTRIBUTE, label=f"measured, {found.games:,} games")
+    ax.plot(x, y, "o", ms=2.5, color=ATTRIBUTE, label=f"measured, {found.games:,} games")
     if log:
         least = min([*fpr_low, *tpr_low, 0.01]) / 2.0
         ax.set(xlim=(least, 1.0), ylim=(least, 1.0))
