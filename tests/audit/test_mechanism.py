@@ -41,15 +41,17 @@ SETTINGS: list[Setting] = [
     ],
 )
 def test_exact_value_lies_in_the_interval(run: bs.DPSGD, threat: Threat) -> None:
-    audit = mechanism(run, threat, games=100_000, seed=0, confidence=0.99)
+    """At 99.9 %, so that six seeds taken as they came are not lucky ones; how often 95 % hold is tested below."""
+    audit = mechanism(run, threat, games=100_000, seed=0, confidence=0.999)
     risk = bs.analyze(run, threat)
     assert risk.advantage.estimate in audit.advantage
     assert 1.0 - risk.bayes_security.estimate == pytest.approx(audit.bound.estimate, abs=1e-9)
     assert not audit.violated
-    assert audit.advantage.width < 0.02
-    curve = risk if threat.symmetric and run.steps == 1 else bs.analyze(run, threat, "certified")
-    for point in audit.roc[::8]:
-        assert point.tpr.lower <= curve.tpr(point.fpr.upper).upper
+    assert audit.advantage.width < 0.025
+    for point in audit.roc:  # the band is not above what is proved, nor below what the worse of the pairs attains
+        assert point.tpr.lower <= audit.risk.tpr(point.fpr.upper).upper
+        if isinstance(threat, bs.Membership):
+            assert point.tpr.upper >= audit.risk.tpr(point.fpr.lower).lower
 
 
 def reach(settings: Sequence[Setting], games: int, seeds: Sequence[int]) -> tuple[int, int, float]:
