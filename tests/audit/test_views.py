@@ -96,7 +96,7 @@ def test_figure_shows_points_inside_their_band(log: bool) -> None:
     assert list(lines) == ["guessing", "bound", "measured, 2,000 games"]
     np.testing.assert_array_equal(lines["measured, 2,000 games"].get_xdata(), [point.fpr.estimate for point in found.roc])
     rates, drawn = lines["bound"].get_data()
-    np.testing.assert_array_equal(drawn, found.risk.tradeoff(rates).upper)
+    np.testing.assert_array_equal(drawn, bs.analyze(found.run, method="certified").tradeoff(rates).upper)
     band = ax.collections[-1].get_paths()[0]
     for point in found.roc:
         assert band.contains_point((point.fpr.estimate, point.tpr.estimate))

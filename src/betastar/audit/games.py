@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from betastar import checks
-from betastar.analyze import analyze
 from betastar.audit import intervals
 from betastar.audit.pairs import play, worst
-from betastar.audit.verdict import Audit, judge
+from betastar.audit.verdict import Audit, advantage_bound, judge
 from betastar.run import DPSGD
 from betastar.threats import Membership, Threat
 
@@ -58,7 +57,7 @@ def mechanism(
         )
     if isinstance(run, DPSGD) and run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
-    risk = analyze(run, threat, method="certified")
+    bound = advantage_bound(run, threat, prior)
     believed, real = threat.steps(run), threat.steps(_same_steps(run, actual))
     pair = worst(believed, threat, prior)
     size = min(max(CHUNK // sum(step.count for step in believed), FEWEST), MOST)
@@ -72,7 +71,7 @@ def mechanism(
         if tell is not None:
             tell(done, games)
     positive, evidence, ties = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return judge(positive, evidence, ties, risk, prior=prior, confidence=confidence, seed=seed, pair=pair.name)
+    return judge(positive, evidence, ties, run, threat, bound, prior=prior, confidence=confidence, seed=seed, pair=pair.name)
 
 
 def _play_all(chunks: list[tuple[Any, ...]], jobs: int) -> Iterable[tuple[np.ndarray, ...]]:

@@ -22,6 +22,8 @@ from betastar.threats import FARTHEST, Threat
 Place = tuple[float, ...]
 #: Numbers drawn at once: they fit the cache, and bound the memory whatever the number of steps.
 BLOCK = 1 << 16
+#: Less noise than this is as good as none.
+QUIETEST = 1e-100
 
 
 def on_a_line(distance: float) -> tuple[Place, Place]:
@@ -101,6 +103,6 @@ def loss(output: Real, step: Step, pair: Pair) -> Real:
 
 def _log_against_noise(output: Real, place: Place, step: Step) -> Real:
     """log of (1-p)N(0,σ²) + pN(a,σ²) over N(0,σ²): log(1 - p + p·e^{(a·y - ‖a‖²/2)/σ²})."""
-    variance = step.noise * step.noise
+    variance = max(step.noise, QUIETEST) ** 2
     along = sum(output[i] * (coordinate / variance) for i, coordinate in enumerate(place))
     return log_mixture(along - 0.5 * sum(c * c for c in place) / variance, step.rate)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, floor, inf, log
 from typing import Any
 
 import numpy as np
 
+from betastar.analyze import analyze
 from betastar.arrays import Real
 from betastar.audit import intervals
 from betastar.bound import Bound
-from betastar.risk import Risk
+from betastar.run import DPSGD
+from betastar.threats import Threat
 
 #: A bound that holds is called violated in at most one of a thousand audits.
 ALARM = 1e-3
@@ -39,7 +41,8 @@ class Audit:
     by the fixed threshold or the tuned one (the smaller of the two, doubled: a union bound).
     """
 
-    threat: str
+    run: DPSGD
+    threat: Threat
     pair: str
     games: int
     seed: int
@@ -53,7 +56,6 @@ class Audit:
     tuned: Bound
     roc: tuple[RocPoint, ...]
     p_value: float
-    risk: Risk = field(repr=False, compare=False)
 
     @property
     def violated(self) -> bool:
@@ -82,15 +84,32 @@ class Audit:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        plain = {name: getattr(self, name) for name in ("threat", "pair", "games", "seed", "confidence", "prior", "right")}
+        claim = {"run": repr(self.run), "threat": self.threat.describe(), "pair": self.pair}
+        plain = {name: getattr(self, name) for name in ("games", "seed", "confidence", "prior", "right")}
         bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound", "tuned")}
         roc = [{"fpr": _ends(point.fpr), "tpr": _ends(point.tpr)} for point in self.roc]
         verdict = {"p_value": self.p_value, "violated": self.violated, "sentence": self.sentence}
-        return {**plain, **bounds, "roc": roc, **verdict}
+        return {**claim, **plain, **bounds, "roc": roc, **verdict}
+
+
+def advantage_bound(run: DPSGD, threat: Threat, prior: float) -> Bound:
+    """What analyze says about the advantage in a game with this prior."""
+    risk = analyze(run, threat)
+    return risk.advantage if prior == 0.5 else _advantage(risk.success(prior), prior)
 
 
 def judge(
-    positive: np.ndarray, evidence: Real, ties: Real, risk: Risk, *, prior: float, confidence: float, seed: int, pair: str
+    positive: np.ndarray,
+    evidence: Real,
+    ties: Real,
+    run: DPSGD,
+    threat: Threat,
+    bound: Bound,
+    *,
+    prior: float,
+    confidence: float,
+    seed: int,
+    pair: str,
 ) -> Audit:
     """An audit from games: the world of each, drawn with `prior`, the evidence log P/Q for it, and numbers that break ties.
 
@@ -102,13 +121,13 @@ def judge(
     right = _right(positive, evidence, log((1.0 - prior) / prior))
     success = intervals.clopper_pearson(right, games, confidence)
     held_out, again = games // 2, _right(positive[1::2], evidence[1::2], _best(positive[::2], evidence[::2]))
-    bound = risk.advantage if prior == 0.5 else _advantage(risk.success(prior), prior)
     allowed = _success(bound, prior)
     score = np.empty(games)
     score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
     found = intervals.curve(score[positive], score[~positive], RATES, confidence)
     return Audit(
-        threat=risk.threat,
+        run=run,
+        threat=threat,
         pair=pair,
         games=games,
         seed=seed,
@@ -122,7 +141,6 @@ def judge(
         tuned=intervals.clopper_pearson(again, held_out, confidence),
         roc=tuple(RocPoint(fpr, tpr) for fpr, tpr in found),
         p_value=min(1.0, 2.0 * min(intervals.p_value(*counts, allowed.upper) for counts in ((right, games), (again, held_out)))),
-        risk=risk,
     )
 
 

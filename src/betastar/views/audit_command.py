@@ -109,7 +109,7 @@ def _print(audit: Audit, plot: Path | None) -> None:
     ]
     shown = [(title, f"{bound.estimate:.4g}", between(bound.lower, bound.upper), limit) for title, bound, limit in rows]
     printing.titled(audit.sentence, ("", "measured", f"{100 * audit.confidence:g} % interval", "bound"), shown)
-    print(f"\nPlayed: {audit.threat}, pair of gradients: {audit.pair}, seed {audit.seed}.")
+    print(f"\nPlayed: {audit.threat.describe()}, pair of gradients: {audit.pair}, seed {audit.seed}.")
     if plot is not None:
         print(f"The curve is in {plot}.")
 

@@ -71,7 +71,7 @@ def audit(found: Audit, ax: Any = None, log: bool = False) -> Any:
     Between points the band is what monotony leaves open above, and what chance between two tests reaches below.
     """
     ax = axes(ax, (4.6, 4.0))
-    tradeoff(found.risk, ax, log, label="bound", color=MEMBERSHIP)
+    tradeoff(analyze(found.run, found.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
     fpr_low, fpr_high = ([getattr(point.fpr, end) for point in found.roc] for end in ("lower", "upper"))
     tpr_low, tpr_high = ([getattr(point.tpr, end) for point in found.roc] for end in ("lower", "upper"))
     rates = np.union1d(RATES[log], [*fpr_low, *np.nextafter(fpr_low, 1.0), *fpr_high])  # both sides of each stair
@@ -84,7 +84,7 @@ def audit(found: Audit, ax: Any = None, log: bool = False) -> Any:
         least = min([*fpr_low, *tpr_low, 0.01]) / 2.0
         ax.set(xlim=(least, 1.0), ylim=(least, 1.0))
     verdict = f"bound violated (p = {found.p_value:.0e})" if found.violated else "bound not violated"
-    ax.set_title(f"{found.threat}: {verdict}", fontsize=9)
+    ax.set_title(f"{found.threat.describe()}: {verdict}", fontsize=9)
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 
