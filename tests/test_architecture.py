@@ -33,6 +33,10 @@ ORDER = [
     "analyze",
     "calibrate",
     "plan",
+    "audit.intervals",
+    "audit.pairs",
+    "audit.verdict",
+    "audit.games",
     "training.records",
     "training.purity",
     "training.secret",
@@ -97,11 +101,12 @@ ORDER = [
     "views.statement",
     "views.report",
     "views.report_command",
+    "views.audit_command",
     "views.gap_page",
     "views.cli",
 ]
 #: What a package offers is as far down as its last module.
-FRONTS = {"training": "training.gap"}
+FRONTS = {"audit": "audit.games", "training": "training.gap"}
 #: Imports inside a function, against the order: a run or a risk that is made from something else.
 DEFERRED = {("run", "interop"), ("training.secret", "training.encoders"), ("training.secret", "training.kinds")}
 
@@ -142,6 +147,7 @@ def test_data_flows_one_way() -> None:
 
 #: What a room may import besides the standard library, NumPy and SciPy.
 ROOMS = {
+    "audit": {"joblib"},
     "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers"},
     "studies": {"torch", "opacus", "sklearn", "pandas", "joblib", "matplotlib", "rich", "dp_accounting"},
     "views": {"typer", "rich", "matplotlib", "jinja2", "markupsafe", "joblib", "distributed", "fastapi", "pydantic", "starlette"}

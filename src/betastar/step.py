@@ -40,10 +40,10 @@ def loss(x: Real, rate: float, noise: float, distance: float) -> Real:
     """log P/Q at x, by log(A/B) with A = 1 + p(e^{(x-1/2)/σ²} - 1), B = 1 + p(e^{(bx-b²/2)/σ²} - 1)."""
     b = 1.0 - distance
     variance = noise * noise
-    return _log_mixture((x - 0.5) / variance, rate) - _log_mixture((b * x - 0.5 * b * b) / variance, rate)
+    return log_mixture((x - 0.5) / variance, rate) - log_mixture((b * x - 0.5 * b * b) / variance, rate)
 
 
-def _log_mixture(exponent: Real, rate: float) -> Real:
+def log_mixture(exponent: Real, rate: float) -> Real:
     """log(1 - p + p·e^exponent), by log1p and expm1 while e^exponent is moderate."""
     if rate >= 1.0:
         return exponent

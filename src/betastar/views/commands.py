@@ -63,10 +63,10 @@ Require = Annotated[
 
 def register(app: typer.Typer) -> None:
     for command in (analyze, calibrate, compare, sweep, explore):
-        app.command(rich_help_panel=None)(_in_words_of_options(command))
+        app.command(rich_help_panel=None)(in_words_of_options(command))
 
 
-def _in_words_of_options(command: Callable[..., None]) -> Callable[..., None]:
+def in_words_of_options(command: Callable[..., None]) -> Callable[..., None]:
     """The core's errors name the option that was wrong."""
 
     @functools.wraps(command)
@@ -115,11 +115,11 @@ def analyze(
     options = dict(locals())
     from betastar.views import answers, printing
 
-    setting = settings.Setting(**_fields(options))
-    wishes = _wishes(require)
+    setting = settings.Setting(**fields_of(options))
+    wishes = wished(require)
     answer = answers.answer(setting)
     printing.as_json(answer) if json else printing.one(answer)
-    _demand([(setting, "")], wishes)
+    demand([(setting, "")], wishes)
 
 
 def calibrate(
@@ -158,7 +158,7 @@ def calibrate(
     options = dict(locals())
     from betastar.views import answers, printing, targets
 
-    setting = settings.Setting(**_fields(options))
+    setting = settings.Setting(**fields_of(options))
     answer = answers.calibrated(setting, targets.parse(target))
     if json:
         printing.as_json(answer)
@@ -210,12 +210,12 @@ def compare(
     options = dict(locals())
     from betastar.views import answers, printing
 
-    base = {**_fields(options), "method": None}
+    base = {**fields_of(options), "method": None}
     named = [_read_setting(text, base) for text in setting or ()] or [("", base)]
     ways: list[str | None] = [*method] if method else [None]
     cases = [(name, way, {**fields, "method": way or fields["method"]}) for name, fields in named for way in ways]
     asked = [settings.Setting(**fields) for *_, fields in cases]
-    wishes = _wishes(require)
+    wishes = wished(require)
     found = [answers.answer(one) for one in asked]
     names = []
     for (name, way, _), answer in zip(cases, found, strict=True):
@@ -225,7 +225,7 @@ def compare(
         printing.as_json({"settings": [{"name": name, **answer} for name, answer in zip(names, found, strict=True)]})
     else:
         printing.side_by_side(found, names)
-    _demand(zip(asked, names, strict=True), wishes)
+    demand(zip(asked, names, strict=True), wishes)
 
 
 def sweep(
@@ -308,7 +308,7 @@ def explore(
     serve(port, browser, json)
 
 
-def _fields(options: dict[str, Any]) -> dict[str, Any]:
+def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     """Options of a command to the fields of a setting."""
     fields = {name: options[option.removeprefix("--")] for name, option in settings.RUN.items()}
     fields |= {name: options[name] for name in ("threat", "distance", "method", "prior")}
@@ -344,13 +344,13 @@ def _parse_number(value: str, part: str) -> float | int:
     return int(number) if value.isdigit() else number
 
 
-def _wishes(texts: list[str] | None) -> list[Any]:
+def wished(texts: list[str] | None) -> list[Any]:
     from betastar.views import targets
 
     return [targets.parse(text, "require") for text in texts or ()]
 
 
-def _demand(cases: Iterable[tuple[settings.Setting, str]], wishes: list[Any]) -> None:
+def demand(cases: Iterable[tuple[settings.Setting, str]], wishes: list[Any]) -> None:
     """Exit with 1 unless every wish holds for every setting, at the end of the bound that is not too optimistic."""
     import betastar
     from betastar.views import printing, wording

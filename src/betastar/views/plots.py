@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from betastar.analyze import RegimeWarning, analyze
+from betastar.audit import Audit
 from betastar.risk import Risk
 from betastar.run import DPSGD
 from betastar.threats import AttributeInference, Candidates, Threat
@@ -61,6 +62,30 @@ def tradeoff(risk: Risk, ax: Any = None, log: bool = False, label: str = "", col
     ax.set_xlabel("false alarms (FPR)")
     ax.set_ylabel("right records found (TPR)")
     ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def audit(found: Audit, ax: Any = None, log: bool = False) -> Any:
+    """The measured ROC of an audit, with the band that holds for the whole curve, beside the bound.
+
+    Between points the band is what monotony leaves open above, and what chance between two tests reaches below.
+    """
+    ax = axes(ax, (4.6, 4.0))
+    tradeoff(analyze(found.run, found.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
+    fpr_low, fpr_high = ([getattr(point.fpr, end) for point in found.roc] for end in ("lower", "upper"))
+    tpr_low, tpr_high = ([getattr(point.tpr, end) for point in found.roc] for end in ("lower", "upper"))
+    rates = np.union1d(RATES[log], [*fpr_low, *np.nextafter(fpr_low, 1.0), *fpr_high])  # both sides of each stair
+    below = np.interp(rates, [0.0, *fpr_high, 1.0], [0.0, *tpr_low, 1.0])
+    above = np.array([*tpr_high, 1.0])[np.searchsorted(fpr_low, rates)]
+    ax.fill_between(rates, below, above, color=ATTRIBUTE, alpha=0.18, linewidth=0, label=f"{100 * found.confidence:g} % band")
+    x, y = ([getattr(point, rate).estimate for point in found.roc] for rate in ("fpr", "tpr"))
+    ax.plot(x, y, "o", ms=2.5, color=ATTRIBUTE, label=f"measured, {found.games:,} games")
+    if log:
+        least = min([*fpr_low, *tpr_low, 0.01]) / 2.0
+        ax.set(xlim=(least, 1.0), ylim=(least, 1.0))
+    verdict = f"bound violated (p = {found.p_value:.0e})" if found.violated else "bound not violated"
+    ax.set_title(f"{found.threat.describe()}: {verdict}", fontsize=9)
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 
 

@@ -52,6 +52,17 @@ def one(answer: Answer, first: str | None = None) -> None:
         console.print(f"Note: {warning}", style="yellow")
 
 
+def titled(sentence: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A sentence and a table."""
+    console = _console()
+    console.print(sentence, style="bold")
+    console.print()
+    grid = _grid(*titles)
+    for row in rows:
+        grid.add_row(*row)
+    console.print(grid)
+
+
 def side_by_side(answers: Sequence[Answer], names: Sequence[str]) -> None:
     """One row a setting, the numbers to rely on."""
     console = _console()

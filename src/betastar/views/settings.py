@@ -41,6 +41,11 @@ OPTIONS = {
     "metric": "--metric",
     "target": "--target",
     "require": "--require",
+    "games": "--games",
+    "seed": "--seed",
+    "confidence": "--confidence",
+    "width": "--width",
+    "jobs": "--jobs",
 }
 #: What usually helps whoever gave something that is not allowed.
 SUGGESTIONS = {

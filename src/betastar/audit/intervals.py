@@ -1,0 +1,73 @@
+"""What games prove about rates: exact intervals and tests for binomial counts, and the number of games they need."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import betainc, betaincinv
+
+from betastar.arrays import Real
+from betastar.bound import Bound
+
+
+def clopper_pearson(hits: int, games: int, confidence: float) -> Bound:
+    """A rate from a binomial count, wrong with probability at most 1 - confidence whatever it is (Clopper, Pearson 1934)."""
+    miss = 0.5 * (1.0 - confidence)
+    lower = float(betaincinv(hits, games - hits + 1, miss)) if hits > 0 else 0.0
+    upper = float(betaincinv(hits + 1, games - hits, 1.0 - miss)) if hits < games else 1.0
+    return Bound(lower, hits / games if games else 0.5, upper)
+
+
+def p_value(hits: int, games: int, rate: float) -> float:
+    """Pr[Binomial(games, rate) ≥ hits]: how likely so many hits are, at most, if the rate is not above `rate`."""
+    return float(betainc(hits, games - hits + 1, rate)) if hits > 0 else 1.0
+
+
+def widest(games: int, confidence: float) -> float:
+    """Width of the interval of an advantage 2·rate - 1 for a rate of 1/2, where it is widest."""
+    return 2.0 * float(clopper_pearson(games // 2, games, confidence).width)
+
+
+def games_needed(width: float, confidence: float) -> int:
+    """The fewest games whose interval of the advantage is no wider than this."""
+    low, high = 1, 2
+    while widest(high, confidence) > width:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if widest(middle, confidence) <= width else (middle, high)
+    return high
+
+
+def ranks(rates: Real, games: int) -> list[int]:
+    """The different numbers of false alarms, among so many games, that are nearest to the rates; at least 1, below all."""
+    return sorted({round(float(rate) * games) for rate in rates} - {0, games})
+
+
+def rate_at_rank(rank: int, games: int, confidence: float) -> Bound:
+    """Share of a continuous law above the rank-th largest of so many draws from it.
+
+    That share is the rank-th smallest of uniform numbers, hence has the law Beta(rank, games - rank + 1), exactly.
+    """
+    miss = 0.5 * (1.0 - confidence)
+    lower, upper = (float(betaincinv(rank, games - rank + 1, share)) for share in (miss, 1.0 - miss))
+    return Bound(lower, min(max(rank / games, lower), upper), upper)
+
+
+def curve(positive: Real, negative: Real, rates: Real, confidence: float) -> list[tuple[Bound, Bound]]:
+    """(FPR, TPR) of the tests "score ≥ the k-th largest negative score", for the ranks k nearest to the given FPRs.
+
+    All the rectangles hold together with probability at least `confidence`. Proof: the ranks are fixed before the games.
+    The FPR of such a test has the law of `rate_at_rank`. The threshold depends on the negative games only, so that given it
+    the count of positive scores above is binomial and Clopper-Pearson applies. Then a union bound over the 2·K intervals.
+    Scores must have no ties.
+    """
+    chosen = ranks(rates, len(negative)) if len(positive) else []
+    if not chosen:
+        return []
+    each = 1.0 - (1.0 - confidence) / (2 * len(chosen))
+    falling, rising = np.sort(negative)[::-1], np.sort(positive)
+    found = []
+    for rank in chosen:
+        hits = len(rising) - int(np.searchsorted(rising, falling[rank - 1], side="left"))
+        found.append((rate_at_rank(rank, len(negative), each), clopper_pearson(hits, len(rising), each)))
+    return found

@@ -1,0 +1,171 @@
+"""What the games say: success, advantage and ROC with intervals, beside the bound. For any game, however it was played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, floor, inf, log
+from typing import Any
+
+import numpy as np
+
+from betastar.analyze import analyze
+from betastar.arrays import Real
+from betastar.audit import intervals
+from betastar.bound import Bound
+from betastar.run import DPSGD
+from betastar.threats import Threat
+
+#: A bound that holds is called violated in at most one of a thousand audits.
+ALARM = 1e-3
+#: False-positive rates of the ROC points, before their rounding to whole games.
+RATES = np.array([*np.geomspace(1e-4, 0.05, 12), *np.arange(0.075, 0.98, 0.025)])
+
+
+@dataclass(frozen=True)
+class RocPoint:
+    """A test's rate of false alarms and of right alarms; the true point lies in the rectangle, for all points together."""
+
+    fpr: Bound
+    tpr: Bound
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Games against a bound.
+
+    right: games in which the attacker's guess was right. success, advantage: with their Clopper-Pearson interval; roc: with
+    rectangles that hold together; each at `confidence`. bound, allowed: advantage and success that analyze computes: `upper` is
+    what no attacker exceeds, `estimate` what the best attacker on the worst known pair of gradients reaches.
+    tuned: success with the threshold that did best in every second game, measured in the others. It finds faults that shift the
+    evidence, where an attacker who believes in the claimed parameters is misled. p_value: of so much success if the bound holds,
+    by the fixed threshold or the tuned one (the smaller of the two, doubled: a union bound).
+    """
+
+    run: DPSGD
+    threat: Threat
+    pair: str
+    games: int
+    seed: int
+    confidence: float
+    prior: float
+    right: int
+    success: Bound
+    advantage: Bound
+    allowed: Bound
+    bound: Bound
+    tuned: Bound
+    roc: tuple[RocPoint, ...]
+    p_value: float
+
+    @property
+    def violated(self) -> bool:
+        return self.p_value < ALARM
+
+    @property
+    def sentence(self) -> str:
+        """The verdict for a person; the interval is rounded outwards, what is allowed upwards."""
+        limit = f"{min(ceil(1e4 * self.allowed.upper) / 100.0, 100.0):.2f} %"
+        if not self.violated:
+            p_value = f"{floor(1000.0 * self.p_value) / 1000.0:.3f}"
+            return f"No violation: {self._measured(self.success, self.games)}; the bound allows {limit} (p-value {p_value})."
+        tuned = self.tuned.lower > self.success.lower
+        measured = self._measured(self.tuned, self.games // 2) if tuned else self._measured(self.success, self.games)
+        return (
+            f"Bound violated: {measured}, where at most {limit} is possible; if the bound held, so many right guesses would "
+            f"have probability {self.p_value:.1e} at most."
+        )
+
+    def _measured(self, success: Bound, games: int) -> str:
+        low, high = floor(1e4 * success.lower) / 100.0, ceil(1e4 * success.upper) / 100.0
+        return (
+            f"in {games:,} games the attacker was right {100.0 * success.estimate:.2f} % of the time "
+            f"({100.0 * self.confidence:g} % interval {low:.2f} to {high:.2f} %)"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        claim = {"run": repr(self.run), "threat": self.threat.describe(), "pair": self.pair}
+        plain = {name: getattr(self, name) for name in ("games", "seed", "confidence", "prior", "right")}
+        bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound", "tuned")}
+        roc = [{"fpr": _ends(point.fpr), "tpr": _ends(point.tpr)} for point in self.roc]
+        verdict = {"p_value": self.p_value, "violated": self.violated, "sentence": self.sentence}
+        return {**claim, **plain, **bounds, "roc": roc, **verdict}
+
+
+def advantage_bound(run: DPSGD, threat: Threat, prior: float) -> Bound:
+    """What analyze says about the advantage in a game with this prior."""
+    risk = analyze(run, threat)
+    return risk.advantage if prior == 0.5 else _advantage(risk.success(prior), prior)
+
+
+def judge(
+    positive: np.ndarray,
+    evidence: Real,
+    ties: Real,
+    run: DPSGD,
+    threat: Threat,
+    bound: Bound,
+    *,
+    prior: float,
+    confidence: float,
+    seed: int,
+    pair: str,
+) -> Audit:
+    """An audit from games: the world of each, drawn with `prior`, the evidence log P/Q for it, and numbers that break ties.
+
+    The attacker says "positive" if the evidence exceeds log((1-π)/π). That threshold is known before the games and is the best
+    one for every pair, symmetric or not (Bayes' rule; at π = 1/2 it is 0 and reaches the total variation). So the number of
+    right guesses is binomial, and its interval exact.
+    """
+    games = len(evidence)
+    right = _right(positive, evidence, log((1.0 - prior) / prior))
+    success = intervals.clopper_pearson(right, games, confidence)
+    held_out, again = games // 2, _right(positive[1::2], evidence[1::2], _best(positive[::2], evidence[::2]))
+    allowed = _success(bound, prior)
+    score = np.empty(games)
+    score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
+    found = intervals.curve(score[positive], score[~positive], RATES, confidence)
+    return Audit(
+        run=run,
+        threat=threat,
+        pair=pair,
+        games=games,
+        seed=seed,
+        confidence=confidence,
+        prior=prior,
+        right=right,
+        success=success,
+        advantage=_advantage(success, prior),
+        allowed=allowed,
+        bound=bound,
+        tuned=intervals.clopper_pearson(again, held_out, confidence),
+        roc=tuple(RocPoint(fpr, tpr) for fpr, tpr in found),
+        p_value=min(1.0, 2.0 * min(intervals.p_value(*counts, allowed.upper) for counts in ((right, games), (again, held_out)))),
+    )
+
+
+def _right(positive: np.ndarray, evidence: Real, threshold: float) -> int:
+    return int(np.count_nonzero((evidence > threshold) == positive))
+
+
+def _best(positive: np.ndarray, evidence: Real) -> float:
+    """The threshold with the most right guesses in these games."""
+    order = np.argsort(evidence)
+    gains = np.cumsum(np.where(positive[order], -1, 1))  # of saying "negative" up to here
+    best = int(np.argmax(gains))
+    return float(evidence[order[best]]) if gains[best] > 0 else -inf
+
+
+def _advantage(success: Bound, prior: float) -> Bound:
+    """By how much the model reduces wrong guesses, 1 - (1-s)/min(π, 1-π); 2s - 1 at a fair prior."""
+    idle = min(prior, 1.0 - prior)
+    return Bound(*(1.0 - (1.0 - s) / idle for s in (success.lower, success.estimate, success.upper)))
+
+
+def _success(advantage: Bound, prior: float) -> Bound:
+    idle = min(prior, 1.0 - prior)
+    return Bound(*(1.0 - (1.0 - a) * idle for a in (advantage.lower, advantage.estimate, advantage.upper)))
+
+
+def _ends(bound: Bound) -> dict[str, float]:
+    return {"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}

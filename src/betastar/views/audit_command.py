@@ -1,0 +1,141 @@
+"""The command `betastar audit`: games against the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from betastar.audit import Audit
+from betastar.views import settings
+from betastar.views.commands import (
+    Attack,
+    Batch,
+    Distance,
+    Epochs,
+    Json,
+    Noise,
+    Prior,
+    Rate,
+    Records,
+    Require,
+    Steps,
+    demand,
+    fields_of,
+    in_words_of_options,
+    wished,
+)
+
+app = typer.Typer(
+    name="audit",
+    help="Play the attacker's game, and see that nobody beats the bound.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def mechanism(
+    noise: Noise = None,
+    rate: Rate = None,
+    batch: Batch = None,
+    records: Records = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    threat: Attack = "membership",
+    distance: Distance = None,
+    prior: Prior = 0.5,
+    games: Annotated[int, typer.Option("--games", help="How many games are played.")] = 100_000,
+    seed: Annotated[int | None, typer.Option("--seed", help="Repeats an audit; drawn and told if left out.")] = None,
+    confidence: Annotated[float, typer.Option("--confidence", help="Of the intervals and of the band.")] = 0.95,
+    width: Annotated[float, typer.Option("--width", help="Widest interval of the advantage that is accepted.")] = 0.2,
+    jobs: Annotated[int, typer.Option("--jobs", help="Processes; -1 for all cores. The result is the same.")] = 1,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Figure of bound and measured curve: .png, .svg or .pdf.")] = None,
+    log: Annotated[bool, typer.Option("--log", help="With --plot: logarithmic, for the rare false alarms.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    require: Require = None,
+    json: Json = False,
+) -> None:
+    """Games on the mechanism itself: worst-case gradients, and the best attacker there is.
+
+    Exits with 1 if the bound is violated: measured success that has probability below 0.001 if the bound holds.
+
+    \b
+    Examples:
+      betastar audit mechanism --noise 3.51 --batch 256 --records 26048 --epochs 20 --jobs 2
+      betastar audit mechanism --noise 1 --rate 0.01 --steps 500 --threat attribute --distance 0.8 --plot roc.png --seed 1
+    """
+    options = dict(locals())
+    from betastar.audit import mechanism as play
+    from betastar.views import printing
+
+    setting = settings.Setting(**fields_of({**options, "method": None, "fpr": None, "delta": None, "metric": None}))
+    wishes, run = wished(require), setting.run()
+    if plot is not None:
+        _check_plot(plot, force)
+    with _progress(games) as tell:
+        audit = play(run, setting.attack, games, seed, confidence, jobs, tell, prior=prior, width=width)
+    if plot is not None:
+        from betastar.views import plots
+
+        plots.save(plots.audit(audit, log=log), plot.with_suffix(""), plot.suffix[1:])
+    printing.as_json(audit.as_dict()) if json else _print(audit, plot)
+    demand([(setting, "")], wishes)
+    if audit.violated:
+        raise typer.Exit(1)
+
+
+app.command()(in_words_of_options(mechanism))
+
+
+@app.callback()
+def _several() -> None:
+    """A command of its own for each kind of game."""
+
+
+def _print(audit: Audit, plot: Path | None) -> None:
+    from betastar.views import printing
+    from betastar.views.wording import significant
+
+    def between(low: float, high: float) -> str:
+        return f"{significant(low, 4, False)} to {significant(high, 4)}"
+
+    rows = [
+        ("right guesses", audit.success, significant(audit.allowed.upper, 4)),
+        ("advantage", audit.advantage, significant(audit.bound.upper, 4)),
+    ]
+    shown = [(title, f"{bound.estimate:.4g}", between(bound.lower, bound.upper), limit) for title, bound, limit in rows]
+    printing.titled(audit.sentence, ("", "measured", f"{100 * audit.confidence:g} % interval", "bound"), shown)
+    print(f"\nPlayed: {audit.threat.describe()}, pair of gradients: {audit.pair}, seed {audit.seed}.")
+    if plot is not None:
+        print(f"The curve is in {plot}.")
+
+
+def _check_plot(path: Path, force: bool) -> None:
+    """Before anything is played."""
+    from betastar.views.grids import PICTURES
+
+    if path.suffix not in PICTURES:
+        raise ValueError(f"--plot must end with one of {', '.join(PICTURES)}, got {str(path)!r}.")
+    if path.exists() and not force:
+        raise ValueError(f"--plot {str(path)!r} is there already; choose another name, or write over it with --force.")
+    if not path.parent.is_dir():
+        raise ValueError(f"--plot must be in a folder that exists, got {str(path)!r}.")
+    if find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib: pip install 'betastar[plots]'.")
+
+
+@contextmanager
+def _progress(games: int) -> Iterator[Callable[[int, int], None]]:
+    """A bar of the games played; on a terminal only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("games", total=games)
+        yield lambda done, _: bar.update(task, completed=done)
