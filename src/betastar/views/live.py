@@ -20,8 +20,6 @@ EPOCHS, RATES = 25, 61
 #: A line of fewer points would mislead.
 FEW = 7
 SMALLEST_RATE = 1e-6
-#: Seconds for the certified band.
-CERTIFYING = 2.5
 #: Width of the certified interval while a slider moves, and at rest.
 COARSE, FINE = 1e-2, 1e-4
 
@@ -41,10 +39,10 @@ def _curve(run: bs.DPSGD, threat: Any, tolerance: float, attained: bool) -> bs.R
     return reliable(run, threat, "certified", tolerance)
 
 
-def over_epochs(setting: Setting, seconds: float, certify: bool) -> dict[str, Any]:
-    """β* after each of some epochs (or steps): what to rely on, the paper's closed form, and a certified band if wished.
+def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> dict[str, Any]:
+    """β* after each of some epochs (or steps): what to rely on, the paper's closed form, and a certified band if there is time.
 
-    Ends early when the time is over. A line with too few points is left out; the band is then the affinity's, which is proved
+    seconds: for the exact line; certifying: for the band. Ends early when the time is over. A line with too few points is left out; the band is then the affinity's, which is proved
     and takes no time, but is wide.
     """
     run = setting.run()
@@ -60,7 +58,7 @@ def over_epochs(setting: Setting, seconds: float, certify: bool) -> dict[str, An
         return [{"at": count / unit, **bound(found[count])} for count in sorted(found)]
 
     exact = dict(_in_time(at("exact"), steps, end))
-    proved = dict(_in_time(at("certified"), steps, time.monotonic() + CERTIFYING)) if certify else {}
+    proved = dict(_in_time(at("certified"), steps, time.monotonic() + certifying)) if certifying else {}
     few = min(FEW, len(steps))
     band = None
     if len(proved) >= few:

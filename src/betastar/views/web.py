@@ -20,6 +20,8 @@ PAGE = Path(__file__).parent / "page"
 FILES = {"": "index.html", "style.css": "style.css", "app.js": "app.js", "charts.js": "charts.js", "state.js": "state.js"}
 #: Nobody waits longer than this for one answer, or for a curve while a slider moves.
 SECONDS, MOVING = 10.0, 3.0
+#: Of that, for the exact line over the epochs (while a slider moves, and at rest), and for its certified band.
+GLANCE, EXACT, CERTIFYING = 0.03, 1.0, 2.5
 #: The page asks nobody but this server. Plotly sets styles on its elements.
 POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
@@ -173,8 +175,8 @@ def create_app() -> FastAPI:
     def epochs(ask: Annotated[AskCurve, Query()]) -> Any:
         """β* over the epochs: exact, certified (at rest) and the paper's closed form."""
         if ask.rest:
-            return JSONResponse(leisure.ask(SECONDS, live.over_epochs, ask.setting(), 1.0, True))
-        return JSONResponse(curves.ask(MOVING, live.over_epochs, ask.setting(), 0.03, False))
+            return JSONResponse(leisure.ask(SECONDS, live.over_epochs, ask.setting(), EXACT, CERTIFYING))
+        return JSONResponse(curves.ask(MOVING, live.over_epochs, ask.setting(), GLANCE))
 
     @app.get("/api/tradeoff", response_model=Tradeoff, responses=bad)
     def tradeoff(ask: Annotated[AskCurve, Query()]) -> Any:
