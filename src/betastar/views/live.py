@@ -42,8 +42,8 @@ def _curve(run: bs.DPSGD, threat: Any, tolerance: float, attained: bool) -> bs.R
 def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> dict[str, Any]:
     """β* after each of some epochs (or steps): what to rely on, the paper's closed form, and a certified band if there is time.
 
-    seconds: for the exact line; certifying: for the band. Ends early when the time is over. A line with too few points is left out; the band is then the affinity's, which is proved
-    and takes no time, but is wide.
+    seconds: for the exact line; certifying: for the band. Ends early when the time is over. A line with too few points is left
+    out; the band is then the affinity's, which is proved and takes no time, but is wide.
     """
     run = setting.run()
     threat: Any = setting.attack
