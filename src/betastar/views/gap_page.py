@@ -45,6 +45,7 @@ def _words(runs: list[Run], results: dict[str, Any]) -> dict[str, Any]:
         "target": f"{results['target']:g}",
         "membership": down(min(run["membership"] for run in _baseline(runs, "adult", noise))),
         "deleted": _deleting(runs),
+        "losses": _losses(runs),
     }
     for study in ("adult", "purchase"):
         if select(runs, study=study):
@@ -191,7 +192,6 @@ def _groups(runs: list[Run]) -> Any:
             "deleted": (select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise), "#c9c4b8"),
         }
         sizes = _sizes(kinds["plain DP-SGD"][0], secret)
-        sizes = {name: size for name, size in sizes.items() if size >= SMALLEST_GROUP * sum(sizes.values())}
         names = sorted(sizes, key=str if secret == "age" else lambda name, sizes=sizes: -sizes[name])
         for k, (label, (some, colour)) in enumerate(kinds.items()):
             heights = [_group_accuracy(some, secret, name) for name in names]
@@ -205,12 +205,28 @@ def _groups(runs: list[Run]) -> Any:
     return ax
 
 
+def _losses(runs: list[Run]) -> str:
+    """For each secret, the group that loses most with the narrowest gap."""
+    plain = _baseline(runs, "adult", _of(runs, "adult", "noise_multiplier")[0])
+    narrow = min(_of(runs, "adult", "gap", kind="gap"))
+    found = []
+    for secret in _of(runs, "adult", "secret", kind="gap"):
+        some = select(runs, study="adult", secret=secret, kind="gap", gap=narrow)
+        change = {
+            name: _group_accuracy(some, secret, name) - _group_accuracy(plain, secret, name) for name in _sizes(plain, secret)
+        }
+        name = min(change, key=lambda name: change[name])
+        found.append(f"{_short(name).replace(chr(10), '-')} ({TITLES[secret]}, {change[name]:+.1f})")
+    return ", ".join(found)
+
+
 def _sizes(runs: list[Run], secret: str) -> dict[str, int]:
+    """Test records of each group that is not too small."""
     found: dict[str, int] = {}
     for run in runs:
         for name, (size, _) in run["groups"][secret].items():
             found[name] = found.get(name, 0) + size
-    return found
+    return {name: size for name, size in found.items() if size >= SMALLEST_GROUP * sum(found.values())}
 
 
 def _group_accuracy(runs: list[Run], secret: str, name: str) -> float:
