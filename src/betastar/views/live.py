@@ -15,8 +15,8 @@ from betastar.analyze import reliable
 from betastar.views.answers import bound
 from betastar.views.settings import Setting
 
-#: Points over the epochs, and of the trade-off curve.
-EPOCHS, RATES = 25, 61
+#: Points over the epochs, and of the trade-off curve: while a slider moves, and at rest.
+EPOCHS, RATES = (13, 25), (31, 61)
 #: A line of fewer points would mislead.
 FEW = 7
 SMALLEST_RATE = 1e-6
@@ -49,7 +49,8 @@ def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> di
     threat: Any = setting.attack
     end = time.monotonic() + seconds
     unit = run.steps / setting.epochs if setting.epochs else 1.0
-    steps = np.unique(np.round(np.linspace(run.steps / EPOCHS, run.steps, EPOCHS)).clip(1)).astype(int).tolist()
+    number = EPOCHS[certifying > 0.0]
+    steps = np.unique(np.round(np.linspace(run.steps / number, run.steps, number)).clip(1)).astype(int).tolist()
 
     def at(method: str) -> Callable[[int], bs.Bound]:
         return lambda count: _beta(bs.DPSGD(run.noise_multiplier, run.sample_rate, count), threat, method)
@@ -79,7 +80,8 @@ def tradeoff(setting: Setting, fine: bool) -> dict[str, Any]:
     """Certified TPR at FPRs from tiny to 1, and at those that are asked for; with the attacks that exist, when fine."""
     threat: Any = setting.attack
     risk = _curve(setting.run(), threat, FINE if fine else COARSE, fine)
-    rates = np.concatenate([np.geomspace(SMALLEST_RATE, 0.5, RATES * 2 // 3), np.linspace(0.5, 1.0, RATES // 3)[1:]])
+    number = RATES[fine]
+    rates = np.concatenate([np.geomspace(SMALLEST_RATE, 0.5, number * 2 // 3), np.linspace(0.5, 1.0, number // 3)[1:]])
 
     def point(rate: float) -> dict[str, Any]:
         one = bound(risk.tpr(rate))
