@@ -83,7 +83,10 @@ def train(
     clip: Annotated[float | None, typer.Option(min=1e-6, help="Clipping norm.")] = None,
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr", min=0.0)] = None,
     hidden: Annotated[list[int] | None, typer.Option(min=1, help="Width of a hidden layer (repeat it for more).")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="Of weights, sampling and noise: a model that is given away needs one that nobody can guess."),
+    ] = 0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0, 1, … in folders of their own.")] = None,
     jobs: Annotated[int, typer.Option(help="Seeds at a time (with --seeds); -1 for all cores.")] = 1,
     backend: Annotated[str | None, typer.Option(help="joblib backend for --seeds: loky, threading, dask or ray.")] = None,

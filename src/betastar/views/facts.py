@@ -58,7 +58,12 @@ class Against:
 
     @property
     def lower(self) -> float:
-        """β* to rely on."""
+        """β* to rely on: where it is called proved, the certified one."""
+        return float(self.certified.bayes_security.lower) if self.kind == "proved" else self.integrated
+
+    @property
+    def integrated(self) -> float:
+        """β* by the method exact, lower end."""
         return self.known[0] if self.known else float(self.exact.bayes_security.lower)
 
     @property

@@ -122,7 +122,7 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     short = {"proved": "proved", "assumed": "assumed"}
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
-        ("Bayes security β*, exact", [down(one.lower) for one in columns]),
+        ("Bayes security β*, exact", [down(one.integrated) for one in columns]),
         ("β*, attained by an attack that exists", [f"{one.attained:.4f}" for one in columns]),
         ("β*, the paper's closed form", [f"{_paper(one):.4f}" for one in columns]),
     ]
@@ -177,7 +177,8 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         (
             "Noise",
             "Ideal Gaussian noise on the sum of clipped gradients. Floating-point arithmetic and the pseudo-random generator are "
-            "outside of the model; whoever knows the seed can compute the noise, so the seed is not in this report.",
+            "outside of the model; whoever knows the seed can compute the noise, so the seed is not in this report. One that can be "
+            "guessed (0, the default) is as good as known: a model that is given away needs a random one.",
         ),
         (
             "Accountant",
