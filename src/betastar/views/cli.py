@@ -85,7 +85,7 @@ def train(
     hidden: Annotated[list[int] | None, typer.Option(min=1, help="Width of a hidden layer (repeat it for more).")] = None,
     seed: Annotated[
         int,
-        typer.Option(min=0, help="Of weights, sampling and noise: a model that is given away needs one that nobody can guess."),
+        typer.Option(min=0, help="Of weights, sampling and noise: a model that is given away needs one that nobody guesses."),
     ] = 0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0, 1, … in folders of their own.")] = None,
     jobs: Annotated[int, typer.Option(help="Seeds at a time (with --seeds); -1 for all cores.")] = 1,

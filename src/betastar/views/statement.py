@@ -177,8 +177,8 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         (
             "Noise",
             "Ideal Gaussian noise on the sum of clipped gradients. Floating-point arithmetic and the pseudo-random generator are "
-            "outside of the model; whoever knows the seed can compute the noise, so the seed is not in this report. One that can be "
-            "guessed (0, the default) is as good as known: a model that is given away needs a random one.",
+            "outside of the model; whoever knows the seed can compute the noise, so the seed is not in this report. One that can "
+            "be guessed (0, the default) is as good as known: a model that is given away needs a random one.",
         ),
         (
             "Accountant",
