@@ -216,7 +216,7 @@ def of_run(path: Path) -> Facts:
     )
     proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
     for one, said in [(facts.membership, last["membership"]), *proved]:
-        if said is None or abs(one.lower - float(said["lower"])) > SAME:
+        if said is None or abs(one.integrated - float(said["lower"])) > SAME:
             raise ReportError(
                 f"{path / 'epochs.jsonl'} says that β* ({one.name}) is {said and said['lower']}, but noise, rate and steps of "
                 f"the run give {one.lower:.6f}: these files are not of one run."
