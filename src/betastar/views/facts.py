@@ -219,7 +219,7 @@ def of_run(path: Path) -> Facts:
         if said is None or abs(one.integrated - float(said["lower"])) > SAME:
             raise ReportError(
                 f"{path / 'epochs.jsonl'} says that β* ({one.name}) is {said and said['lower']}, but noise, rate and steps of "
-                f"the run give {one.lower:.6f}: these files are not of one run."
+                f"the run give {one.integrated:.6f}: these files are not of one run."
             )
     return facts
 
