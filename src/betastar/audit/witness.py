@@ -1,0 +1,190 @@
+"""The attackers of real training: what each of them sees, and what it makes of it.
+
+The witness sees every update as the optimizer is about to apply it (a hook of PyTorch's own, so that the user's loop stays as it
+is), and weighs the candidates by the likelihood of what it saw. In units of the clipping norm, a step shows y = μ + ξ·g + s·z with
+ξ = 1 with probability p: g is the candidate's clipped gradient at the weights before the step, μ and s² - σ² the expected sum and
+the variance of the other records, estimated from some of them. For a canary, whose weight nobody else moves, μ = 0 and s = σ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from betastar.arrays import Real
+from betastar.audit.canary import Canaries
+from betastar.run import DPSGD
+from betastar.step import log_mixture
+from betastar.training import Records
+
+#: Gradients that are written out at once.
+PORTION = 256
+
+
+class Eye(Protocol):
+    """What a witness looks at: of each step (inner products (y-μ)·g, squares ‖g‖², the rest of the variance), by candidate."""
+
+    def look(self) -> tuple[Real, Real, float]: ...
+
+
+@dataclass
+class Witness:
+    """What was seen of one training. trace: of each step, the share of y - μ towards the first candidate (from the last)."""
+
+    run: DPSGD
+    eye: Eye
+    logs: Real
+    trace: list[float] = field(default_factory=list)
+
+    def step(self) -> None:
+        seen = len(self.trace)
+        rate, noise = at(self.run, seen)
+        inner, squares, rest = self.eye.look()
+        variance = noise * noise + rest
+        self.logs = self.logs + log_mixture((inner - 0.5 * squares) / variance, rate)
+        self.trace.append(float(inner[0] - inner[-1]) if len(inner) > 1 else float(inner[0]))
+
+
+def at(run: DPSGD, step: int) -> tuple[float, float]:
+    """Rate and noise of a step; beyond the last step those of the last."""
+    for segment in run.segments:
+        if step < segment.steps:
+            break
+        step -= segment.steps
+    return float(segment.sample_rate), float(segment.noise_multiplier)
+
+
+@contextmanager
+def watching(model: nn.Module, witness: Witness) -> Iterator[None]:
+    """While the user's code trains this model."""
+    own = {id(parameter) for parameter in model.parameters()}
+
+    def hook(optimizer: Any, *_: Any) -> None:
+        if any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
+            with torch.no_grad():
+                witness.step()
+
+    handle = register_optimizer_step_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class CanaryEye:
+    """Looks at the canary's weight alone. signs: which way each candidate pushes it; 0 for one that is not there."""
+
+    def __init__(self, model: Canaries, signs: tuple[float, ...], scale: float) -> None:
+        self._weight, self._signs, self._scale = model.canary.weight, np.array(signs), scale
+
+    def look(self) -> tuple[Real, Real, float]:
+        assert self._weight.grad is not None
+        seen = float(self._weight.grad[0, 0]) * self._scale
+        return seen * self._signs, self._signs**2, 0.0
+
+
+class RecordEye:
+    """Looks along the gradients of the candidates, at the weights before the step, on a twin of the model."""
+
+    def __init__(
+        self, model: nn.Module, twin: nn.Module, criterion: Any, candidates: Records, there: list[bool], norm: float, scale: float
+    ) -> None:
+        self.gradients = Gradients(twin, criterion, norm)
+        self._model, self._candidates, self._scale = model, candidates, scale
+        self._there = there
+        self._others: tuple[Any, float, int] | None = None
+
+    def knows(self, others: Any, rate: float, number: int) -> None:
+        """others: a function that gives some of the other records, of which there are `number`."""
+        self._others = (others, rate, number)
+
+    def look(self) -> tuple[Real, Real, float]:
+        own = [p for p in self._model.parameters() if p.requires_grad]
+        self.gradients.follow(own)
+        seen = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in own]).double() * self._scale
+        found = self.gradients(self._candidates).double()
+        towards = torch.zeros(len(self._there), found.shape[1], dtype=torch.float64)
+        towards[torch.tensor(self._there)] = found
+        inner, rest = towards @ seen, 0.0
+        if self._others is not None:
+            records, rate, number = self._others
+            sample = self.gradients(records()).double()
+            share = sample @ towards.T  # (others, candidates)
+            inner = inner - rate * number * share.mean(dim=0)
+            apart = towards - towards.mean(dim=0)
+            lengths = apart.square().sum(dim=1)
+            across = (share - share.mean(dim=1, keepdim=True)).square().mean(dim=0)
+            each = float((across / lengths.clamp(min=1e-300)).mean()) if float(lengths.max()) > 0.0 else 0.0
+            # Sampling of the others, and of those whom the expected sum is estimated from.
+            missing = max(0.0, 1.0 / len(sample) - 1.0 / number)
+            rest = rate * (1.0 - rate) * number * each + (rate * number) ** 2 * missing * each
+        return inner.numpy(), towards.square().sum(dim=1).numpy(), rest
+
+
+class Gradients:
+    """Clipped gradients of single records, in clipping norms, written out: (records, weights)."""
+
+    def __init__(self, twin: nn.Module, criterion: Any, norm: float) -> None:
+        self.twin, self._criterion, self._norm = twin.eval(), criterion, norm
+        self._names = [name for name, parameter in twin.named_parameters() if parameter.requires_grad]
+        self._together = True
+
+    def follow(self, parameters: list[nn.Parameter]) -> None:
+        """Take over these weights."""
+        with torch.no_grad():
+            for mine, other in zip((p for p in self.twin.parameters() if p.requires_grad), parameters, strict=True):
+                mine.copy_(other)
+
+    def _loss(self, weights: dict[str, Tensor], *record: Tensor) -> Tensor:
+        inputs, target = (part[None] for part in record)
+        loss: Tensor = self._criterion(functional_call(self.twin, weights, (inputs,)), target).sum()
+        return loss
+
+    def raw(self, records: Records) -> Tensor:
+        weights = {name: p.detach() for name, p in self.twin.named_parameters() if p.requires_grad}
+        inputs, target = records.inputs[0], records.target
+        with torch.enable_grad():
+            if self._together:
+                try:
+                    found = vmap(grad(self._loss), (None, 0, 0), chunk_size=PORTION)(weights, inputs, target)
+                    return torch.cat([found[name].flatten(1) for name in self._names], dim=1)
+                except RuntimeError:  # a layer that cannot be vectorised: one by one
+                    self._together = False
+            alone = [grad(self._loss)(weights, *record) for record in zip(inputs, target, strict=True)]
+            return torch.stack([torch.cat([one[name].flatten() for name in self._names]) for one in alone])
+
+    def __call__(self, records: Records) -> Tensor:
+        found = self.raw(records)
+        lengths = found.double().norm(dim=1, keepdim=True)
+        return found * (1.0 / lengths.clamp(min=self._norm)).to(found.dtype)
+
+
+@torch.no_grad()
+def outputs(twin: nn.Module, criterion: Any, candidates: Records) -> Real:
+    """What an attacker who only asks the model sees: for each candidate its loss and, where there are two or more, the margin of
+    its class over the others."""
+    asked = twin(candidates.inputs[0])
+    losses = torch.stack([criterion(a[None], b[None]).sum() for a, b in zip(asked, candidates.target, strict=True)])
+    columns = [losses]
+    if asked.ndim == 2 and asked.shape[1] > 1 and not candidates.target.is_floating_point() and candidates.target.ndim == 1:
+        own = asked.gather(1, candidates.target[:, None])[:, 0]
+        rest = asked.scatter(1, candidates.target[:, None], -torch.inf).logsumexp(dim=1)
+        columns = [own - rest]
+    return torch.cat(columns).double().numpy()
+
+
+def weights(gradients: Gradients, candidates: Records) -> Real:
+    """What an attacker who holds the final weights sees besides: length of each candidate's gradient, and the weights along it."""
+    found = gradients.raw(candidates).double()
+    lengths = found.norm(dim=1)
+    own = torch.cat([p.detach().flatten() for p in gradients.twin.parameters() if p.requires_grad]).double()
+    along = (found @ own) / lengths.clamp(min=1e-12)
+    return torch.cat([lengths.clamp(min=1e-12).log(), along]).numpy()
