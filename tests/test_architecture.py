@@ -36,6 +36,7 @@ ORDER = [
     "audit.intervals",
     "audit.pairs",
     "audit.verdict",
+    "audit.guesses",
     "audit.games",
     "training.records",
     "training.purity",
