@@ -37,6 +37,7 @@ ORDER = [
     "audit.pairs",
     "audit.verdict",
     "audit.guesses",
+    "audit.neighbours",
     "audit.games",
     "training.records",
     "training.purity",

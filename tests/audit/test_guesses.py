@@ -114,7 +114,7 @@ def test_the_bound_on_epsilon_is_just_refuted(guesses: int, data: st.DataObject,
     found, miss = epsilon_at_least(right, guesses, guesses, delta, confidence), 1.0 - confidence
     if found > 0.0:
         assert p_value(right, guesses, guesses, found, delta) <= miss
-    assert p_value(right, guesses, guesses, found * (1.0 + 1e-8) + 1e-12, delta) > miss * (1.0 - 1e-6)
+    assert p_value(right, guesses, guesses, found * (1.0 + 2e-7) + 1e-12, delta) > miss
 
 
 def randomized_response(generator: Any, games: int, canaries: int, epsilon: float, delta: float = 0.0) -> tuple[Any, Any]:
@@ -170,7 +170,7 @@ def gaussian(generator: Any, canaries: int, noise: float) -> tuple[Any, Any]:
 def test_bound_on_epsilon_holds_for_gaussian_canaries(noise: float) -> None:
     truth = bs.analyze(bs.DPSGD(noise, 1.0, 1), ADD_REMOVE).epsilon(1e-5).lower
     generator = np.random.default_rng(2)
-    found = [judge_one_run(*gaussian(generator, 300, noise), inf, 1e-5).epsilon for _ in range(200)]
+    found = [judge_one_run(*gaussian(generator, 300, noise), inf, 1e-5).epsilon for _ in range(120)]
     assert np.mean(np.array(found) > truth) <= 0.05
     assert max(found) > 0.0
 

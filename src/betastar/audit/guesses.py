@@ -49,10 +49,10 @@ def p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: floa
     0 ≤ g, and g(a) ≤ g(v) = f·(1 - f)/(v·Pr[X = v]), because Pr[X < a]/(a·Pr[X = a]) grows with a and
     Pr[X ≥ a]/(a·Pr[X = a]) falls, each term of their sums doing so. Hence the bound; beyond 1 it says nothing.
 
-    Nothing smaller is true: up to 1, this F is reached by the mechanism that draws the number of right guesses from X, given
-    X ≥ v with probability F and given X < v otherwise, and then which canaries are guessed and which guesses are right, all
-    equally likely. Its only b_a above 0 is b_v = m·δ, and its ratios p_a/p_{a+1} are at most those of X. F grows with ε,
-    since f and f/Pr[X = v] do, and falls with v.
+    Nothing smaller is true. Call the right side F: it is reached by the mechanism that draws the number of right guesses from
+    X, given X ≥ v with probability F and given X < v otherwise, and then which canaries are guessed and which guesses are
+    right, all equally likely. Its only b_a above 0 is b_v ≤ m·δ, and its ratios p_a/p_{a+1} are at most those of X. F grows
+    with ε, since f and f/Pr[X = v] do, and falls with v.
     The paper's second term is 2·m·δ·max_i (Pr[X ≥ v - i] - f)/i. That is more wherever f is small; where f is near 1 it is
     less, and F shows that it is then too small (v = 1, r = m = 3, ε = 0); no audit is decided there.
     """
@@ -88,7 +88,7 @@ def _refuted(right: int, guesses: int, canaries: int, delta: float, miss: float)
         return 0.0
     while _p_value(right, guesses, canaries, high, delta) <= miss:
         low, high = high, 2.0 * high
-    while high - low > 1e-9 * high:
+    while high - low > 1e-7 * high:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if _p_value(right, guesses, canaries, middle, delta) <= miss else (low, middle)
     return low
