@@ -36,6 +36,8 @@ ORDER = [
     "audit.intervals",
     "audit.pairs",
     "audit.verdict",
+    "audit.guesses",
+    "audit.neighbours",
     "audit.games",
     "training.records",
     "training.purity",
