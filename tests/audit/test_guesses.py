@@ -197,7 +197,7 @@ def test_noise_that_is_too_small_is_found(seed: int) -> None:
     assert faulty.violated
     assert faulty.p_value < 1e-3
     assert faulty.epsilon > faulty.claimed
-    assert faulty.sentence.startswith("Claim violated: of 1,000 canaries the attacker guessed ")
+    assert faulty.sentence.startswith("Bound violated: of 1,000 canaries the attacker guessed ")
     assert "A reading, not a proof" in faulty.sentence
     assert faulty.twin is not None
     assert 0.3 < faulty.twin.noise_multiplier < 3.0

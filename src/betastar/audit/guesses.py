@@ -154,7 +154,7 @@ class OneRun:
             p_value = f"{floor(1000.0 * self.p_value) / 1000.0:.3f}"
             return f"No violation: {measured}; claimed is {claimed} (p-value {p_value}).{self._reading()}"
         return (
-            f"Claim violated: {measured}, where {claimed} is claimed; if the claim held, so many right guesses would have "
+            f"Bound violated: {measured}, where {claimed} is claimed; if the claim held, so many right guesses would have "
             f"probability {self.p_value:.1e} at most.{self._reading()}"
         )
 

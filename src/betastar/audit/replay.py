@@ -66,6 +66,7 @@ class Replay:
             twin = self.factory()
             eye = self._eye(model, twin, torch.Generator().manual_seed(seed))
             witness = Witness(self.run, eye, np.zeros(len(self.worlds)))
+            torch.manual_seed(seed)  # a factory that seeds its own weights must not seed the noise
             data = self.worlds.dataset(world)
             fit(self.train, model, data, self.run, witness)
         if isinstance(model, Canaries):

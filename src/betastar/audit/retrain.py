@@ -142,9 +142,8 @@ def training(
     batch = max(1, int(len(data) * rate + 1e-9)) if loss_reduction == "mean" else 1
     game = Replay(factory, train, found, run, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references)
     if kept is not None:
-        kept.claim(
-            {"run": repr(run), "threat": threat.describe(), "challenge": found.title, "prior": list(chances), "seed": seed}
-        )
+        claim = {"run": repr(run), "threat": threat.describe(), "challenge": found.title}
+        kept.claim({**claim, "prior": list(chances), "seed": seed})
     seen = []
     for part in _chunks(game, chances, games, seed, jobs, kept):
         seen.append(part)
@@ -233,7 +232,7 @@ def _verdicts(
                 learned = learn(columns[_COLUMN[place]], world, 2)
                 audits[place] = judge(positive[1::2], learned[:, 0] - learned[:, 1], ties[1::2], pair=place, **fixed)
     asked = columns["black"]
-    return audits, leakage(world, asked, prior=chances, confidence=about["confidence"]) if asked.shape[1] else None
+    return audits, leakage(world, asked, prior=chances, confidence=about["confidence"], width=1.0) if asked.shape[1] else None
 
 
 _COLUMN = {WEIGHTS: "white", OUTPUTS: "black"}
@@ -245,7 +244,7 @@ def learn(features: Real, world: np.ndarray, number: int) -> Real:
 
     centre, spread = features[::2].mean(axis=0), features[::2].std(axis=0)
     scaled = (features - centre) / np.where(spread > 0.0, spread, 1.0)
-    known, counts = np.unique(world[::2], return_counts=True)
+    known = np.unique(world[::2])
     found = np.full((len(world) // 2, number), -1e3)
     if len(known) < 2:
         found[:, known] = 0.0
@@ -289,5 +288,5 @@ class Kept:
 
     def write(self, chunk: int, columns: dict[str, Real]) -> None:
         partial = self.path(chunk).with_suffix(".partial.npz")
-        np.savez(partial, **columns)
+        np.savez(partial, **columns)  # type: ignore[arg-type]
         partial.replace(self.path(chunk))

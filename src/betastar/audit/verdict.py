@@ -163,7 +163,7 @@ def judge_many(
 ) -> Audit:
     """The same for more than two worlds: the evidence has a column for each, and the attacker names the likeliest.
 
-    No prior makes a fair pair of worlds safer than β*, the least over all priors (theory, section 1): wrong guesses are at least
+    No prior makes a fair pair of worlds safer than β*, the least over all priors (theory, section 8): wrong guesses are at least
     β*·(1 - max π).
     """
     games, idle = len(world), 1.0 - max(prior)
@@ -203,7 +203,7 @@ def _best(positive: np.ndarray, evidence: Real) -> float:
 
 
 def _advantage(success: Bound, idle: float) -> Bound:
-    """By how much the model reduces wrong guesses, 1 - (1-s)/idle, who without it would be wrong that often; 2s - 1 at idle 1/2."""
+    """By how much the model reduces wrong guesses, 1 - (1-s)/idle, where idle is their share without it; 2s - 1 at idle 1/2."""
     return Bound(*(1.0 - (1.0 - s) / idle for s in (success.lower, success.estimate, success.upper)))
 
 

@@ -1,7 +1,7 @@
 """The attackers of real training: what each of them sees, and what it makes of it.
 
 The witness sees every update as the optimizer is about to apply it (a hook of PyTorch's own, so that the user's loop stays as it
-is), and weighs the candidates by the likelihood of what it saw. In units of the clipping norm, a step shows y = μ + ξ·g + s·z with
+is), and weighs the candidates by the likelihood of what it saw. In units of the clipping norm, a step shows y = μ + ξ·g + s·z,
 ξ = 1 with probability p: g is the candidate's clipped gradient at the weights before the step, μ and s² - σ² the expected sum and
 the variance of the other records, estimated from some of them. For a canary, whose weight nobody else moves, μ = 0 and s = σ.
 """
@@ -182,7 +182,7 @@ def outputs(twin: nn.Module, criterion: Any, candidates: Records) -> Real:
 
 
 def weights(gradients: Gradients, candidates: Records) -> Real:
-    """What an attacker who holds the final weights sees besides: length of each candidate's gradient, and the weights along it."""
+    """What an attacker who holds the final weights sees besides: the length of each candidate's gradient, weights along it."""
     found = gradients.raw(candidates).double()
     lengths = found.norm(dim=1)
     own = torch.cat([p.detach().flatten() for p in gradients.twin.parameters() if p.requires_grad]).double()

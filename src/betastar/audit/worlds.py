@@ -124,9 +124,8 @@ def worlds(data: Any, threat: Threat, challenge: Any, secret: Secret | None, val
         candidates = (one, other if stays else None)
         return Worlds(data, record, candidates, "a canary", ("in", "out"), made, (1.0, -1.0))
     record = position(data, challenge)
-    other = int(torch.randint(len(data) - 1, (1,), generator=generator))
-    other += other >= record
-    candidates = (data[record], data[other] if stays else None)
+    drawn = int(torch.randint(len(data) - 1, (1,), generator=generator))
+    candidates = (data[record], data[drawn + (drawn >= record)] if stays else None)
     return Worlds(data, record, candidates, f"record {record} of the data", ("in", "out"))
 
 
