@@ -82,12 +82,9 @@ class Replay:
         there = [candidate is not None for candidate in self.worlds.candidates]
         if isinstance(model, Canaries):
             return CanaryEye(model, tuple(s * t for s, t in zip(self.worlds.signs, there, strict=True)), self.scale)
-        eye = RecordEye(model, twin, self.criterion, self.worlds.records(), there, self.norm, self.scale)
-        if self.references:
-            number = len(self.worlds.data) - 1
-            rate = float(np.mean([segment.sample_rate for segment in self.run.segments]))
-            eye.knows(lambda: self.worlds.others(self.references, generator), rate, number)
-        return eye
+        gradients, candidates = Gradients(twin, self.criterion, self.norm), self.worlds.records()
+        others = (lambda: self.worlds.others(self.references, generator)) if self.references else None
+        return RecordEye(model, gradients, candidates, there, self.scale, others, len(self.worlds.data) - 1)
 
 
 def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, witness: Any) -> None:

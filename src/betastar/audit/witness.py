@@ -1,14 +1,15 @@
 """The attackers of real training: what each of them sees, and what it makes of it.
 
 The witness sees every update as the optimizer is about to apply it (a hook of PyTorch's own, so that the user's loop stays as it
-is), and weighs the candidates by the likelihood of what it saw. In units of the clipping norm, a step shows y = μ + ξ·g + s·z,
-ξ = 1 with probability p: g is the candidate's clipped gradient at the weights before the step, μ and s² - σ² the expected sum and
-the variance of the other records, estimated from some of them. For a canary, whose weight nobody else moves, μ = 0 and s = σ.
+is), and weighs the candidates by the likelihood of what it saw. In units of the clipping norm, a step shows y = ξ·g + o + σ·z,
+ξ = 1 with probability p: g is the candidate's clipped gradient at the weights before the step, o the sum of the others, taken for
+Gaussian with mean p·Σ g_j and covariance p(1-p)·Σ g_j g_jᵀ. With Σ the covariance of o + σ·z, a step speaks for a candidate by
+log(1 - p + p·exp((y - E o)ᵀΣ⁻¹g - gᵀΣ⁻¹g/2)). For a canary, whose weight nobody else moves, o = 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,14 +31,14 @@ PORTION = 256
 
 
 class Eye(Protocol):
-    """What a witness looks at: of each step (inner products (y-μ)·g, squares ‖g‖², the rest of the variance), by candidate."""
+    """What a witness looks at, for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g."""
 
-    def look(self) -> tuple[Real, Real, float]: ...
+    def look(self, rate: float, noise: float) -> tuple[Real, Real]: ...
 
 
 @dataclass
 class Witness:
-    """What was seen of one training. trace: of each step, the share of y - μ towards the first candidate (from the last)."""
+    """What was seen of one training. trace: what each step said for the first candidate, against the last."""
 
     run: DPSGD
     eye: Eye
@@ -45,12 +46,10 @@ class Witness:
     trace: list[float] = field(default_factory=list)
 
     def step(self) -> None:
-        seen = len(self.trace)
-        rate, noise = at(self.run, seen)
-        inner, squares, rest = self.eye.look()
-        variance = noise * noise + rest
-        self.logs = self.logs + log_mixture((inner - 0.5 * squares) / variance, rate)
-        self.trace.append(float(inner[0] - inner[-1]) if len(inner) > 1 else float(inner[0]))
+        rate, noise = at(self.run, len(self.trace))
+        towards, squares = self.eye.look(rate, noise)
+        self.logs = self.logs + log_mixture(towards - 0.5 * squares, rate)
+        self.trace.append(float(towards[0] - towards[-1]))
 
 
 def at(run: DPSGD, step: int) -> tuple[float, float]:
@@ -85,48 +84,51 @@ class CanaryEye:
     def __init__(self, model: Canaries, signs: tuple[float, ...], scale: float) -> None:
         self._weight, self._signs, self._scale = model.canary.weight, np.array(signs), scale
 
-    def look(self) -> tuple[Real, Real, float]:
+    def look(self, rate: float, noise: float) -> tuple[Real, Real]:
         assert self._weight.grad is not None
         seen = float(self._weight.grad[0, 0]) * self._scale
-        return seen * self._signs, self._signs**2, 0.0
+        return seen * self._signs / noise**2, (self._signs / noise) ** 2
 
 
 class RecordEye:
-    """Looks along the gradients of the candidates, at the weights before the step, on a twin of the model."""
+    """Looks along the gradients of the candidates, at the weights before the step, on a twin of the model.
+
+    there: which candidates are records; the others are empty places. others: a function that gives some of the other records
+    (None: they are taken to contribute nothing), of which there are `number`.
+    """
 
     def __init__(
-        self, model: nn.Module, twin: nn.Module, criterion: Any, candidates: Records, there: list[bool], norm: float, scale: float
+        self,
+        model: nn.Module,
+        gradients: Gradients,
+        candidates: Records,
+        there: list[bool],
+        scale: float,
+        others: Callable[[], Records] | None,
+        number: int,
     ) -> None:
-        self.gradients = Gradients(twin, criterion, norm)
-        self._model, self._candidates, self._scale = model, candidates, scale
-        self._there = there
-        self._others: tuple[Any, float, int] | None = None
+        self._model, self._gradients, self._candidates, self._scale = model, gradients, candidates, scale
+        self._there, self._others, self._number = torch.tensor(there), others, number
 
-    def knows(self, others: Any, rate: float, number: int) -> None:
-        """others: a function that gives some of the other records, of which there are `number`."""
-        self._others = (others, rate, number)
-
-    def look(self) -> tuple[Real, Real, float]:
+    def look(self, rate: float, noise: float) -> tuple[Real, Real]:
         own = [p for p in self._model.parameters() if p.requires_grad]
-        self.gradients.follow(own)
+        self._gradients.follow(own)
         seen = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in own]).double() * self._scale
-        found = self.gradients(self._candidates).double()
+        found = self._gradients(self._candidates).double()
         towards = torch.zeros(len(self._there), found.shape[1], dtype=torch.float64)
-        towards[torch.tensor(self._there)] = found
-        inner, rest = towards @ seen, 0.0
+        towards[self._there] = found
+        weighed = towards
         if self._others is not None:
-            records, rate, number = self._others
-            sample = self.gradients(records()).double()
-            share = sample @ towards.T  # (others, candidates)
-            inner = inner - rate * number * share.mean(dim=0)
-            apart = towards - towards.mean(dim=0)
-            lengths = apart.square().sum(dim=1)
-            across = (share - share.mean(dim=1, keepdim=True)).square().mean(dim=0)
-            each = float((across / lengths.clamp(min=1e-300)).mean()) if float(lengths.max()) > 0.0 else 0.0
-            # Sampling of the others, and of those whom the expected sum is estimated from.
-            missing = max(0.0, 1.0 / len(sample) - 1.0 / number)
-            rest = rate * (1.0 - rate) * number * each + (rate * number) ** 2 * missing * each
-        return inner.numpy(), towards.square().sum(dim=1).numpy(), rest
+            sample = self._gradients(self._others()).double()
+            seen = seen - rate * self._number * sample.mean(dim=0)
+            # Who of the others was sampled, and whom their expected sum is estimated from.
+            missing = max(0.0, 1.0 / len(sample) - 1.0 / self._number)
+            each = (rate * (1.0 - rate) * self._number + (rate * self._number) ** 2 * missing) / len(sample)
+            if each > 0.0:
+                core = sample @ sample.T + torch.eye(len(sample), dtype=torch.float64) * (noise * noise / each)
+                weighed = towards - torch.linalg.solve(core, sample @ towards.T).T @ sample  # Woodbury
+        weighed = weighed / (noise * noise)
+        return (weighed @ seen).numpy(), (weighed * towards).sum(dim=1).numpy()
 
 
 class Gradients:
