@@ -80,6 +80,7 @@ ORDER = [
     "studies.folder",
     "studies.train",
     "studies.gaps",
+    "studies.attacked",
     "studies.paper.sheet",
     "studies.paper.fig1",
     "studies.paper.fig2",
@@ -111,11 +112,12 @@ ORDER = [
     "views.report",
     "views.report_command",
     "views.audit_command",
+    "views.audit_training",
     "views.gap_page",
     "views.cli",
 ]
 #: What a package offers is as far down as its last module.
-FRONTS = {"audit": "audit.games", "training": "training.gap"}
+FRONTS = {"audit": "audit.chorus", "training": "training.gap"}
 #: Imports inside a function, against the order: a run or a risk that is made from something else.
 DEFERRED = {("run", "interop"), ("training.secret", "training.encoders"), ("training.secret", "training.kinds")}
 
