@@ -107,6 +107,7 @@ ORDER = [
     "views.server",
     "views.commands",
     "views.reading",
+    "views.played",
     "views.facts",
     "views.statement",
     "views.report",

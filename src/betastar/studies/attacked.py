@@ -77,8 +77,9 @@ class Attacked:
         """Which of these records a ledger names first that covers all of them, in one training."""
         monitors: list[AttributeMonitor] = []
 
-        def watch(*parts: Any) -> None:
-            monitors.append(AttributeMonitor(*parts, self.study.secret, scope="dataset", ledger=True, every=5))
+        def watch(model: Any, optimizer: Any, loader: Any, criterion: Any) -> None:
+            watched: dict[str, Any] = {"scope": "dataset", "ledger": True, "every": 5}
+            monitors.append(AttributeMonitor(model, optimizer, loader, criterion, self.study.secret, **watched))
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
