@@ -45,7 +45,7 @@ def _in_words(kind: str, title: str, told: dict[str, Any]) -> Played:
         return Played(title, **said)
     rows = tuple(_row(WHO[place], audit) for place, audit in told["audits"].items())
     first = next(iter(told["audits"].values()))
-    remarks = (f"Challenge: {told['challenge']}.",)
+    remarks: tuple[str, ...] = (f"Challenge: {told['challenge']}.",)
     if told["leakage"] is not None:
         remarks += (f"Without a model of the attack: {told['leakage']['sentence']} {told['leakage']['caveat']}",)
     return Played(f"{title}: {first['threat']}", rows=rows, remarks=remarks, **said)
