@@ -75,9 +75,7 @@ def one_run(
     like = some[torch.randint(len(some), (number,), generator=generator)]
     added = [(marks[i], *data[int(like[i])][1:]) for i in included.nonzero().flatten().tolist()]
     whole = changed(data, {}, added)
-    run = run(len(whole)) if callable(run) else run
-    if not isinstance(run, DPSGD) or run.shape:
-        raise ValueError(f"run must be one DPSGD run, or a function from a number of records to one, got {run!r}.")
+    run = replay.claimed(run, whole)
     rate = float(np.mean([segment.sample_rate for segment in run.segments]))
     batch = max(1, int(len(whole) * rate + 1e-9)) if loss_reduction == "mean" else 1
     with replay.seeded(seed):

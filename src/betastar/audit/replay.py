@@ -119,6 +119,14 @@ def seeded(seed: int) -> Iterator[None]:
             np.random.set_state(before[1])
 
 
+def claimed(run: Any, data: Any) -> DPSGD:
+    """What training on these records claims to be."""
+    found = run(len(data)) if callable(run) else run
+    if not isinstance(found, DPSGD) or found.shape:
+        raise AuditError(f"run must be one DPSGD run, or a function from a number of records to one, got {run!r}.")
+    return found
+
+
 def check(factory: Factory) -> None:
     """That a factory makes a new, plain model each time."""
     if not callable(factory):

@@ -80,7 +80,7 @@ def training(
     factory: Factory,
     train: Train,
     data: Any,
-    run: DPSGD,
+    run: DPSGD | Callable[[int], DPSGD],
     threat: Threat | None = None,
     *,
     max_grad_norm: float,
@@ -102,8 +102,9 @@ def training(
     """Train many times by the user's own code, each time in a world drawn at random, and see how often attackers find out which.
 
     factory() makes a new, plain model; train(model, data) trains it in place (make_private inside it). Both are called once a
-    game, with randomness of their own. run: what the training claims to be. threat: membership by substitution unless given, or
-    attribute inference if there is a secret (then the bound is for the distances of the threat, 2 unless given).
+    game, with randomness of their own. run: what the training claims to be, or a function of the number of records.
+    threat: membership by substitution unless given, or attribute inference if there is a secret (then the bound is for the
+    distances of the threat, 2 unless given).
 
     challenge: "canary" (a record whose gradient has the full clipping norm and a weight of its own: the worst case), the number
     of a record in the data, or the record itself. The most exposed record: `monitor.ledger.most_exposed(1)[0].record`.
@@ -118,8 +119,7 @@ def training(
     jobs: processes, -1 for all cores. folder: where games are kept, so that an audit that was interrupted goes on, and one with
     more games begins where the last one ended. tell: called with the games played and their number.
     """
-    if not isinstance(run, DPSGD) or run.shape:
-        raise ValueError(f"run must be one DPSGD run, got {run!r}.")
+    run = replay.claimed(run, data)
     if threat is None:
         threat = Membership() if secret is None else AttributeInference(FARTHEST)
     checks.choice("loss_reduction", loss_reduction, ("mean", "sum"))

@@ -119,14 +119,15 @@ class RecordEye:
         towards[self._there] = found
         weighed = towards
         if self._others is not None:
-            sample = self._gradients(self._others()).double()
-            seen = seen - rate * self._number * sample.mean(dim=0)
+            sample = self._gradients(self._others())
+            seen = seen - rate * self._number * sample.double().mean(dim=0)
             # Who of the others was sampled, and whom their expected sum is estimated from.
             missing = max(0.0, 1.0 / len(sample) - 1.0 / self._number)
             each = (rate * (1.0 - rate) * self._number + (rate * self._number) ** 2 * missing) / len(sample)
             if each > 0.0:
-                core = sample @ sample.T + torch.eye(len(sample), dtype=torch.float64) * (noise * noise / each)
-                weighed = towards - torch.linalg.solve(core, sample @ towards.T).T @ sample  # Woodbury
+                core = (sample @ sample.T).double() + torch.eye(len(sample), dtype=torch.float64) * (noise * noise / each)
+                inner = (sample @ towards.T.to(sample.dtype)).double()
+                weighed = towards - (torch.linalg.solve(core, inner).T.to(sample.dtype) @ sample).double()  # Woodbury
         weighed = weighed / (noise * noise)
         return (weighed @ seen).numpy(), (weighed * towards).sum(dim=1).numpy()
 
