@@ -115,6 +115,7 @@ ORDER = [
     "views.audit_command",
     "views.audit_training",
     "views.gap_page",
+    "views.audit_page",
     "views.cli",
 ]
 #: What a package offers is as far down as its last module.
