@@ -160,10 +160,10 @@ def test_attribute_inference() -> None:
     data = table()
     secret = Secret.column(1, [-8.0, 0.0, 8.0], unseen=True, name="x")
     lively = {"train": make(0.3, 2, lr=0.5), "run": claim(0.3, 2), "secret": secret, "games": 60}
-    two = play(data=data, challenge=4, values=[-8.0, 8.0], prior=0.3, **lively)
+    two = play(data=data, challenge=7, values=[-8.0, 8.0], prior=0.3, **lively)
     assert two["updates"].threat == bs.AttributeInference(2.0)
     assert not two.violated
-    assert two["updates"].success.lower > 0.7
+    assert two["updates"].success.lower > 0.72
     assert two["updates"].prior == 0.3
     three = play(data=data, challenge="random", prior=[0.5, 0.25, 0.25], **lively)
     updates = three["updates"]
