@@ -14,7 +14,7 @@ from latex2mathml.converter import convert
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from docs.hooks import rooms, snippets  # noqa: E402
+from docs.hooks import bench, rooms, snippets  # noqa: E402
 
 #: A link to a test, [words](test:test_exact.py::test_range_and_error), leads to its source on this page.
 TEST = re.compile(r"\(test:([\w/]+)\.py::(\w+)\)")
@@ -27,6 +27,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return markdown + _tests()
     if "<!-- rooms -->" in markdown:
         markdown = markdown.replace("<!-- rooms -->", rooms.picture() + "\n\n" + rooms.table())
+    markdown = re.sub(r"<!-- bench: (\w+) -->", lambda match: bench.tables()[match[1]], markdown)
     up = "../" * source.count("/")
     markdown = TEST.sub(lambda match: f"({up}{TESTS}#{_anchor(*match.groups())})", markdown)
     return snippets.run(markdown, source)
