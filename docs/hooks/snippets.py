@@ -15,7 +15,7 @@ import re
 import shlex
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stdout
 from io import StringIO
 from typing import Any
@@ -30,9 +30,9 @@ class SnippetError(Exception):
     """A snippet failed, or did not print what its comment says."""
 
 
-def run(text: str, name: str) -> str:
-    """The page with the results of its snippets. name: what to call the page when a snippet fails."""
-    names: dict[str, Any] = {"__name__": "__main__"}
+def run(text: str, name: str, given: Mapping[str, Any] | None = None) -> str:
+    """The page with the results of its snippets. name: what to call it when one fails; given: what a reader has already."""
+    names: dict[str, Any] = {"__name__": "__main__", **(given or {})}
     number = 0
 
     def result(match: re.Match[str]) -> str:

@@ -1,0 +1,113 @@
+"""The site builds without a warning, works without a network, and no link of it is dead. Building it runs every snippet."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from docs.hooks import rooms
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built once, whoever asks first."""
+    shared = tmp_path_factory.getbasetemp()
+    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "site.log").exists():
+            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(shared / "site")]
+            environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src")}
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
+            assert done.returncode == 0, done.stderr[-3000:]
+            (shared / "site.log").write_text(done.stdout + done.stderr)
+    return shared / "site"
+
+
+class Page(HTMLParser):
+    """Links, anchors and what a browser would load."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.loads: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        self.anchors |= {value for name in ("id", "name") if (value := found.get(name))}
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"] or "")
+        elif tag in ("script", "img", "iframe", "source", "link", "object", "embed"):
+            self.loads += [value for name in ("src", "href", "data", "srcset") if (value := found.get(name))]
+
+
+@pytest.fixture(scope="session")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path.read_text()) for path in site.rglob("*.html")}
+
+
+def test_it_builds_without_a_warning(site: Path) -> None:
+    log = (site.parent / "site.log").read_text()
+    assert "WARNING" not in log
+    assert "Documentation built" in log
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    for path, page in pages.items():
+        for load in page.loads:
+            assert not urlsplit(load).netloc, f"{path.name} loads {load}"
+            there = path.parent / urlsplit(load).path.lstrip("/")  # the page of missing pages may be anywhere: from the root
+            assert load.startswith("data:") or there.exists(), f"{path.name}: {load}"
+    for path in site.rglob("*.css"):
+        assert not re.search(r"url\(\s*['\"]?(?:https?:)?//|@import", path.read_text()), path.name
+
+
+def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+    for path, page in pages.items():
+        if path.name == "404.html":
+            continue
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.netloc or parts.scheme:
+                assert parts.scheme == "https", f"{path.name}: {link}"
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            assert target.exists(), f"{path.relative_to(site)} links to {link}"
+            if parts.fragment and target.suffix == ".html":
+                assert unquote(parts.fragment) in pages[target].anchors | {"__codelineno"}, f"{path.relative_to(site)}: {link}"
+
+
+def test_formulas_are_mathml_and_snippets_show_what_they_print(site: Path) -> None:
+    theory = (site / "theory.html").read_text()
+    assert theory.count("<math") > 100
+    assert 'class="arithmatex"' not in theory
+    for name in ("theory", "tutorials/before", "tutorials/during", "tutorials/after", "how-to/budget", "how-to/audit"):
+        text = (site / f"{name}.html").read_text()
+        assert 'class="text output' in text or "output highlight" in text, name
+    for name in ("theory", "tutorials/before", "explanation/bayes-security"):
+        assert '<figure class="drawn"' in (site / f"{name}.html").read_text()
+
+
+def test_the_architecture_is_drawn_from_the_imports(site: Path) -> None:
+    found, seen = rooms.arrows(), set(rooms.PLACES)
+    assert {room for pair in found for room in pair} == seen
+    while seen:  # data flows one way: some room is always left that imports no other
+        first = {room for room in seen if not any(user == room and used in seen for user, used in found)}
+        assert first, f"{seen} import each other"
+        seen -= first
+    page = (site / "reference" / "architecture.html").read_text()
+    assert all(f">{room}</text>" in page for room in rooms.PLACES)
+    assert page.count("<title>") == len(found) + 1
