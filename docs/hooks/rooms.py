@@ -58,8 +58,9 @@ def picture() -> str:
         )
     for (user, used), number in sorted(found.items()):
         (x0, y0), (x1, y1) = _edge(centre[used], centre[user]), _edge(centre[user], centre[used])
+        width = 1 + min(number, 40) / 20
         lines.append(
-            f'<path d="M{x0:.0f} {y0:.0f}L{x1:.0f} {y1:.0f}" stroke-width="{1 + min(number, 40) / 20:.1f}" marker-end="url(#tip)">'
+            f'<path d="M{x0:.0f} {y0:.0f}L{x1:.0f} {y1:.0f}" stroke-width="{width:.1f}" marker-end="url(#tip)">'
             f"<title>{user} imports {used} ({number})</title></path>"
         )
     tip = '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" '

@@ -19,6 +19,9 @@ from docs.hooks import bench, rooms, snippets  # noqa: E402
 #: A link to a test, [words](test:test_exact.py::test_range_and_error), leads to its source on this page.
 TEST = re.compile(r"\(test:([\w/]+)\.py::(\w+)\)")
 TESTS = "reference/tests.md"
+#: Letters that browsers show in their own shape only if they are characters of their own.
+LETTERS = {r"\mathcal N": "𝒩", r"\mathbb E": "𝔼"}
+TAG = re.compile(r"\\tag\{(\d+)\}")
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -38,9 +41,13 @@ def on_page_content(content: str, **_: Any) -> str:
 
     def formula(match: re.Match[str]) -> str:
         block = match[1] == "div"
-        latex = html.unescape(match[2]).strip()[2:-2]
+        text = html.unescape(match[2]).strip()[2:-2]
+        latex, number = TAG.sub("", text), TAG.search(text)
+        for command, letter in LETTERS.items():
+            latex = latex.replace(command, letter)
         found = convert(latex, display="block" if block else "inline")
-        return f'<span class="formula">{found}</span>' if block else found
+        shown = f"<span>({number[1]})</span>" if number else ""
+        return f'<div class="formula">{found}{shown}</div>' if block else found
 
     return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', formula, content, flags=re.DOTALL)
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from docs.hooks import bench, snippets
 
 ROOT = Path(__file__).parents[2]
-PAGES = [path for path in ROOT.glob("*.md")] + [ROOT / "docs" / "gap-clipping" / "README.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "docs" / "gap-clipping" / "README.md"]
 
 
 def test_the_readme_runs() -> None:
@@ -55,7 +55,7 @@ def test_links_of_the_repository_lead_somewhere(path: Path) -> None:
 def test_a_snippet_that_fails_is_named() -> None:
     with pytest.raises(snippets.SnippetError, match=r"page.md, line 3: .*0.1.*says '0.2'"):
         snippets.run("# Page\n\n```python\nprint(0.1)  # 0.2: no\n```\n", "page.md")
-    with pytest.raises(snippets.SnippetError, match="page.md, line 1: ZeroDivisionError"):
+    with pytest.raises(snippets.SnippetError, match=r"page\.md, line 1: ZeroDivisionError"):
         snippets.run("```python\n1 / 0\n```\n", "page.md")
     with pytest.raises(snippets.SnippetError, match="exit code 2"):
         snippets.run("```bash\nbetastar analyze --noise minus\n```\n", "page.md")
