@@ -26,7 +26,7 @@ PLACES = {
     "studies": (4, 0, "Adult, the paper"),
     "views": (4, 2, "commands, report, page"),
 }
-WIDTH, HEIGHT, BOX = 1000, 340, (160, 76)
+WIDTH, HEIGHT, BOX = 1000, 340, (168, 76)
 
 
 def room(module: str) -> str:
