@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
+from pathlib import Path
 
-from tests.test_architecture import ORDER, SOURCE, imports
+from tests import test_architecture
+from tests.test_architecture import ORDER, SOURCE
 
 #: The modules of each room by how they start; the first room that fits holds a module.
 ROOMS = {
@@ -29,6 +32,17 @@ PLACES = {
 WIDTH, HEIGHT, BOX = 1000, 340, (168, 76)
 
 
+@cache
+def used_by(module: str) -> frozenset[tuple[str, int]]:
+    """Modules that a module imports, with how often."""
+    found = [other for other, _ in test_architecture.imports(_path(module)) if other]
+    return frozenset((other, found.count(other)) for other in found)
+
+
+def _path(module: str) -> Path:
+    return SOURCE / (module.replace(".", "/") + ".py")
+
+
 def room(module: str) -> str:
     return next(name for name, starts in ROOMS.items() if module.startswith(starts))
 
@@ -37,10 +51,10 @@ def arrows() -> dict[tuple[str, str], int]:
     """(importing room, imported room): number of imports."""
     found: dict[tuple[str, str], int] = {}
     for module in ORDER:
-        for other, _ in imports(SOURCE / (module.replace(".", "/") + ".py")):
+        for other, number in used_by(module):
             pair = room(module), room(other)
             if pair[0] != pair[1]:
-                found[pair] = found.get(pair, 0) + 1
+                found[pair] = found.get(pair, 0) + number
     return found
 
 
@@ -85,10 +99,9 @@ def table() -> str:
     for name in PLACES:
         rows.append(f"\n### {name}\n\n| module | what it is | uses |\n|---|---|---|")
         for module in (one for one in ORDER if room(one) == name):
-            path = SOURCE / (module.replace(".", "/") + ".py")
-            said = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0].replace("|", "\\|")
-            uses = sorted({other for other, _ in imports(path) if other and room(other) == name and other != module})
-            others = sorted({room(other) for other, _ in imports(path) if other and room(other) != name})
+            said = (ast.get_docstring(ast.parse(_path(module).read_text())) or "").split("\n")[0].replace("|", "\\|")
+            uses = sorted(other for other, _ in used_by(module) if room(other) == name and other != module)
+            others = sorted({room(other) for other, _ in used_by(module)} - {name})
             used = ", ".join([one.rsplit(".", 1)[-1] for one in uses] + [f"**{one}**" for one in others])
             rows.append(f"| `{module}` | {said} | {used} |")
     return "\n".join(rows)
