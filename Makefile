@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint docs bench golden lock clean
+.PHONY: demo test test-all lint docs bench audits golden lock clean
 
 demo: $(READY)
 	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
@@ -30,6 +30,17 @@ docs: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/monitor.py
+
+# The games behind docs/audits. They are kept in build/audits: what was played is not played again.
+ADULT := $(BIN)/betastar audit training adult --sample 200 --batch-size 20 --epochs 6 --noise 0.6 --lr 0.005 --hidden 16 \
+	--references 199 --games 600 --seed 1 --jobs 2 --json --force
+audits: $(READY)
+	mkdir -p docs/audits build
+	$(ADULT) -o build/audits/canary --plot docs/audits/canary.png > docs/audits/canary.json
+	$(ADULT) --challenge most-exposed -o build/audits/membership --plot docs/audits/membership.png > docs/audits/membership.json
+	$(ADULT) --challenge most-exposed --threat attribute --value 17.0 --value 90.0 -o build/audits/attribute \
+		--plot docs/audits/attribute.png > docs/audits/attribute.json
+	$(BIN)/python -m betastar.views.audit_page docs/audits
 
 golden: $(READY)
 	$(BIN)/python tests/golden/generate.py

@@ -124,6 +124,9 @@ class DPSGD:
         for i in range(int(np.prod(self.shape, dtype=np.int64))):
             yield DPSGD._of(tuple(Segment(float(n[i]), float(p[i]), int(t[i])) for n, p, t in fields))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DPSGD._of, (self.segments,)
+
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a DPSGD run is frozen; make a new one instead of setting {name}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -46,9 +46,9 @@ def mechanism(
     threat = Membership() if threat is None else threat
     confidence = checks.probability("confidence", confidence, strict=True)
     prior = checks.probability("prior", prior, strict=True)
-    games, jobs = checks.whole("games", games), _jobs(jobs)
+    games, jobs = checks.whole("games", games), jobs_of(jobs)
     width = checks.numbers("width", width, "greater than 0 and below 2", low=0.0, high=2.0, open_low=True, open_high=True)
-    seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else checks.whole("seed", seed, low=0)
+    seed = seed_of(seed)
     needed = intervals.games_needed(width * min(prior, 1.0 - prior) / 0.5, confidence)
     if games < needed:
         raise ValueError(
@@ -65,7 +65,7 @@ def mechanism(
     seeds = np.random.SeedSequence(seed).spawn(len(sizes))
     chunks = [(believed, real, pair, prior, number, own) for number, own in zip(sizes, seeds, strict=True)]
     parts, done = [], 0
-    for part in _play_all(chunks, jobs):
+    for part in spread(play, chunks, jobs):
         parts.append(part)
         done += len(part[0])
         if tell is not None:
@@ -74,18 +74,22 @@ def mechanism(
     return judge(positive, evidence, ties, run, threat, bound, prior=prior, confidence=confidence, seed=seed, pair=pair.name)
 
 
-def _play_all(chunks: list[tuple[Any, ...]], jobs: int) -> Iterable[tuple[np.ndarray, ...]]:
-    """In order, here or in other processes."""
+def spread(function: Callable[..., Any], chunks: list[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
+    """The results for the chunks in order, here or in other processes."""
     if jobs == 1:
-        return (play(*chunk) for chunk in chunks)
+        return (function(*chunk) for chunk in chunks)
     try:
         from joblib import Parallel, delayed
     except ImportError:
         raise ValueError(f"jobs must be 1 unless joblib is installed (pip install 'betastar[audit]'), got {jobs}.") from None
-    return Parallel(n_jobs=jobs, return_as="generator")(delayed(play)(*chunk) for chunk in chunks)
+    return iter(Parallel(n_jobs=jobs, return_as="generator")(delayed(function)(*chunk) for chunk in chunks))
 
 
-def _jobs(jobs: Any) -> int:
+def seed_of(seed: Any) -> int:
+    return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(checks.whole("seed", seed, low=0))
+
+
+def jobs_of(jobs: Any) -> int:
     if isinstance(jobs, bool) or not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
         raise ValueError(f"jobs must be a whole number of at least 1, or -1 for all cores, got {jobs!r}.")
     return jobs

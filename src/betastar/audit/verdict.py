@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, log
 from typing import Any
@@ -36,9 +37,10 @@ class Audit:
     right: games in which the attacker's guess was right. success, advantage: with their Clopper-Pearson interval; roc: with
     rectangles that hold together; each at `confidence`. bound, allowed: advantage and success that analyze computes: `upper` is
     what no attacker exceeds, `estimate` what the best attacker on the worst known pair of gradients reaches.
-    tuned: success with the threshold that did best in every second game, measured in the others. It finds faults that shift the
-    evidence, where an attacker who believes in the claimed parameters is misled. p_value: of so much success if the bound holds,
-    by the fixed threshold or the tuned one (the smaller of the two, doubled: a union bound).
+    tuned: success with the threshold (and the statistic, where there are several) that did best in every second game, measured
+    in the others. It finds faults that mislead an attacker who believes in the claimed parameters. p_value: of so much success if
+    the bound holds, by the fixed threshold or the tuned one (the smaller of the two, doubled: a union bound).
+    prior: probability of the positive world, or of each world where there are more than two; these have no ROC.
     """
 
     run: DPSGD
@@ -47,7 +49,7 @@ class Audit:
     games: int
     seed: int
     confidence: float
-    prior: float
+    prior: float | tuple[float, ...]
     right: int
     success: Bound
     advantage: Bound
@@ -95,7 +97,7 @@ class Audit:
 def advantage_bound(run: DPSGD, threat: Threat, prior: float) -> Bound:
     """What analyze says about the advantage in a game with this prior."""
     risk = analyze(run, threat)
-    return risk.advantage if prior == 0.5 else _advantage(risk.success(prior), prior)
+    return risk.advantage if prior == 0.5 else _advantage(risk.success(prior), min(prior, 1.0 - prior))
 
 
 def judge(
@@ -110,18 +112,22 @@ def judge(
     confidence: float,
     seed: int,
     pair: str,
+    others: Sequence[Real] = (),
 ) -> Audit:
     """An audit from games: the world of each, drawn with `prior`, the evidence log P/Q for it, and numbers that break ties.
 
     The attacker says "positive" if the evidence exceeds log((1-π)/π). That threshold is known before the games and is the best
     one for every pair, symmetric or not (Bayes' rule; at π = 1/2 it is 0 and reaches the total variation). So the number of
-    right guesses is binomial, and its interval exact.
+    right guesses is binomial, and its interval exact. others: more statistics that are large in the positive world; what each
+    says of an odd game may depend on the even ones.
     """
     games = len(evidence)
     right = _right(positive, evidence, log((1.0 - prior) / prior))
     success = intervals.clopper_pearson(right, games, confidence)
-    held_out, again = games // 2, _right(positive[1::2], evidence[1::2], _best(positive[::2], evidence[::2]))
-    allowed = _success(bound, prior)
+    statistic = max((evidence, *others), key=lambda one: _right(positive[::2], one[::2], _best(positive[::2], one[::2])))
+    held_out, again = games // 2, _right(positive[1::2], statistic[1::2], _best(positive[::2], statistic[::2]))
+    idle = min(prior, 1.0 - prior)
+    allowed = _success(bound, idle)
     score = np.empty(games)
     score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
     found = intervals.curve(score[positive], score[~positive], RATES, confidence)
@@ -135,12 +141,52 @@ def judge(
         prior=prior,
         right=right,
         success=success,
-        advantage=_advantage(success, prior),
+        advantage=_advantage(success, idle),
         allowed=allowed,
         bound=bound,
         tuned=intervals.clopper_pearson(again, held_out, confidence),
         roc=tuple(RocPoint(fpr, tpr) for fpr, tpr in found),
         p_value=min(1.0, 2.0 * min(intervals.p_value(*counts, allowed.upper) for counts in ((right, games), (again, held_out)))),
+    )
+
+
+def judge_many(
+    world: np.ndarray,
+    evidence: Real,
+    run: DPSGD,
+    threat: Threat,
+    *,
+    prior: tuple[float, ...],
+    confidence: float,
+    seed: int,
+    pair: str,
+) -> Audit:
+    """The same for more than two worlds: the evidence has a column for each, and the attacker names the likeliest.
+
+    No prior makes a fair pair of worlds safer than β*, the least over all priors (theory, section 8): wrong guesses are at least
+    β*·(1 - max π).
+    """
+    games, idle = len(world), 1.0 - max(prior)
+    right = int(np.count_nonzero(np.argmax(evidence + np.log(prior), axis=1) == world))
+    success = intervals.clopper_pearson(right, games, confidence)
+    bound = analyze(run, threat).advantage
+    allowed = _success(bound, idle)
+    return Audit(
+        run=run,
+        threat=threat,
+        pair=pair,
+        games=games,
+        seed=seed,
+        confidence=confidence,
+        prior=prior,
+        right=right,
+        success=success,
+        advantage=_advantage(success, idle),
+        allowed=allowed,
+        bound=bound,
+        tuned=success,
+        roc=(),
+        p_value=intervals.p_value(right, games, allowed.upper),
     )
 
 
@@ -156,14 +202,12 @@ def _best(positive: np.ndarray, evidence: Real) -> float:
     return float(evidence[order[best]]) if gains[best] > 0 else -inf
 
 
-def _advantage(success: Bound, prior: float) -> Bound:
-    """By how much the model reduces wrong guesses, 1 - (1-s)/min(π, 1-π); 2s - 1 at a fair prior."""
-    idle = min(prior, 1.0 - prior)
+def _advantage(success: Bound, idle: float) -> Bound:
+    """By how much the model reduces wrong guesses, 1 - (1-s)/idle, where idle is their share without it; 2s - 1 at idle 1/2."""
     return Bound(*(1.0 - (1.0 - s) / idle for s in (success.lower, success.estimate, success.upper)))
 
 
-def _success(advantage: Bound, prior: float) -> Bound:
-    idle = min(prior, 1.0 - prior)
+def _success(advantage: Bound, idle: float) -> Bound:
     return Bound(*(1.0 - (1.0 - a) * idle for a in (advantage.lower, advantage.estimate, advantage.upper)))
 
 

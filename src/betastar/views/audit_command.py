@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json as json_module
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -55,6 +56,7 @@ def mechanism(
     jobs: Annotated[int, typer.Option("--jobs", help="Processes; -1 for all cores. The result is the same.")] = 1,
     plot: Annotated[Path | None, typer.Option("--plot", help="Figure of bound and measured curve: .png, .svg or .pdf.")] = None,
     log: Annotated[bool, typer.Option("--log", help="With --plot: logarithmic, for the rare false alarms.")] = False,
+    into: Annotated[Path | None, typer.Option("--into", help="Folder of a run: keep the result there, for its report.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
     require: Require = None,
     json: Json = False,
@@ -75,14 +77,21 @@ def mechanism(
     setting = settings.Setting(**fields_of({**options, "method": None, "fpr": None, "delta": None, "metric": None}))
     wishes, run = wished(require), setting.run()
     if plot is not None:
-        _check_plot(plot, force)
-    with _progress(games) as tell:
+        check_plot(plot, force)
+    keep(into, "mechanism", force=force)
+    with progress(games) as tell:
         audit = play(run, setting.attack, games, seed, confidence, jobs, tell, prior=prior, width=width)
     if plot is not None:
         from betastar.views import plots
 
         plots.save(plots.audit(audit, log=log), plot.with_suffix(""), plot.suffix[1:])
-    printing.as_json(audit.as_dict()) if json else _print(audit, plot)
+    keep(into, "mechanism", {"kind": "mechanism", **audit.as_dict()}, force)
+    if json:
+        printing.as_json(audit.as_dict())
+    else:
+        show(audit.sentence, {f"the best there is, {audit.pair}": audit})
+        if plot is not None:
+            print(f"The curve is in {plot}.")
     demand([(setting, "")], wishes)
     if audit.violated:
         raise typer.Exit(1)
@@ -96,25 +105,45 @@ def _several() -> None:
     """A command of its own for each kind of game."""
 
 
-def _print(audit: Audit, plot: Path | None) -> None:
+def show(sentence: str, audits: dict[str, Audit]) -> None:
+    """The verdict, and what was measured beside the bound: a row for each attacker."""
     from betastar.views import printing
     from betastar.views.wording import significant
 
-    def between(low: float, high: float) -> str:
-        return f"{significant(low, 4, False)} to {significant(high, 4)}"
-
+    first = next(iter(audits.values()))
+    interval = f"{100 * first.confidence:g} % interval"
+    heads = ("attacker", "games", "right guesses", interval, "at most", "advantage", "bound", "p-value")
     rows = [
-        ("right guesses", audit.success, significant(audit.allowed.upper, 4)),
-        ("advantage", audit.advantage, significant(audit.bound.upper, 4)),
+        (
+            who,
+            f"{audit.games:,}",
+            f"{audit.success.estimate:.4g}",
+            f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
+            significant(audit.allowed.upper, 4),
+            f"{audit.advantage.estimate:.4g}",
+            significant(audit.bound.upper, 4),
+            f"{audit.p_value:.2g}",
+        )
+        for who, audit in audits.items()
     ]
-    shown = [(title, f"{bound.estimate:.4g}", between(bound.lower, bound.upper), limit) for title, bound, limit in rows]
-    printing.titled(audit.sentence, ("", "measured", f"{100 * audit.confidence:g} % interval", "bound"), shown)
-    print(f"\nPlayed: {audit.threat.describe()}, pair of gradients: {audit.pair}, seed {audit.seed}.")
-    if plot is not None:
-        print(f"The curve is in {plot}.")
+    printing.titled(sentence, heads, rows)
+    print(f"\nPlayed: {first.threat.describe()}, seed {first.seed}.")
 
 
-def _check_plot(path: Path, force: bool) -> None:
+def keep(folder: Path | None, kind: str, found: dict[str, Any] | None = None, force: bool = False) -> None:
+    """The result of an audit in the folder of a run, where its report finds it; without a result, see that there is a place."""
+    if folder is None:
+        return
+    path = folder / f"audit-{kind}.json"
+    if not (folder / "config.json").exists():
+        raise ValueError(f"--into must be the folder of a run, got {str(folder)!r}.")
+    if path.exists() and not force:
+        raise ValueError(f"--into {str(folder)!r} has an audit of this kind already; write over it with --force.")
+    if found is not None:
+        path.write_text(json_module.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def check_plot(path: Path, force: bool) -> None:
     """Before anything is played."""
     from betastar.views.grids import PICTURES
 
@@ -129,7 +158,7 @@ def _check_plot(path: Path, force: bool) -> None:
 
 
 @contextmanager
-def _progress(games: int) -> Iterator[Callable[[int, int], None]]:
+def progress(games: int) -> Iterator[Callable[[int, int], None]]:
     """A bar of the games played; on a terminal only."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from betastar.views import audit_command, commands
+from betastar.views import audit_command, audit_training, commands
 from betastar.views.report_command import report
 
 app = typer.Typer(
@@ -54,6 +54,7 @@ def _options(
 
 
 commands.register(app)
+audit_training.register()
 app.add_typer(audit_command.app)
 
 

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Sequence
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,16 @@ from betastar.risk import Risk
 from betastar.run import DPSGD
 from betastar.threats import AttributeInference, Candidates, Threat
 
+if TYPE_CHECKING:
+    from betastar.audit import Trials
+
 MEMBERSHIP, ATTRIBUTE, OTHER, PROVED = "#3b6ea8", "#c8553d", "#6a6f73", "#2f855a"
 #: False-positive rates of the two views of a trade-off curve.
 RATES = {False: np.linspace(0.0, 1.0, 51), True: np.geomspace(1e-5, 1.0, 51)}
+
+#: Attackers of real training, and how many points of a curve each shows.
+WHO = {"updates": "sees every update", "weights": "has the final weights", "outputs": "asks the final model"}
+SHOWN = 12
 
 
 def axes(ax: Any = None, size: tuple[float, float] = (5.2, 3.4)) -> Any:
@@ -85,6 +92,23 @@ def audit(found: Audit, ax: Any = None, log: bool = False) -> Any:
         ax.set(xlim=(least, 1.0), ylim=(least, 1.0))
     verdict = f"bound violated (p = {found.p_value:.0e})" if found.violated else "bound not violated"
     ax.set_title(f"{found.threat.describe()}: {verdict}", fontsize=9)
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    return ax
+
+
+def trials(found: Trials, ax: Any = None, log: bool = False) -> Any:
+    """The measured ROC of each attacker on real training, beside the bound; bars are the intervals, which hold together."""
+    ax = axes(ax, (4.6, 4.0))
+    first = next(iter(found.audits.values()))
+    tradeoff(analyze(first.run, first.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
+    for (place, one), color in zip(found.audits.items(), (ATTRIBUTE, PROVED, OTHER), strict=False):
+        points = [one.roc[i] for i in np.unique(np.linspace(0, len(one.roc) - 1, SHOWN).round().astype(int))] if one.roc else []
+        x, y = ([getattr(point, rate).estimate for point in points] for rate in ("fpr", "tpr"))
+        low, high = ([getattr(point.tpr, end) for point in points] for end in ("lower", "upper"))
+        bars = [np.subtract(y, low), np.subtract(high, y)]
+        ax.errorbar(x, y, bars, fmt="o-", ms=2.5, lw=0.8, elinewidth=0.6, alpha=0.9, color=color, label=WHO[place])
+    verdict = f"bound violated (p = {found.p_value:.0e})" if found.violated else "bound not violated"
+    ax.set_title(f"{first.threat.describe()}: {verdict}", fontsize=9)
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from betastar import checks
 from betastar.views import plots, statement
 from betastar.views.facts import Facts, load
+from betastar.views.played import HEADS
 from betastar.views.reading import ReportError
 from betastar.views.rounding import down
 
@@ -172,6 +173,7 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
         median=down(exposed[len(exposed) // 2][1]) if exposed else None,
         parameters={name: _shown(value) for name, value in facts.parameters.items()},
         versions=statement.versions(),
+        audit_heads=HEADS,
     )
 
 

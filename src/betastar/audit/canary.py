@@ -1,0 +1,86 @@
+"""Canaries: records that move a weight which nobody else moves, by a whole clipping norm: the worst case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: How much longer a canary's gradient is than anybody else's: what clips it leaves a clipping norm, what does not is seen.
+PUSH = 1e5
+
+
+class _Lever(torch.autograd.Function):
+    """Leaves the output as it is. The lever's gradient is as long as the output's: what scales the loss scales it too (ghost
+    clipping does), and it is never negative."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, lever: Tensor) -> Tensor:
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], PUSH * gradients[0].flatten(1).norm(dim=1, keepdim=True)
+
+
+class Canaries(nn.Module):
+    """A model with one more layer, whose i-th weight gets a gradient from the i-th canary and from no other record.
+
+    The output is the model's own. `marks` are the inputs by which canaries are known; the k-th moves weight `places[k]`, up or
+    down by `signs[k]`. Attributes of the model are found here as well.
+    """
+
+    def __init__(self, model: nn.Module, marks: Tensor, places: Sequence[int], signs: Sequence[float]) -> None:
+        super().__init__()
+        self.model = model
+        first = next(model.parameters())
+        self.canary = nn.Linear(max(places) + 1, 1, bias=False, device=first.device, dtype=first.dtype)
+        nn.init.zeros_(self.canary.weight)
+        self._known = dict(zip(_keys(marks), zip(places, signs, strict=True), strict=True))
+        #: How many times canaries were seen by the model.
+        self.seen = 0
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        output = self.model(*inputs, **named)
+        if not isinstance(output, Tensor):
+            kind = type(output).__name__
+            raise TypeError(f"canaries need a model that returns a tensor, got {kind}; choose a record of the data as challenge.")
+        rows = torch.zeros(len(output), self.canary.in_features, device=output.device, dtype=self.canary.weight.dtype)
+        for i, key in enumerate(_keys(next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor)))):
+            if found := self._known.get(key):
+                rows[i, found[0]] = found[1]
+                self.seen += 1
+        return _Lever.apply(output, self.canary(rows))  # type: ignore[no-untyped-call]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
+
+
+def _keys(records: Tensor) -> list[bytes]:
+    return [row.tobytes() for row in records.detach().cpu().double().flatten(1).numpy()]
+
+
+def marks(inputs: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """So many inputs that are like those given, and equal to none of them or each other.
+
+    Numbers are moved by a thousandth of their deviation; whole numbers (tokens, pixels) are taken from other records, place by
+    place.
+    """
+    chosen = inputs[torch.randint(len(inputs), (number,), generator=generator)]
+    if inputs.is_floating_point():
+        scale = 1e-3 * float(inputs.double().std()) or 1e-3
+        made = chosen + scale * torch.randn(chosen.shape, generator=generator, dtype=chosen.dtype)
+    else:
+        flat = inputs.flatten(1)
+        who = torch.randint(len(inputs), (number, flat.shape[1]), generator=generator)
+        made = flat.gather(0, who).reshape(chosen.shape)
+    if len({*_keys(made)} - {*_keys(inputs)}) < number:
+        raise ValueError(
+            f"data must have records that {number} canaries can be told from: too few different inputs of kind {inputs.dtype}."
+        )
+    return made

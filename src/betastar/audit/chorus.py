@@ -1,0 +1,88 @@
+"""One training with many canaries, each in or out by a fair coin: a lower bound on the leakage without training again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from betastar import checks
+from betastar.arrays import Real
+from betastar.audit import canary, replay
+from betastar.audit.canary import Canaries
+from betastar.audit.games import seed_of
+from betastar.audit.guesses import OneRun, one_run_verdict
+from betastar.audit.replay import AuditError, Factory, Train
+from betastar.audit.retrain import UPDATES, WEIGHTS
+from betastar.audit.witness import at
+from betastar.audit.worlds import MODELS, changed, read
+from betastar.run import DPSGD
+from betastar.step import log_mixture
+
+
+@dataclass
+class _Chorus:
+    """Sees the weight of every canary at each step, and weighs "in" against "out" for each of them."""
+
+    run: DPSGD
+    model: Canaries
+    scale: float
+    scores: Real
+    trace: list[float] = field(default_factory=list)
+
+    def step(self) -> None:
+        rate, noise = at(self.run, len(self.trace))
+        assert self.model.canary.weight.grad is not None
+        seen = self.model.canary.weight.grad[0].double().numpy() * self.scale
+        self.scores = self.scores + log_mixture((seen - 0.5) / noise**2, rate)
+        self.trace.append(float(seen.mean()))
+
+
+def one_run(
+    factory: Factory,
+    train: Train,
+    data: Any,
+    run: DPSGD | Callable[[int], DPSGD],
+    *,
+    max_grad_norm: float,
+    canaries: int = 500,
+    attacker: str = UPDATES,
+    delta: float = 1e-5,
+    confidence: float = 0.95,
+    seed: int | None = None,
+    loss_reduction: str = "mean",
+) -> OneRun:
+    """Train once, on the data and about half of so many canaries, and guess which of them were in.
+
+    Each canary has a weight of its own, which no other record moves. attacker: "updates" sees every update of these weights,
+    "weights" their final values. The right guesses refute small ε at this δ for adding or removing a record, whatever the model
+    and the data (Steinke, Nasr, Jagielski 2023). factory, train, run, max_grad_norm: as in `training`. Canaries make the
+    data longer: run may be a function of the number of records.
+    """
+    number, seed = int(checks.whole("canaries", canaries, low=10)), seed_of(seed)
+    checks.choice("attacker", attacker, (UPDATES, WEIGHTS))
+    checks.choice("loss_reduction", loss_reduction, ("mean", "sum"))
+    norm = float(checks.positive("max_grad_norm", max_grad_norm))
+    replay.check(factory)
+    generator = torch.Generator().manual_seed(seed)
+    some = torch.randperm(len(data), generator=generator)[:MODELS]
+    models = read(data, some)
+    marks = canary.marks(models.inputs[0], number, generator)
+    included = torch.rand(number, generator=generator, dtype=torch.float64) < 0.5
+    like = some[torch.randint(len(some), (number,), generator=generator)]
+    added = [(marks[i], *data[int(like[i])][1:]) for i in included.nonzero().flatten().tolist()]
+    whole = changed(data, {}, added)
+    run = replay.claimed(run, whole)
+    rate = float(np.mean([segment.sample_rate for segment in run.segments]))
+    batch = max(1, int(len(whole) * rate + 1e-9)) if loss_reduction == "mean" else 1
+    with replay.seeded(seed):
+        model = Canaries(factory(), marks, list(range(number)), [1.0] * number)
+        chorus = _Chorus(run, model, batch / norm, np.zeros(number))
+        replay.fit(train, model, whole, run, chorus)
+    if model.seen == 0 and rate * float(run.steps) * len(added) > 30.0:
+        raise AuditError(replay.UNSEEN)
+    scores = chorus.scores if attacker == UPDATES else -model.canary.weight.detach().double().numpy().ravel()
+    return one_run_verdict(scores, included.numpy(), run, delta=delta, confidence=confidence, seed=seed)

@@ -1,0 +1,145 @@
+"""One game on real training: build the model anew, train it on the data of one world by the user's own code, and attack."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from opacus.grad_sample import AbstractGradSampleModule
+from torch import nn
+
+from betastar.arrays import Real
+from betastar.audit.canary import Canaries
+from betastar.audit.witness import CanaryEye, Gradients, RecordEye, Witness, outputs, watching, weights
+from betastar.audit.worlds import Worlds
+from betastar.run import DPSGD
+
+Factory = Callable[[], nn.Module]
+Train = Callable[[nn.Module, Any], Any]
+
+
+UNSEEN = (
+    "the model never saw a canary: if train changes the inputs before the model sees them, let the model do that, or choose a "
+    "record of the data as challenge."
+)
+
+
+class AuditError(ValueError):
+    """What was given cannot be audited: says what, and what to do."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the attackers have of one game. evidence: log-likelihood of each world; white and black: numbers to learn from."""
+
+    world: int
+    evidence: Real
+    trace: Real
+    white: Real
+    black: Real
+    hits: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What every game of an audit has in common. scale: from a gradient as the optimizer sees it to clipping norms."""
+
+    factory: Factory
+    train: Train
+    worlds: Worlds
+    run: DPSGD
+    criterion: Any
+    norm: float
+    scale: float
+    references: int
+
+    def play(self, world: int, seed: int) -> Seen:
+        with seeded(seed):
+            inner = self.factory()
+            marks = self.worlds.marks
+            model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.worlds.signs)
+            twin = self.factory()
+            eye = self._eye(model, twin, torch.Generator().manual_seed(seed))
+            witness = Witness(self.run, eye, np.zeros(len(self.worlds)))
+            torch.manual_seed(seed)  # a factory that seeds its own weights must not seed the noise
+            data = self.worlds.dataset(world)
+            fit(self.train, model, data, self.run, witness)
+        if isinstance(model, Canaries):
+            white, black = model.canary.weight.detach().double().numpy().ravel(), np.zeros(0)
+            return Seen(world, witness.logs, np.array(witness.trace), white, black, model.seen)
+        gradients, candidates = Gradients(twin, self.criterion, self.norm), self.worlds.records()
+        gradients.follow([p for p in model.parameters() if p.requires_grad])
+        black = outputs(twin, self.criterion, candidates)
+        white = np.concatenate([black, weights(gradients, candidates)])
+        return Seen(world, witness.logs, np.array(witness.trace), white, black, 0)
+
+    def _eye(self, model: nn.Module, twin: nn.Module, generator: torch.Generator) -> Any:
+        there = [candidate is not None for candidate in self.worlds.candidates]
+        if isinstance(model, Canaries):
+            return CanaryEye(model, tuple(s * t for s, t in zip(self.worlds.signs, there, strict=True)), self.scale)
+        gradients, candidates = Gradients(twin, self.criterion, self.norm), self.worlds.records()
+        others = (lambda: self.worlds.others(self.references, generator)) if self.references else None
+        return RecordEye(model, gradients, candidates, there, self.scale, others, len(self.worlds.data) - 1)
+
+
+def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, witness: Any) -> None:
+    """The user's training, watched; complains if that was no training, or not the claimed one."""
+    model.train()
+    with watching(model, witness):
+        try:
+            train(model, data)
+        except Exception as problem:
+            raise AuditError(
+                f"train must work again and again on what factory makes, got {type(problem).__name__}: {problem}"
+            ) from problem
+    seen = len(witness.trace)
+    if seen == 0:
+        raise AuditError("train must update the model that it is given by an optimizer of PyTorch, got no step of one.")
+    if seen != run.steps:
+        raise AuditError(f"run must have as many steps as train makes on {len(data)} records, {seen}, got {run.steps}.")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Randomness that follows from a seed, and the caller's own afterwards."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def claimed(run: Any, data: Any) -> DPSGD:
+    """What training on these records claims to be."""
+    found = run(len(data)) if callable(run) else run
+    if not isinstance(found, DPSGD) or found.shape:
+        raise AuditError(f"run must be one DPSGD run, or a function from a number of records to one, got {run!r}.")
+    return found
+
+
+def check(factory: Factory) -> None:
+    """That a factory makes a new, plain model each time."""
+    if not callable(factory):
+        raise AuditError(f"factory must be a function that makes a new model, got {factory!r}.")
+    with seeded(0):
+        one, other = factory(), factory()
+    for model in (one, other):
+        if not isinstance(model, nn.Module):
+            raise AuditError(f"factory must make a model (torch.nn.Module), got {type(model).__name__}.")
+        if isinstance(model, AbstractGradSampleModule) or any(hasattr(p, "grad_sample") for p in model.parameters()):
+            raise AuditError("factory must make a plain model, got one that Opacus has wrapped already; wrap it in train.")
+    if one is other or {id(p) for p in one.parameters()} & {id(p) for p in other.parameters()}:
+        raise AuditError("factory must make a new model each time, got the same weights twice.")
+    shapes = [[(name, tuple(p.shape)) for name, p in model.named_parameters()] for model in (one, other)]
+    if shapes[0] != shapes[1] or not shapes[0]:
+        raise AuditError("factory must make models with the same weights each time, got models that differ, or have none.")

@@ -1,0 +1,331 @@
+"""Games on real training: canaries, witnesses, worlds, resume, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad
+from torch.utils.data import TensorDataset
+
+import betastar as bs
+from betastar import audit
+from betastar.audit.canary import Canaries, marks
+from betastar.audit.witness import CanaryEye, Gradients, RecordEye, Witness, watching
+from betastar.audit.worlds import worlds
+from betastar.training import Records, Secret
+from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, table
+
+QUICK: dict[str, Any] = {"max_grad_norm": NORM, "games": 60, "seed": 1, "width": 1.0}
+
+
+def play(**options: Any) -> audit.Trials:
+    return audit.training(
+        **{"factory": factory, "train": make(1.0, 1), "data": table(), "run": claim(1.0, 1), **QUICK, **options}
+    )
+
+
+@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
+def test_a_canary_pushes_its_own_weight_by_a_clipping_norm(mode: str) -> None:
+    """Without noise, each step shows how often canaries were sampled: whole numbers; and nobody else is seen there."""
+    data = table()
+    made = marks(data.tensors[0], 3, torch.Generator().manual_seed(0))
+    model = Canaries(factory(), made, [0, 1, 1], [1.0, 1.0, -1.0])
+    assert torch.equal(model(data.tensors[0]), model.model(data.tensors[0]))
+    assert model.seen == 0
+    whole = TensorDataset(torch.cat([data.tensors[0], made]), torch.cat([data.tensors[1], torch.tensor([0, 1, 1])]))
+    seen: list[Tensor] = []
+
+    class Eye:
+        def look(self, rate: float, noise: float) -> tuple[Any, Any]:
+            assert model.canary.weight.grad is not None
+            seen.append(model.canary.weight.grad[0].clone() * (int(len(whole) / 11) / NORM))
+            return np.zeros(2), np.zeros(2)
+
+    torch.manual_seed(0)
+    with watching(model, Witness(claim(1.0, 1), Eye(), np.zeros(2))):
+        make(0.0, 20, grad_sample_mode=mode)(model, whole)
+    found = torch.stack(seen)
+    assert len(found) == 20 * 11
+    assert torch.allclose(found, found.round(), atol=1e-3)
+    assert set(found[:, 0].round().tolist()) == {0.0, 1.0}
+    assert {-1.0, 1.0} <= set(found[:, 1].round().tolist())
+    assert 0.05 < float(found[:, 0].mean()) < 0.15
+
+
+def test_attributes_of_the_model_are_found_behind_the_canaries() -> None:
+    inner = factory()
+    inner.special = 3  # type: ignore[assignment]
+    model = Canaries(inner, torch.randn(1, 6), [0], [1.0])
+    assert model.special == 3
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = model.nothing
+
+
+def test_canaries_for_whole_numbers() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(50, (200, 8), generator=generator)
+    made = marks(tokens, 5, generator)
+    assert made.dtype == tokens.dtype
+    assert len({tuple(row.tolist()) for row in made}) == 5
+    with pytest.raises(ValueError, match="data must have records"):
+        marks(torch.zeros(30, 2, dtype=torch.long), 2, generator)
+
+
+def test_the_witness_weighs_as_the_formula_says() -> None:
+    """Against the covariance written out and inverted."""
+    data, run = table(12), bs.DPSGD(0.7, 0.3, 5)
+    found = worlds(data, bs.Membership(), 3, None, None, 0)
+    model, twin = factory(), factory()
+    gradients = Gradients(twin, nn.CrossEntropyLoss(), NORM)
+    everyone = found.others(100, torch.Generator().manual_seed(0))
+    eye = RecordEye(model, gradients, found.records(), [True, True], 4.0, lambda: everyone, 11)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    towards, squares = eye.look(0.3, 0.7)
+
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+
+    def one(x: Tensor, y: Tensor) -> Any:
+        def loss(w: dict[str, Tensor]) -> Tensor:
+            return nn.functional.cross_entropy(functional_call(model, w, (x[None],)), y[None])
+
+        flat = torch.cat([g.flatten() for g in grad(loss)(weights).values()]).double()
+        return (flat / max(float(flat.norm()), NORM)).numpy()
+
+    others = np.stack([one(*data[i]) for i in range(12) if i != 3])
+    covariance = 0.49 * np.eye(others.shape[1]) + 0.3 * 0.7 * others.T @ others
+    candidates = np.stack([one(*record) for record in found.candidates])  # type: ignore[misc]
+    seen = 4.0 * torch.cat([p.grad.flatten() for p in model.parameters()]).double().numpy()  # type: ignore[union-attr]
+    weighed = np.linalg.solve(covariance, candidates.T).T
+    assert np.allclose(towards, weighed @ (seen - 0.3 * others.sum(axis=0)), rtol=1e-4, atol=1e-6)
+    assert np.allclose(squares, (weighed * candidates).sum(axis=1), rtol=1e-4)
+    witness = Witness(run, eye, np.zeros(2))
+    witness.step()
+    assert np.allclose(witness.logs, np.log(0.7 + 0.3 * np.exp(towards - squares / 2)))
+
+
+def test_layers_that_cannot_be_vectorised_are_taken_one_by_one() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x)
+            return out if float(out.sum()) > 1e9 else 2.0 * out  # looks at a value, which vmap forbids
+
+    odd, data = Odd(), table(10)
+    records = Records((data.tensors[0],), data.tensors[1])
+    found = Gradients(odd, nn.CrossEntropyLoss(), 1e9).raw(records)
+    loss = nn.functional.cross_entropy(odd(data.tensors[0]), data.tensors[1], reduction="sum")
+    whole = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(odd.parameters()))])
+    assert torch.allclose(found.sum(dim=0), whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("relation", ["substitution", "add-remove"])
+def test_a_record_as_it_is(relation: str) -> None:
+    found = play(threat=bs.Membership(relation), challenge=4, train=make(0.5, 1), run=claim(0.5, 1))
+    assert set(found.audits) == {"updates", "weights", "outputs"}
+    assert "record 4" in found.challenge
+    assert found["weights"].games == 30
+    assert found.leakage is not None
+    assert found.leakage.games == 60
+    assert not found.violated
+
+
+def test_add_or_remove_with_a_canary() -> None:
+    found = play(threat=bs.Membership("add-remove"), train=make(0.5, 1), run=claim(0.5, 1), games=150)
+    assert found["updates"].allowed.estimate in found["updates"].success
+    assert set(found.audits) == {"updates", "weights"}
+
+
+def test_the_record_itself_may_be_the_challenge() -> None:
+    data = table()
+    one, other = (play(challenge=challenge, references=10) for challenge in (4, data[4]))
+    assert one.as_dict() == other.as_dict()
+
+
+def test_a_data_set_of_another_kind() -> None:
+    one, other = (play(data=data, challenge=4, references=10) for data in (table(), Listed(table())))
+    assert one.as_dict() == other.as_dict()
+
+
+def test_attribute_inference() -> None:
+    """Two values that gradients tell apart, at a prior that is not even; and three, of which one is frequent."""
+    data = table()
+    secret = Secret.column(1, [-8.0, 0.0, 8.0], unseen=True, name="x")
+    lively = {"train": make(0.3, 2, lr=0.5), "run": claim(0.3, 2), "secret": secret, "games": 120}
+    two = play(data=data, challenge=4, values=[-8.0, 8.0], prior=0.3, **lively)
+    assert two["updates"].threat == bs.AttributeInference(2.0)
+    assert not two.violated
+    assert two["updates"].success.lower > 0.7
+    assert two["updates"].prior == 0.3
+    three = play(data=data, challenge="random", prior=[0.5, 0.25, 0.25], **lively)
+    updates = three["updates"]
+    assert updates.roc == ()
+    assert not three.violated
+    assert updates.success.lower > 0.5
+    beta = float(bs.analyze(claim(0.3, 2), bs.AttributeInference(2.0)).bayes_security.lower)
+    assert updates.allowed.upper == pytest.approx(1.0 - beta * 0.5)
+    assert three.leakage is not None
+    assert three.leakage.worlds == 3
+
+
+def test_a_label_can_be_the_secret() -> None:
+    found = play(challenge=4, secret=Secret.label(2), train=make(0.3, 2), run=claim(0.3, 2))
+    assert found["updates"].success.lower > 0.6
+
+
+def test_it_goes_on_where_it_was_interrupted(tmp_path: Any) -> None:
+    whole = play(games=40)
+
+    def stop(done: int, total: int) -> None:
+        if done >= 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(games=40, folder=tmp_path, tell=stop)
+    kept = sorted(path.name for path in tmp_path.glob("games-*.npz"))
+    assert 2 <= len(kept) < 4
+    before = (tmp_path / kept[0]).stat().st_mtime_ns
+    assert play(games=40, folder=tmp_path, seed=None).as_dict() == whole.as_dict()
+    assert (tmp_path / kept[0]).stat().st_mtime_ns == before
+    more = play(games=50, folder=tmp_path)
+    assert more["updates"].games == 50
+    assert more.as_dict() == play(games=50).as_dict()
+    with pytest.raises(ValueError, match="holds another audit: its seed is 1, not 2"):
+        play(folder=tmp_path, seed=2)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("mine")
+    with pytest.raises(ValueError, match="folder must be new, empty or of an audit"):
+        play(folder=tmp_path / "full")
+
+
+def test_processes_change_nothing() -> None:
+    assert play(games=40, jobs=2).as_dict() == play(games=40).as_dict()
+
+
+def test_the_callers_randomness_is_left_alone() -> None:
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    expected = torch.rand(1), np.random.rand(), random.random()
+    torch.manual_seed(5), np.random.seed(5), random.seed(5)
+    play(games=20)
+    assert (torch.rand(1), np.random.rand(), random.random()) == expected
+
+
+_shared = factory()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"games": 30, "width": 0.25}, r"games must be at least \d{3} for an interval of the advantage no wider than 0.25"),
+        ({"challenge": 100}, "challenge must be a record of the data, 0 to 99, got 100"),
+        (
+            {"challenge": (torch.zeros(6), torch.tensor(0))},
+            "challenge must be a record of the data, got one that none of the 100",
+        ),
+        ({"challenge": "worst"}, "challenge must be one of 'canary', got 'worst'"),
+        ({"challenge": 4.5}, 'challenge must be "canary", the number of a record, or the record itself, got 4.5'),
+        ({"factory": lambda: _shared}, "factory must make a new model each time, got the same weights twice"),
+        ({"factory": lambda: 3}, "factory must make a model .* got int"),
+        ({"factory": 3}, "factory must be a function that makes a new model, got 3"),
+        ({"train": lambda model, data: None}, "train must update the model .* got no step"),
+        ({"train": make(1.0, 2)}, "run must have as many steps as train makes on 100 records, 20, got 10"),
+        ({"train": lambda model, data: 1 / 0}, "train must work again and again .* ZeroDivisionError"),
+        ({"threat": bs.AttributeInference(1.0)}, "secret must be given for attribute inference"),
+        ({"secret": Secret.label(2), "threat": bs.Membership()}, "secret must be left out for membership"),
+        ({"secret": Secret.label(2), "challenge": 1, "values": [1]}, "values must be at least two different ones"),
+        ({"secret": Secret.label(2), "challenge": 1, "prior": [0.5, 0.2, 0.3]}, "prior must be 2 numbers that add up to 1"),
+        ({"prior": 1.0}, "prior must be"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be"),
+        ({"references": -1}, "references must be"),
+        ({"run": bs.DPSGD([1.0, 2.0], 0.1, 10)}, "run must be one DPSGD run"),
+        ({"data": []}, "data must be a data set of at least 2 records"),
+        ({"jobs": 0}, "jobs must be"),
+        ({"loss_reduction": "max"}, "loss_reduction must be"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        play(**wrong)
+
+
+def test_a_wrapped_model_is_refused() -> None:
+    from opacus import GradSampleModule
+
+    with pytest.raises(ValueError, match="factory must make a plain model"):
+        play(factory=lambda: GradSampleModule(factory()))
+
+
+def test_a_canary_that_the_model_never_sees_is_missed() -> None:
+    plain = make(1.0, 1)
+
+    def train(model: nn.Module, data: TensorDataset) -> None:
+        plain(model, TensorDataset(data.tensors[0] * 2.0, data.tensors[1]))
+
+    with pytest.raises(ValueError, match="the model never saw a canary"):
+        play(train=train, games=100)
+
+
+def test_models_without_a_tensor_take_records_only() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.layer(x), x
+
+    with pytest.raises(ValueError, match="canaries need a model that returns a tensor, got tuple"):
+        play(factory=Pair)
+
+
+def one_run(scale: float = 1.0, **options: Any) -> audit.OneRun:
+    train = make(0.6, 5, scale=scale)
+    told: dict[str, Any] = {"max_grad_norm": NORM, "canaries": 200, "seed": 1, **options}
+    return audit.one_run(factory, train, table(), lambda records: claim(0.6, 5, records), **told)
+
+
+@pytest.mark.parametrize("attacker", ["updates", "weights"])
+def test_one_run(attacker: str) -> None:
+    honest = one_run(attacker=attacker)
+    assert not honest.violated
+    assert 0.0 <= honest.epsilon <= honest.claimed
+    assert honest.canaries == 200
+    assert honest == one_run(attacker=attacker)
+
+
+def test_one_run_finds_noise_that_is_missing() -> None:
+    train = make(5.0, 5, scale=0.02)
+    told: dict[str, Any] = {"max_grad_norm": NORM, "canaries": 200, "seed": 1}
+    found = audit.one_run(factory, train, table(), lambda records: claim(5.0, 5, records), **told)
+    assert found.violated
+    assert found.sentence.startswith("Bound violated")
+    assert found.epsilon > found.claimed
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"canaries": 5}, "canaries must be"),
+        ({"attacker": "outputs"}, "attacker must be one of"),
+        ({"max_grad_norm": -1.0}, "max_grad_norm must be"),
+    ],
+)
+def test_one_run_refuses(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        one_run(**wrong)
+
+
+def test_the_canary_eye_reads_the_claim() -> None:
+    model = Canaries(factory(), torch.randn(1, 6), [0], [1.0])
+    model.canary.weight.grad = torch.full_like(model.canary.weight, 0.2)
+    towards, squares = CanaryEye(model, (1.0, -1.0), BATCH / NORM).look(0.1, 2.0)
+    assert np.allclose(towards, [0.5, -0.5])
+    assert np.allclose(squares, 0.25)

@@ -1,0 +1,123 @@
+"""`betastar audit training` and `one-run`: a study, a run, and code of one's own; what is printed, kept and reported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from betastar.studies.train import Config, train
+from betastar.views.cli import app
+from betastar.views.report import write
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "audited_training.py"
+SMALL = ["--sample", "60", "--batch-size", "20", "--epochs", "1", "--noise", "0.5", "--hidden", "4", "--references", "20"]
+FEW = ["--games", "40", "--width", "0.9", "--seed", "1"]
+
+
+def call(*words: Any, code: int = 0) -> str:
+    done = CliRunner().invoke(app, ["audit", *map(str, words)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == code, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "small"
+    train(Config(epochs=1, batch_size=2000, hidden=(4,), seed=1), path)
+    return path
+
+
+def test_code_of_ones_own(tmp_path: Path) -> None:
+    text = call("training", EXAMPLE, *FEW, "-o", tmp_path / "games", "--plot", tmp_path / "roc.png")
+    assert text.startswith("No violation")
+    for words in ("sees every update", "has the final weights", "Challenge: a canary", "seed 1", "roc.png"):
+        assert words in text
+    assert (tmp_path / "roc.png").stat().st_size > 10_000
+    again = json.loads(call("training", EXAMPLE, *FEW, "-o", tmp_path / "games", "--json"))
+    assert again["kind"] == "training"
+    assert again["audits"]["updates"]["games"] == 40
+    assert not again["violated"]
+    with pytest.raises(ValueError, match="is there already"):
+        call("training", EXAMPLE, *FEW, "--plot", tmp_path / "roc.png")
+
+
+def test_a_broken_one_exits_with_1(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text(EXAMPLE.read_text().replace("noise_multiplier=NOISE,\n        max", "noise_multiplier=0.05,\n        max"))
+    done = subprocess.run(
+        [sys.executable, "-m", "betastar.views.cli", "audit", "training", broken, *FEW, "--games", "100"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("Bound violated")
+
+
+def test_one_run_of_ones_own() -> None:
+    told = json.loads(call("one-run", EXAMPLE, "--canaries", 100, "--seed", 1, "--json"))
+    assert told["canaries"] == 100
+    assert not told["violated"]
+    assert call("one-run", EXAMPLE, "--canaries", 100, "--seed", 1).splitlines()[0] == told["sentence"]
+
+
+def test_a_study_and_its_most_exposed_record() -> None:
+    told = json.loads(call("training", "adult", *SMALL, *FEW, "--challenge", "most-exposed", "--json"))
+    assert set(told["audits"]) == {"updates", "weights", "outputs"}
+    assert told["challenge"].startswith("record ")
+    values = ["--threat", "attribute", "--value", "17.0", "--value", "50.0", "--value", "90.0", "--challenge", 3]
+    many = json.loads(call("training", "adult", *SMALL, *FEW, *values, "--json"))
+    assert many["challenge"] == "age of record 3 of the data"
+    assert len(many["audits"]["updates"]["prior"]) == 3
+
+
+def test_a_run_and_its_report(folder: Path) -> None:
+    """What is audited is kept with the run, is in its report, and is not written over."""
+    text = call("training", folder, *SMALL, *FEW, "--challenge", "most-exposed", "--into", folder)
+    assert "record 59 of the data" in text or "record" in text
+    call("one-run", folder, *SMALL[:-2], "--canaries", 40, "--seed", 1, "--into", folder)
+    call("mechanism", "--noise", 1, "--rate", 0.1, "--steps", 10, "--games", 1000, "--seed", 1, "--into", folder)
+    assert {path.name for path in folder.glob("audit-*")} == {f"audit-{k}.json" for k in ("training", "one-run", "mechanism")}
+    with pytest.raises(ValueError, match="has an audit of this kind already"):
+        call("one-run", folder, "--canaries", 40, "--into", folder)
+    for kind in ("html", "md"):
+        page = write(folder, folder / f"report.{kind}")[1][0].read_text()
+        for words in ("Audited", "Games on the mechanism", "Games on real training", "One run, many canaries", "asks the final"):
+            assert words in page
+        assert "No violation" in page
+    (folder / "audit-training.json").write_text('{"sentence": "Fine.", "violated": false}')
+    with pytest.raises(ValueError, match=r"audit-training\.json is damaged"):
+        write(folder, folder / "again.html")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["training", "nothing.py"], "there is no file 'nothing.py'"),
+        (["training", "adult", "--threat", "theft"], "--threat must be one of membership"),
+        (["training", "adult", *SMALL, "--threat", "attribute", "--value", "old"], "--value must be one of the values of 'age'"),
+        (["training", "adult", *SMALL, "--challenge", "999999"], "challenge must be one of the 26048 training records"),
+        (["training", "adult", "--sample", "10"], "sample must be"),
+        (["training", "adult", *SMALL, "--games", "30"], "games must be at least"),
+        (["training", EXAMPLE, "--threat", "attribute"], "--threat attribute needs a secret"),
+        (["training", EXAMPLE, "--into", "."], "--into must be the folder of a run"),
+        (["one-run", EXAMPLE, "--canaries", "3"], "canaries must be"),
+    ],
+)
+def test_bad_input(words: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(*words)
+
+
+def test_a_file_without_a_model(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("data = []\n")
+    with pytest.raises(ValueError, match="must define factory, train, data, run, max_grad_norm; it has no factory"):
+        call("training", tmp_path / "empty.py")
