@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import warnings
@@ -11,30 +10,27 @@ from pathlib import Path
 from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
-import pytest
-
 from docs.hooks import rooms
+from tests.test_architecture import ORDER
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built once, by whoever asks first; strict: a warning of mkdocs is an error."""
-    shared = tmp_path_factory.getbasetemp()
-    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
-    with (shared / "site.lock").open("w") as lock, warnings.catch_warnings(), patch.dict(os.environ, NO_MKDOCS_2_WARNING="1"):
+def test_the_site(tmp_path: Path) -> None:
+    """One test, so that it is built once, whoever runs the tests; strict: a warning of mkdocs is an error."""
+    with warnings.catch_warnings(), patch.dict(os.environ, NO_MKDOCS_2_WARNING="1"):
         warnings.simplefilter("ignore")  # of mkdocs and its plugins; snippets have their own filters
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (shared / "site.built").exists():
-            from mkdocs.commands.build import build
-            from mkdocs.config import load_config
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
 
-            config = load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(shared / "site"))
-            config.plugins.on_startup(command="build", dirty=False)
-            build(config)
-            (shared / "site.built").touch()
-    return shared / "site"
+        config = load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path))
+        config.plugins.on_startup(command="build", dirty=False)
+        build(config)
+    pages = {path: Page(path.read_text()) for path in tmp_path.rglob("*.html")}
+    every_page_is_built(tmp_path)
+    nothing_is_loaded_from_elsewhere(tmp_path, pages)
+    every_link_leads_somewhere(tmp_path, pages)
+    formulas_are_mathml_and_snippets_show_what_they_print(tmp_path)
 
 
 class Page(HTMLParser):
@@ -56,12 +52,7 @@ class Page(HTMLParser):
             self.loads += [value for name in ("src", "href", "data", "srcset") if (value := found.get(name))]
 
 
-@pytest.fixture(scope="session")
-def pages(site: Path) -> dict[Path, Page]:
-    return {path: Page(path.read_text()) for path in site.rglob("*.html")}
-
-
-def test_every_page_is_built(site: Path) -> None:
+def every_page_is_built(site: Path) -> None:
     sources = [path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")]
     for source in sources:
         built = source.parent / "index.html" if source.name == "README.html" else source
@@ -69,7 +60,7 @@ def test_every_page_is_built(site: Path) -> None:
     assert not list(site.rglob("*.py"))
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+def nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
     for path, page in pages.items():
         for load in page.loads:
             assert not urlsplit(load).netloc, f"{path.name} loads {load}"
@@ -79,7 +70,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -
         assert not re.search(r"url\(\s*['\"]?(?:https?:)?//|@import", path.read_text()), path.name
 
 
-def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+def every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
     for path, page in pages.items():
         if path.name == "404.html":
             continue
@@ -95,7 +86,7 @@ def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None
                 assert unquote(parts.fragment) in pages[target].anchors | {"__codelineno"}, f"{path.relative_to(site)}: {link}"
 
 
-def test_formulas_are_mathml_and_snippets_show_what_they_print(site: Path) -> None:
+def formulas_are_mathml_and_snippets_show_what_they_print(site: Path) -> None:
     theory = (site / "theory.html").read_text()
     assert theory.count("<math") > 100
     assert 'class="arithmatex"' not in theory
@@ -106,13 +97,14 @@ def test_formulas_are_mathml_and_snippets_show_what_they_print(site: Path) -> No
         assert '<figure class="drawn"' in (site / f"{name}.html").read_text()
 
 
-def test_the_architecture_is_drawn_from_the_imports(site: Path) -> None:
+def test_the_architecture_is_drawn_from_the_imports() -> None:
     found, seen = rooms.arrows(), set(rooms.PLACES)
     assert {room for pair in found for room in pair} == seen
     while seen:  # data flows one way: some room is always left that imports no other
         first = {room for room in seen if not any(user == room and used in seen for user, used in found)}
         assert first, f"{seen} import each other"
         seen -= first
-    page = (site / "reference" / "architecture.html").read_text()
-    assert all(f">{room}</text>" in page for room in rooms.PLACES)
-    assert page.count("<title>") == len(found) + 1
+    picture = rooms.picture()
+    assert all(f">{room}</text>" in picture for room in rooms.PLACES)
+    assert picture.count("<title>") == len(found)
+    assert all(f"| `{module}` | " in rooms.table() for module in ORDER)
