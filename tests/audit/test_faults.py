@@ -16,19 +16,19 @@ FAULTS: dict[str, tuple[dict[str, Any], float, int]] = {
     "noise too small by the root of the batch size": ({"scale": 10**-0.5}, 1.2, 2),
     "shuffled batches, not Poisson's": ({"poisson": False}, 0.3, 1),
     "the same noise at each step": ({"same_noise": True}, 2.0, 2),
-    "the same randomness in each training": ({"seed": 7}, 2.0, 2),
+    "the same randomness in each training": ({"always": 7}, 2.0, 2),
 }
 
 
 def hunt(noise: float, epochs: int, games: int, seed: int, **fault: Any) -> audit.Trials:
     train = make(noise, epochs, **fault)
-    return audit.training(factory, train, table(), claim(noise, epochs), max_grad_norm=NORM, games=games, seed=seed, width=0.5)
+    return audit.training(factory, train, table(), claim(noise, epochs), max_grad_norm=NORM, games=games, seed=seed, width=0.6)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_training_is_caught(fault: str) -> None:
     broken, noise, epochs = FAULTS[fault]
-    found = hunt(noise, epochs, 200, 1, **broken)
+    found = hunt(noise, epochs, 120, 1, **broken)
     assert found.p_value < ALARM, found.sentence
     assert found.sentence.startswith("Bound violated")
     assert "e-" in found.sentence
@@ -36,7 +36,7 @@ def test_a_broken_training_is_caught(fault: str) -> None:
 
 @pytest.mark.parametrize(("noise", "epochs"), sorted({(noise, epochs) for _, noise, epochs in FAULTS.values()}))
 def test_a_correct_training_is_not(noise: float, epochs: int) -> None:
-    found = hunt(noise, epochs, 100, 2)
+    found = hunt(noise, epochs, 70, 2)
     assert not found.violated, found.sentence
     assert found.sentence.startswith("No violation")
 
@@ -51,9 +51,9 @@ def test_twenty_correct_trainings_raise_no_alarm() -> None:
 
 def test_the_attacker_reaches_what_is_possible() -> None:
     """A canary is the worst case: success is that of the exact curve, up to sampling error."""
-    run = claim(0.8, 1)
+    run = claim(0.8, 2)
     found = audit.training(
-        factory, make(0.8, 1), table(), run, max_grad_norm=NORM, games=300, seed=3, confidence=0.999, width=0.5
+        factory, make(0.8, 2), table(), run, max_grad_norm=NORM, games=200, seed=3, confidence=0.999, width=0.6
     )
     assert found["updates"].allowed.estimate in found["updates"].success
-    assert found["updates"].success.lower > 0.6
+    assert found["updates"].success.lower > 0.55

@@ -20,7 +20,7 @@ from betastar.audit.worlds import worlds
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, table
 
-QUICK: dict[str, Any] = {"max_grad_norm": NORM, "games": 60, "seed": 1, "width": 1.0}
+QUICK: dict[str, Any] = {"max_grad_norm": NORM, "games": 40, "seed": 1, "width": 1.0}
 
 
 def play(**options: Any) -> audit.Trials:
@@ -43,18 +43,18 @@ def test_a_canary_pushes_its_own_weight_by_a_clipping_norm(mode: str) -> None:
     class Eye:
         def look(self, rate: float, noise: float) -> tuple[Any, Any]:
             assert model.canary.weight.grad is not None
-            seen.append(model.canary.weight.grad[0].clone() * (int(len(whole) / 11) / NORM))
+            seen.append(model.canary.weight.grad[0].clone() * (int(len(whole) / 6) / NORM))
             return np.zeros(2), np.zeros(2)
 
     torch.manual_seed(0)
     with watching(model, Witness(claim(1.0, 1), Eye(), np.zeros(2))):
-        make(0.0, 20, grad_sample_mode=mode)(model, whole)
+        make(0.0, 30, grad_sample_mode=mode)(model, whole)
     found = torch.stack(seen)
-    assert len(found) == 20 * 11
+    assert len(found) == 30 * 6
     assert torch.allclose(found, found.round(), atol=1e-3)
     assert set(found[:, 0].round().tolist()) == {0.0, 1.0}
     assert {-1.0, 1.0} <= set(found[:, 1].round().tolist())
-    assert 0.05 < float(found[:, 0].mean()) < 0.15
+    assert 0.1 < float(found[:, 0].mean()) < 0.25
 
 
 def test_attributes_of_the_model_are_found_behind_the_canaries() -> None:
@@ -132,14 +132,14 @@ def test_a_record_as_it_is(relation: str) -> None:
     found = play(threat=bs.Membership(relation), challenge=4, train=make(0.5, 1), run=claim(0.5, 1))
     assert set(found.audits) == {"updates", "weights", "outputs"}
     assert "record 4" in found.challenge
-    assert found["weights"].games == 30
+    assert found["weights"].games == 20
     assert found.leakage is not None
-    assert found.leakage.games == 60
+    assert found.leakage.games == 40
     assert not found.violated
 
 
 def test_add_or_remove_with_a_canary() -> None:
-    found = play(threat=bs.Membership("add-remove"), train=make(0.5, 1), run=claim(0.5, 1), games=150)
+    found = play(threat=bs.Membership("add-remove"), train=make(0.5, 1), run=claim(0.5, 1), games=120)
     assert found["updates"].allowed.estimate in found["updates"].success
     assert set(found.audits) == {"updates", "weights"}
 
@@ -159,7 +159,7 @@ def test_attribute_inference() -> None:
     """Two values that gradients tell apart, at a prior that is not even; and three, of which one is frequent."""
     data = table()
     secret = Secret.column(1, [-8.0, 0.0, 8.0], unseen=True, name="x")
-    lively = {"train": make(0.3, 2, lr=0.5), "run": claim(0.3, 2), "secret": secret, "games": 120}
+    lively = {"train": make(0.3, 2, lr=0.5), "run": claim(0.3, 2), "secret": secret, "games": 60}
     two = play(data=data, challenge=4, values=[-8.0, 8.0], prior=0.3, **lively)
     assert two["updates"].threat == bs.AttributeInference(2.0)
     assert not two.violated
@@ -178,7 +178,7 @@ def test_attribute_inference() -> None:
 
 def test_a_label_can_be_the_secret() -> None:
     found = play(challenge=4, secret=Secret.label(2), train=make(0.3, 2), run=claim(0.3, 2))
-    assert found["updates"].success.lower > 0.6
+    assert found["updates"].success.lower > 0.5
 
 
 def test_it_goes_on_where_it_was_interrupted(tmp_path: Any) -> None:
@@ -200,6 +200,10 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path: Any) -> None:
     assert more.as_dict() == play(games=50).as_dict()
     with pytest.raises(ValueError, match="holds another audit: its seed is 1, not 2"):
         play(folder=tmp_path, seed=2)
+    with pytest.raises(ValueError, match="holds another audit: its weights is 74, not 26"):
+        play(folder=tmp_path, factory=lambda: nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 4)))
+    with pytest.raises(ValueError, match=r"its lr is None, not 0\.5"):
+        play(folder=tmp_path, depends={"lr": 0.5})
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("mine")
     with pytest.raises(ValueError, match="folder must be new, empty or of an audit"):
@@ -225,10 +229,10 @@ _shared = factory()
     ("wrong", "message"),
     [
         ({"games": 30, "width": 0.25}, r"games must be at least \d{3} for an interval of the advantage no wider than 0.25"),
-        ({"challenge": 100}, "challenge must be a record of the data, 0 to 99, got 100"),
+        ({"challenge": 50}, "challenge must be a record of the data, 0 to 49, got 50"),
         (
             {"challenge": (torch.zeros(6), torch.tensor(0))},
-            "challenge must be a record of the data, got one that none of the 100",
+            "challenge must be a record of the data, got one that none of the 50",
         ),
         ({"challenge": "worst"}, "challenge must be one of 'canary', got 'worst'"),
         ({"challenge": 4.5}, 'challenge must be "canary", the number of a record, or the record itself, got 4.5'),
@@ -236,7 +240,7 @@ _shared = factory()
         ({"factory": lambda: 3}, "factory must make a model .* got int"),
         ({"factory": 3}, "factory must be a function that makes a new model, got 3"),
         ({"train": lambda model, data: None}, "train must update the model .* got no step"),
-        ({"train": make(1.0, 2)}, "run must have as many steps as train makes on 100 records, 20, got 10"),
+        ({"train": make(1.0, 2)}, "run must have as many steps as train makes on 50 records, 10, got 5"),
         ({"train": lambda model, data: 1 / 0}, "train must work again and again .* ZeroDivisionError"),
         ({"threat": bs.AttributeInference(1.0)}, "secret must be given for attribute inference"),
         ({"secret": Secret.label(2), "threat": bs.Membership()}, "secret must be left out for membership"),
@@ -270,7 +274,7 @@ def test_a_canary_that_the_model_never_sees_is_missed() -> None:
         plain(model, TensorDataset(data.tensors[0] * 2.0, data.tensors[1]))
 
     with pytest.raises(ValueError, match="the model never saw a canary"):
-        play(train=train, games=100)
+        play(train=train, games=60)
 
 
 def test_models_without_a_tensor_take_records_only() -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import betastar as bs
 
-RECORDS, BATCH, NORM = 100, 10, 1.0
+RECORDS, BATCH, NORM = 50, 10, 1.0
 
 
 def table(records: int = RECORDS, columns: int = 6) -> TensorDataset:
@@ -51,16 +51,16 @@ def make(
     scale: float = 1.0,
     poisson: bool = True,
     same_noise: bool = False,
-    seed: int | None = None,
+    always: int | None = None,
     lr: float = 0.1,
     **options: Any,
 ) -> Callable[[nn.Module, Any], None]:
     """A training that claims `noise` and clipping to NORM. clip: what is really clipped to, the noise being that of the claim;
-    scale: of the noise; poisson: or else shuffled batches; same_noise: at every step; seed: of each training."""
+    scale: of the noise; poisson: or else shuffled batches; same_noise: at every step; always: the seed of every training."""
 
     def train(model: nn.Module, data: Any) -> None:
-        if seed is not None:
-            torch.manual_seed(seed)
+        if always is not None:
+            torch.manual_seed(always)
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, (1,))))
         start = generator.get_state()
         criterion: Any = nn.CrossEntropyLoss()

@@ -127,6 +127,12 @@ def claimed(run: Any, data: Any) -> DPSGD:
     return found
 
 
+def size(factory: Factory) -> int:
+    """How many weights a model has."""
+    with seeded(0):
+        return sum(parameter.numel() for parameter in factory().parameters())
+
+
 def check(factory: Factory) -> None:
     """That a factory makes a new, plain model each time."""
     if not callable(factory):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from betastar import checks
 from betastar.arrays import Real
 from betastar.audit import intervals, replay
 from betastar.audit.games import jobs_of, seed_of, spread
-from betastar.audit.neighbours import Leakage, leakage
+from betastar.audit.neighbours import FEWEST, Leakage, leakage
 from betastar.audit.replay import AuditError, Factory, Replay, Train
 from betastar.audit.suspicion import statistics
 from betastar.audit.verdict import ALARM, Audit, advantage_bound, judge, judge_many
@@ -97,6 +97,7 @@ def training(
     loss_reduction: str = "mean",
     jobs: int = 1,
     folder: str | Path | None = None,
+    depends: Mapping[str, Any] | None = None,
     tell: Callable[[int, int], None] | None = None,
 ) -> Trials:
     """Train many times by the user's own code, each time in a world drawn at random, and see how often attackers find out which.
@@ -117,7 +118,9 @@ def training(
     contribute; 0: it does not.
 
     jobs: processes, -1 for all cores. folder: where games are kept, so that an audit that was interrupted goes on, and one with
-    more games begins where the last one ended. tell: called with the games played and their number.
+    more games begins where the last one ended. The code of a training cannot be compared: depends tells what else its
+    games depend on (a learning rate, a version; as JSON), and games that depend on something else are not taken for these. tell:
+    called with the games played and their number.
     """
     run = replay.claimed(run, data)
     if threat is None:
@@ -142,8 +145,10 @@ def training(
     batch = max(1, int(len(data) * rate + 1e-9)) if loss_reduction == "mean" else 1
     game = Replay(factory, train, found, run, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references)
     if kept is not None:
-        claim = {"run": repr(run), "threat": threat.describe(), "challenge": found.title}
-        kept.claim({**claim, "prior": list(chances), "seed": seed})
+        claim = {"run": repr(run), "threat": threat.describe(), "challenge": found.title, "prior": list(chances), "seed": seed}
+        claim |= {"records": len(data), "max_grad_norm": norm, "references": references, "loss_reduction": loss_reduction}
+        claim |= {"values": [str(label) for label in found.labels], "weights": replay.size(factory), **(depends or {})}
+        kept.claim(json.loads(json.dumps(claim)))
     seen = []
     for part in _chunks(game, chances, games, seed, jobs, kept):
         seen.append(part)
@@ -232,7 +237,10 @@ def _verdicts(
                 learned = learn(columns[_COLUMN[place]], world, 2)
                 audits[place] = judge(positive[1::2], learned[:, 0] - learned[:, 1], ties[1::2], pair=place, **fixed)
     asked = columns["black"]
-    return audits, leakage(world, asked, prior=chances, confidence=about["confidence"], width=1.0) if asked.shape[1] else None
+    if not asked.shape[1] or len(asked) < 2 * FEWEST:
+        return audits, None
+    width = 1.0 / (1.0 - max(chances))  # any: the interval is told
+    return audits, leakage(world, asked, prior=chances, confidence=about["confidence"], width=width)
 
 
 _COLUMN = {WEIGHTS: "white", OUTPUTS: "black"}

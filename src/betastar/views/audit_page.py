@@ -10,6 +10,7 @@ from betastar.views.plots import WHO
 from betastar.views.reading import Inside, object_of
 from betastar.views.rounding import down, up
 
+TEMPLATES = Path(__file__).parent / "templates"
 #: The audits of the page, by the names of their files.
 GAMES = {
     "canary": "Membership, a canary: the worst case",
@@ -28,12 +29,9 @@ def write(folder: Path) -> Path:
         with Inside(folder / f"{name}.json"):
             told = object_of(folder / f"{name}.json")
             games.append({"name": name, "title": title, "words": _words(told), "table": _table(told)})
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    environment = jinja2.Environment(
-        loader=loader, undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True
-    )
+    template = jinja2.Template((TEMPLATES / "audit_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
     path = folder / "README.md"
-    path.write_text(environment.get_template("audit_page.md.j2").render(games=games), encoding="utf-8")
+    path.write_text(template.render(games=games) + "\n", encoding="utf-8")
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,6 +100,8 @@ def training(
     keep(into, "training", force=force)
     told = _told(options)
     about: dict[str, Any] = {"games": games, "seed": seed, "confidence": confidence, "width": width}
+    names = ("what", "sensitive", "sample", "epochs", "batch_size", "noise", "clip", "learning_rate", "hidden")
+    about["depends"] = {name: options[name] for name in names} | {"code": _digest(what)}
     about |= {"prior": (prior[0] if len(prior) == 1 else prior) if prior else 0.5, "jobs": jobs, "folder": output}
     with progress(games) as tell:
         found = play(**told, references=references, **about, tell=tell)
@@ -207,6 +210,11 @@ def _file(options: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{path} must define {', '.join(needed)}; it has no {missing[0]}.")
     optional = ("criterion", "secret", "threat", "loss_reduction")
     return {name: names[name] for name in (*needed, *optional) if name in names} | {"challenge": _number(challenge)}
+
+
+def _digest(what: str) -> str | None:
+    """Of training code, so that games of other code are not taken for its own."""
+    return hashlib.sha256(Path(what).read_bytes()).hexdigest() if Path(what).is_file() else None
 
 
 def _number(challenge: str) -> Any:
