@@ -1,10 +1,10 @@
-# `make demo`, `make test`, `make lint` and `make bench` set up .venv themselves; what is up to date is not done again.
+# `make demo`, `make test`, `make lint`, `make docs` and `make bench` set up .venv themselves; what is up to date is not done again.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint bench audits golden lock clean
+.PHONY: demo test test-all lint docs bench audits golden lock clean
 
 demo: $(READY)
 	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
@@ -22,6 +22,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in build/site; every snippet of it runs. The variable silences an advertisement.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(READY)
 	$(BIN)/python benchmarks/peers.py

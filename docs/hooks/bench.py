@@ -1,0 +1,41 @@
+"""Tables of measured ratios, from benchmarks/results.json: pages and README show what `make bench` wrote, or a test fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results.json"
+SHAPES = {"Adult": "Adult: 108 → 128 → 2, batch 256, 74 values", "Purchase": "Purchase: 600 → 128 → 100, batch 512, 2 values"}
+
+
+def tables() -> dict[str, str]:
+    """Markdown by name: peers, other, monitor, gaps."""
+    found: dict[str, Any] = json.loads(RESULTS.read_text())
+    rows = ["| | relation | median error | largest error | median time | time / exact | failed |", "|---" * 7 + "|"]
+    for one in found["advantage"]:
+        name = f"**{one['name']}**" if one["median_ratio"] == 1.0 and one["name"] == "betastar exact" else one["name"]
+        errors = f"{one['median_error']:.0e} | {one['largest_error']:.0e}"
+        times = f"{1e3 * one['median_seconds']:,.1f} ms | {one['median_ratio']:,.1f}"
+        rows.append(f"| {name} | {one['relation']} | {errors} | {times} | {one['failures'] or ''} |")
+    heat, noise, start = found["heat_map"], found["calibration"], found["import"]
+    other = (
+        f"Calibrating noise to an advantage takes {1e3 * noise['median_seconds']:.1f} ms against riskcal's "
+        f"{noise['riskcal_median_seconds']:.1f} s: {noise['median_ratio']:,.0f} times faster (median). A 100 × 100 "
+        f"exact heat map takes {heat['seconds']:.1f} s; dp_accounting takes {heat['dp_accounting_seconds']:.0f} s for "
+        f"{heat['dp_accounting_points']} points. "
+        f"`import betastar` costs {start['ratio']:.2f} times what numpy and scipy.special cost."
+    )
+    monitor = ["| shape | Opacus alone | monitored | ratio | loop over records and pairs | ratio |", "|---|---|---|---|---|---|"]
+    gaps = ["| shape | Opacus alone | gap clipping | ratio |", "|---|---|---|---|"]
+    for name, shape in SHAPES.items():
+        one = found["monitor"][name]
+        loop = f"{one['loop']:.1f} s | {one['loop ratio']:.0f}" if "loop" in one else " | "
+        plain = f"| {shape} | {1e3 * one['plain']:.1f} ms"
+        monitor.append(f"{plain} | {1e3 * one['monitored']:.1f} ms | {one['ratio']:.2f} | {loop} |")
+        gaps.append(f"{plain} | {1e3 * one['gap']:.1f} ms | {one['gap ratio']:.2f} |")
+    two = found["monitor"]["Adult"]
+    narrow = f"{1e3 * two['gap, 2 values']:.1f} ms | {two['gap, 2 values ratio']:.2f}"
+    gaps.append(f"| Adult, with 2 values | {1e3 * two['plain']:.1f} ms | {narrow} |")
+    return {"peers": "\n".join(rows), "other": other, "monitor": "\n".join(monitor), "gaps": "\n".join(gaps)}

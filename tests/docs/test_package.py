@@ -1,0 +1,99 @@
+"""The wheel and the source distribution install into an empty environment, and the core runs there by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ADULT = ["analyze", "--noise", "3.51", "--batch", "256", "--records", "26048", "--epochs", "20", "--json"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both, the wheel made from the source distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return {"wheel": next(folder.glob("*.whl")), "sdist": next(folder.glob("*.tar.gz"))}
+
+
+def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, env=environment)
+
+
+def closure(names: list[str]) -> dict[str, Distribution]:
+    """The distributions that these need, themselves included; extras are left out."""
+    found: dict[str, Distribution] = {}
+    while names:
+        name = names.pop()
+        if name.lower() in found:
+            continue
+        found[name.lower()] = one = distribution(name)
+        needed = [text for text in one.requires or [] if ";" not in text]
+        names += [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in needed]
+    return found
+
+
+def test_what_is_in_them(built: dict[str, Path]) -> None:
+    wheel = zipfile.ZipFile(built["wheel"]).namelist()
+    for name in ("betastar/py.typed", "betastar/views/page/index.html", "betastar/views/templates/report.html.j2"):
+        assert name in wheel
+    assert "betastar/studies/data/adult.csv.xz" in wheel
+    assert all(name.startswith("betastar") for name in wheel)
+    with tarfile.open(built["sdist"]) as archive:
+        inside = {name.split("/", 1)[-1] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "src/betastar/analyze.py"} <= inside
+    assert built["sdist"].stat().st_size < 3_000_000
+
+
+def test_the_core_runs_in_an_empty_environment(built: dict[str, Path], tmp_path: Path) -> None:
+    """What the core needs is linked from here, and nothing else: no torch, no matplotlib, no web framework."""
+    venv.create(tmp_path, with_pip=False)
+    place = next((tmp_path / "lib").glob("python*")) / "site-packages"
+    core = [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in distribution("betastar").requires or [] if "extra" not in text]
+    assert sorted(core) == ["numpy", "rich", "scipy", "typer"]
+    for one in closure(core).values():
+        for top in {file.parts[0] for file in one.files or [] if file.parts[0] != ".."}:
+            source = Path(str(one.locate_file(top)))
+            if source.exists() and not (place / top).exists():
+                (place / top).symlink_to(source)
+    python = tmp_path / "bin" / "python"
+    installed = run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", built["wheel"]])
+    assert installed.returncode == 0, installed.stderr
+    check(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_they_install_from_a_package_index(kind: str, built: dict[str, Path], tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=True)
+    installed = run([tmp_path / "bin" / "python", "-m", "pip", "install", "--quiet", built[kind]])
+    assert installed.returncode == 0, installed.stderr
+    check(tmp_path)
+
+
+def check(environment: Path) -> None:
+    found = run([environment / "bin" / "betastar", *ADULT])
+    assert found.returncode == 0, found.stderr
+    answer = json.loads(found.stdout)
+    assert answer["bayes_security"]["lower"] == pytest.approx(0.8993517, abs=1e-6)
+    python = environment / "bin" / "python"
+    where = run([python, "-c", "import betastar; print(betastar.__file__)"]).stdout
+    assert str(environment) in where
+    assert run([python, "-c", "import torch"]).returncode != 0
+    missing = run([environment / "bin" / "betastar", "report", "-"])
+    assert missing.returncode != 0
+    assert "Traceback" not in missing.stderr, missing.stderr

@@ -1,0 +1,72 @@
+"""The README runs, shows what was measured, and every link of the repository's pages leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from torch.utils.data import DataLoader, TensorDataset
+
+from docs.hooks import bench, snippets
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "docs" / "gap-clipping" / "README.md"]
+
+
+def test_the_readme_runs() -> None:
+    torch.manual_seed(0)
+    x = torch.cat([torch.arange(17.0, 91.0)[:, None], torch.randn(74, 2)], dim=1)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    model, optimizer, loader = PrivacyEngine().make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(TensorDataset(x, (x[:, 1] > 0).long()), batch_size=8),
+        noise_multiplier=2.0,
+        max_grad_norm=1.0,
+    )
+    given = {"model": model, "optimizer": optimizer, "loader": loader, "criterion": torch.nn.CrossEntropyLoss()}
+    text = snippets.run((ROOT / "README.md").read_text(), "README.md", given)
+    assert text.count("{.text .output}") >= 5
+
+
+def test_the_readme_is_short_and_every_block_is_run() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) < 170
+    assert set(re.findall(r"^```(\w*)", text, flags=re.M)) == {"python", "bash", ""}
+    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+        assert len(block.splitlines()) <= 12
+
+
+def test_measured_ratios_are_those_of_the_bench() -> None:
+    text = (ROOT / "README.md").read_text()
+    for name, table in bench.tables().items():
+        assert table in text, f"paste {name} of docs/hooks/bench.py into README.md"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_the_repository_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_a_snippet_that_fails_is_named() -> None:
+    with pytest.raises(snippets.SnippetError, match=r"page.md, line 3: .*0.1.*says '0.2'"):
+        snippets.run("# Page\n\n```python\nprint(0.1)  # 0.2: no\n```\n", "page.md")
+    with pytest.raises(snippets.SnippetError, match=r"page\.md, line 1: ZeroDivisionError"):
+        snippets.run("```python\n1 / 0\n```\n", "page.md")
+    with pytest.raises(snippets.SnippetError, match="exit code 2"):
+        snippets.run("```bash\nbetastar analyze --noise minus\n```\n", "page.md")
+    with pytest.raises(snippets.SnippetError, match="only betastar"):
+        snippets.run("```bash\nrm -r .\n```\n", "page.md")
+
+
+def test_versions_agree() -> None:
+    import betastar
+
+    version = betastar.__version__
+    assert f"version: {version}" in (ROOT / "CITATION.cff").read_text()
+    assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
