@@ -63,6 +63,7 @@ ORDER = [
     "training.for_transformers",
     "views.rounding",
     "views.plots",
+    "studies.seeds",
     "studies.study",
     "studies.sensitive",
     "studies.adult",

@@ -84,9 +84,13 @@ def train(
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr", min=0.0)] = None,
     hidden: Annotated[list[int] | None, typer.Option(min=1, help="Width of a hidden layer (repeat it for more).")] = None,
     seed: Annotated[
-        int,
-        typer.Option(min=0, help="Of weights, sampling and noise: a model that is given away needs one that nobody guesses."),
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Of split, weights, sampling and noise; drawn at random, and kept in config.json, unless given. Whoever knows "
+            "it can compute the noise.",
+        ),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0, 1, … in folders of their own.")] = None,
     jobs: Annotated[int, typer.Option(help="Seeds at a time (with --seeds); -1 for all cores.")] = 1,
     backend: Annotated[str | None, typer.Option(help="joblib backend for --seeds: loky, threading, dask or ray.")] = None,
@@ -122,6 +126,8 @@ def train(
     from betastar.studies.train import train as run
     from betastar.views.report import summarise
 
+    if seed is not None and seeds is not None:
+        raise StudyError("--seed is one run, --seeds are several: choose one.")
     if target_beta is not None and scope == "batch" and "--scope" in sys.argv:
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
     config = Config(

@@ -18,6 +18,7 @@ from betastar.analyze import analyze
 from betastar.plan import enforced
 from betastar.risk import Risk
 from betastar.run import DPSGD
+from betastar.studies.seeds import guessable
 from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
 from betastar.views.reading import Inside, ReportError, lines_of, object_of, parsed
 
@@ -92,6 +93,8 @@ class Facts:
     restated: tuple[str, ...] = ()
     #: What the run was made with, if it says so.
     versions: str = ""
+    #: Whether the seed of the run may be found by trying.
+    guessable: bool = False
 
     @cached_property
     def membership(self) -> Against:
@@ -213,6 +216,7 @@ def of_run(path: Path) -> Facts:
         exposures=_exposures(path / "ledger.csv"),
         restated=restated,
         versions=versions,
+        guessable=guessable(config.get("seed")),
     )
     proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
     for one, said in [(facts.membership, last["membership"]), *proved]:
