@@ -147,7 +147,6 @@ BAD = [
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.png", "exactly two options with a grid"),
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.txt", "--output must end with one of .csv"),
     ("explore --port 0", "--port"),
-    ("analyze --noise 1 --rate 1e-300 --steps 3 --method certified", "this --method"),
 ]
 
 
