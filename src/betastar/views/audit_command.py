@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -76,8 +74,8 @@ def mechanism(
     wishes, run = wished(require), setting.run()
     if plot is not None:
         _check_plot(plot, force)
-    with _progress(games) as tell:
-        audit = play(run, setting.attack, games, seed, confidence, jobs, tell, prior=prior, width=width)
+    with printing.counting("games", games) as tell:
+        audit = play(run, setting.attack, games, seed, confidence, jobs, lambda done, _: tell(done), prior=prior, width=width)
     if plot is not None:
         from betastar.views import plots
 
@@ -126,16 +124,3 @@ def _check_plot(path: Path, force: bool) -> None:
         raise ValueError(f"--plot must be in a folder that exists, got {str(path)!r}.")
     if find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install 'betastar[plots]'.")
-
-
-@contextmanager
-def _progress(games: int) -> Iterator[Callable[[int, int], None]]:
-    """A bar of the games played; on a terminal only."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("games", total=games)
-        yield lambda done, _: bar.update(task, completed=done)

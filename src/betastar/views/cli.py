@@ -23,8 +23,17 @@ app = typer.Typer(
 )
 
 
+#: Exit code of a command that was ended by Ctrl-C, and how those that keep what they did go on.
+INTERRUPTED = 130
+GO_ON = {
+    "train": "; the same command with --resume goes on.",
+    "reproduce": "; the same command goes on where it stopped.",
+    "gaps": "; the same command goes on where it stopped.",
+}
+
+
 def main() -> None:
-    """Bad input is one sentence and exit code 2, not a traceback."""
+    """Bad input is one sentence and exit code 2, not a traceback; an interruption is a line and 130."""
     warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
     try:
         app()
@@ -32,10 +41,19 @@ def main() -> None:
         print(f"betastar: {problem}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        print("\nbetastar: interrupted; go on with --resume.", file=sys.stderr)
-        raise SystemExit(130) from None
+        _interrupted()
+        raise SystemExit(INTERRUPTED) from None
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer's, for Ctrl-C
+            _interrupted()
+        raise
     except BrokenPipeError:
         raise SystemExit(141) from None
+
+
+def _interrupted() -> None:
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    print(f"\nbetastar: interrupted{GO_ON.get(name, '.')}", file=sys.stderr)
 
 
 def _version(wanted: bool) -> None:
