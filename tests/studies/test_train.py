@@ -72,17 +72,16 @@ def test_killed_at_any_moment_a_run_ends_the_same(table: Path, tmp_path: Path) -
 
     A server that has imported everything forks the processes that are killed: they start at once.
     """
-    whole = train(config(table, epochs=6), tmp_path / "whole")
+    whole = train(config(table), tmp_path / "whole")
     files = ("metrics.jsonl", "epochs.jsonl", "distances.csv", "ledger.csv", "status.json")
     wanted = {name: (whole / name).read_text() for name in files}
     run = tmp_path / "killed"
-    arguments = [argument if argument != "3" else "6" for argument in command(table, "-o", str(run), "--resume")]
     length = len(wanted["metrics.jsonl"].splitlines())
     kills = 0
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["betastar.studies.train"])
     for after in (1, length // 3, length // 2 + 3, length - 2):
-        process = server.Process(target=train, args=(config(table, epochs=6), run, True))
+        process = server.Process(target=train, args=(config(table), run, True))
         process.start()
         deadline = time.monotonic() + 120
         while process.is_alive() and time.monotonic() < deadline:
@@ -94,7 +93,7 @@ def test_killed_at_any_moment_a_run_ends_the_same(table: Path, tmp_path: Path) -
             time.sleep(0.002)
         process.join(60)
     assert kills >= 3
-    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True)
+    done = subprocess.run([COMMAND, *command(table, "-o", str(run), "--resume")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name, text in wanted.items():
         assert (run / name).read_text() == text, name

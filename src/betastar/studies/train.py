@@ -126,10 +126,11 @@ def network(study: Study) -> nn.Module:
 class Training:
     """One run: what is trained, what watches it, and where it is kept."""
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
+    def __init__(self, config: Config, folder: RunFolder, study: Study | None = None) -> None:
+        """study: the configuration's, if it is loaded already."""
         seed = config.chosen_seed()
         self.config, self.folder = replace(config, seed=seed), folder
-        self.study = study = self.config.load()
+        self.study = study = self.config.load() if study is None else study
         recipe = study.recipe
         if recipe.batch_size > len(study.train):
             raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
@@ -340,10 +341,9 @@ def train(
         config = replace(config, seed=folder.config.get("seed"))
     config = replace(config, seed=config.chosen_seed())
     described = json.loads(json.dumps(asdict(config)))
-    if not (folder / "config.json").exists():
-        config.load()  # complain before anything is written
+    study = None if (folder / "config.json").exists() else config.load()  # complain before anything is written
     folder.open(described, resume)
-    Training(config, folder).run(tell)
+    Training(config, folder, study).run(tell)
     return folder
 
 
