@@ -9,11 +9,12 @@ import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from betastar.training import AttributeMonitor, GradientError, Records, Secret
 
-from .private import VALUES, build, clone, fit, gapped, table
+from .private import VALUES, build, clone, fit, gapped, private, table
 from .test_gap import weights
 
 
@@ -179,3 +180,23 @@ def test_more_combinations_than_fit_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             gapped(clone(module, "tanh"), data, secret, gap=0.1, memory=memory)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.head, self.reentrant = nn.Linear(6, 9), nn.Linear(9, 2), reentrant
+
+    def forward(self, x: Any) -> Any:
+        return self.head(checkpoint(lambda z: torch.tanh(self.first(z)), x, use_reentrant=self.reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
+@pytest.mark.parametrize(("reentrant", "why"), [(False, "the backward pass calls it again"), (True, "it is called without them")])
+def test_gradient_checkpointing_is_refused(reentrant: bool, why: str) -> None:
+    message = rf"gradients of first \(Linear\) cannot be had: {why}\. Switch off gradient checkpointing"
+    secret = Secret.column(1, VALUES)
+    with pytest.raises(GradientError, match=message):
+        gapped(Checkpointed(reentrant), table(), secret, gap=0.1)
+    with pytest.raises(GradientError, match=message):
+        AttributeMonitor(*private(Checkpointed(reentrant), table()), nn.CrossEntropyLoss(), secret)
