@@ -72,6 +72,7 @@ ORDER = [
     "audit.chorus",
     "views.rounding",
     "views.plots",
+    "studies.seeds",
     "studies.study",
     "studies.sensitive",
     "studies.adult",

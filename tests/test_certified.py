@@ -159,3 +159,29 @@ def test_a_lowest_loss_that_hardly_ever_occurs(noise: float) -> None:
     assert sure.lower <= exact.lower
     assert exact.upper <= sure.upper
     assert sure.upper - sure.lower < 1e-4
+
+
+@pytest.mark.parametrize("threat", [bs.Membership(), bs.Membership("add-remove"), bs.AttributeInference(0.5)], ids=str)
+def test_rates_that_vanish(threat: bs.Membership | bs.AttributeInference) -> None:
+    """Never too good: β* < 1 as something leaks, and at least the probability that the record is never sampled."""
+    steps, before = 1000, 0.0
+    for rate in (5e-324, 1e-300, 1e-160, 1e-100, 1e-41, 1e-39, 1e-20, 1e-16, 1e-12, 1e-9):
+        risk = bs.analyze(bs.DPSGD(1.0, rate, steps), threat, "certified")
+        beta, exact = risk.bayes_security, bs.analyze(bs.DPSGD(1.0, rate, steps), threat).bayes_security
+        assert before <= 1.0 - beta.lower, "a larger rate leaks more"
+        before = 1.0 - beta.lower
+        assert 0.0 < before <= max(steps * rate * 1.1, 2e-16)
+        assert beta.lower <= beta.estimate <= beta.upper <= 1.0
+        assert beta.lower <= exact.upper
+        assert beta.upper >= exact.lower
+        assert 1e-3 <= risk.tpr(1e-3).upper <= 1e-3 + 1e-7
+
+
+def test_what_else_vanishes() -> None:
+    tiny, plain = bs.DPSGD(1.0, 1e-300, 1000), bs.DPSGD(1.0, 0.01, 100)
+    alone, both = (bs.analyze(run, method="certified").bayes_security for run in (plain, plain + tiny))
+    assert alone.lower - 1e-9 <= both.lower <= alone.lower
+    assert both.upper == alone.upper
+    for noise, rate, distance in ((0.01, 1e-300, 2.0), (1.0, 0.1, 1e-200), (1e200, 0.1, 2.0), (1e200, 1e-300, 1e-200)):
+        beta = bs.analyze(bs.DPSGD(noise, rate, 100), bs.AttributeInference(distance), "certified").bayes_security
+        assert 1.0 - 1e-11 < beta.lower < 1.0 == beta.upper

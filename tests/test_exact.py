@@ -264,7 +264,7 @@ def test_low_false_positive_rates_against_importance_sampling() -> None:
     assert curve.true_positives(fpr).value == pytest.approx(tpr, rel=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.floats(-4.0, -0.5), st.floats(-0.3, 0.8), st.integers(1, 5000), st.sampled_from(["substitution", "add-remove"]))
 def test_curve_is_a_curve(log_rate: float, log_noise: float, steps: int, relation: str) -> None:
     """Increasing, concave, above the diagonal, advantage its largest distance from it; δ and ε invert each other."""

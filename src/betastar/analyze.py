@@ -15,7 +15,7 @@ from betastar.bounds.interpolate import condense
 from betastar.outcome import Curve, Outcome
 from betastar.risk import Risk
 from betastar.run import DPSGD
-from betastar.step import Step
+from betastar.step import Step, visible
 from betastar.threats import Membership, Threat
 
 #: Width of the certified interval of β* unless another is asked for.
@@ -61,7 +61,7 @@ def _solve(
 
 def _exact(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
     quiet = any(step.noise <= LEAST_NOISE for step in steps)
-    parts = condense([replace(step, noise=max(step.noise, LEAST_NOISE)) for step in steps])
+    parts = condense([replace(step, noise=max(step.noise, LEAST_NOISE)) for step in map(visible, steps)])
 
     def curve(build: Callable[..., transform.Transform], symmetric: bool) -> FourierCurve:
         return FourierCurve([Part(n, build, rate, noise, r) for n, rate, noise, r in parts], symmetric)

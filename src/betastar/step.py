@@ -26,6 +26,19 @@ class Step:
     count: int
 
 
+#: Rates and distances below the first, and noise above the second, would be lost when they are squared and multiplied.
+LEAST, MOST = 1e-40, 1e40
+
+
+def visible(step: Step, least: float = LEAST) -> Step:
+    """The step, or one that leaks a little more and whose leakage is not lost; `least`: smallest distance.
+
+    Safe: the outcome at a smaller rate q is that at p, replaced with probability 1 - q/p by noise alone; more noise is noise that
+    is added to the outcome; and a bound for a distance holds for all smaller ones.
+    """
+    return Step(max(step.rate, LEAST), min(step.noise, MOST), max(step.distance, least) if step.distance else 0.0, step.count)
+
+
 def one_step_advantage(rate: float, noise: float, distance: float) -> float:
     """Total variation of a single step, p·erf(R/(2√2σ)): the same for every pair at distance R."""
     return rate * erf(distance / (2.0 * sqrt(2.0) * noise))

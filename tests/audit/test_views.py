@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,13 @@ from betastar import audit
 from betastar.views import audit_command, plots
 from betastar.views.cli import app
 
-COMMAND = str(Path(sys.executable).parent / "betastar")
+from ..command import call
+
 GAME = "audit mechanism --noise 1 --rate 0.05 --steps 20 --games 2000 --seed 3"
 
 
 def run(line: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([COMMAND, *line.split()], capture_output=True, text=True, check=False, timeout=120)
+    done = call(*line.split())
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done

@@ -31,8 +31,8 @@ def test_riskcal_agrees(p: float, sigma: float, steps: int) -> None:
 
 
 def test_riskcal_calibration_agrees() -> None:
-    run = bs.calibrate(bs.Target(advantage=0.3), sample_rate=0.1, steps=50, threat=bs.Membership("add-remove"))
-    theirs = find_noise_multiplier_for_advantage(0.3, 0.1, 50)
+    run = bs.calibrate(bs.Target(advantage=0.1), sample_rate=0.05, steps=1000, threat=bs.Membership("add-remove"))
+    theirs = find_noise_multiplier_for_advantage(0.1, 0.05, 1000)
     assert theirs == pytest.approx(run.noise_multiplier, rel=0.02)
 
 

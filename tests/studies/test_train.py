@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
+import multiprocessing
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,9 +19,8 @@ from betastar.studies.study import StudyError
 from betastar.studies.train import Config, train, train_seeds
 from betastar.views.report import summarise
 
+from ..command import COMMAND, call
 from .test_data import people
-
-COMMAND = [str(Path(sys.executable).parent / "betastar")]
 
 
 @pytest.fixture
@@ -34,12 +32,14 @@ def table(tmp_path: Path) -> Path:
 
 def config(table: Path, **options: object) -> Config:
     base = {"study": str(table), "target": "rich", "sensitive": "age", "drop": ("name",), "epochs": 3, "noise_multiplier": 1.5}
+    base |= {"seed": 0}
     return Config(**{**base, **options})  # type: ignore[arg-type]
 
 
 def command(table: Path, *options: str) -> list[str]:
     fixed = ["train", str(table), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "3", "--noise", "1.5"]
-    return [*COMMAND, *fixed, *options]
+    fixed += ["--seed", "0"]
+    return [*fixed, *options]
 
 
 def test_a_run_is_a_folder(table: Path, tmp_path: Path) -> None:
@@ -68,27 +68,32 @@ def test_a_run_is_a_folder(table: Path, tmp_path: Path) -> None:
 
 
 def test_killed_at_any_moment_a_run_ends_the_same(table: Path, tmp_path: Path) -> None:
-    """SIGKILL while it starts, within an epoch, and between epochs; then --resume."""
-    whole = train(config(table, epochs=6), tmp_path / "whole")
+    """SIGKILL while it starts, within an epoch, and between epochs; then --resume.
+
+    A server that has imported everything forks the processes that are killed: they start at once.
+    """
+    whole = train(config(table), tmp_path / "whole")
     files = ("metrics.jsonl", "epochs.jsonl", "distances.csv", "ledger.csv", "status.json")
     wanted = {name: (whole / name).read_text() for name in files}
     run = tmp_path / "killed"
-    arguments = [argument if argument != "3" else "6" for argument in command(table, "-o", str(run), "--resume")]
     length = len(wanted["metrics.jsonl"].splitlines())
     kills = 0
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["betastar.studies.train"])
     for after in (1, length // 3, length // 2 + 3, length - 2):
-        process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process = server.Process(target=train, args=(config(table), run, True))
+        process.start()
         deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
+        while process.is_alive() and time.monotonic() < deadline:
             lines = (run / "metrics.jsonl").read_text().count("\n") if (run / "metrics.jsonl").exists() else 0
             if lines >= after:
-                process.send_signal(signal.SIGKILL)
+                process.kill()
                 kills += 1
                 break
             time.sleep(0.002)
-        process.communicate(timeout=60)
+        process.join(60)
     assert kills >= 3
-    done = subprocess.run(arguments, capture_output=True, text=True)
+    done = subprocess.run([COMMAND, *command(table, "-o", str(run), "--resume")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name, text in wanted.items():
         assert (run / name).read_text() == text, name
@@ -99,7 +104,7 @@ def test_nothing_is_overwritten(table: Path, tmp_path: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
     with pytest.raises(StudyError, match="already holds a run"):
         train(config(table), tmp_path / "run")
-    with pytest.raises(StudyError, match="holds another run: its seed is 0, not 1"):
+    with pytest.raises(StudyError, match="holds another run: its seed is not 1"):
         train(config(table, seed=1), tmp_path / "run", resume=True)
     assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
     (tmp_path / "mine").mkdir()
@@ -143,7 +148,7 @@ def test_seeds_on_a_dask_cluster(table: Path, tmp_path: Path) -> None:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster,
         Client(cluster),
         joblib.parallel_config(backend="dask"),
     ):
@@ -153,7 +158,7 @@ def test_seeds_on_a_dask_cluster(table: Path, tmp_path: Path) -> None:
 
 def test_the_command_and_its_errors(table: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = subprocess.run(command(table, "-o", str(run)), capture_output=True, text=True)
+    done = subprocess.run([COMMAND, *command(table, "-o", str(run))], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("# people: 3 epochs of DP-SGD")
     assert "\x1b" not in done.stdout + done.stderr
@@ -164,23 +169,19 @@ def test_the_command_and_its_errors(table: Path, tmp_path: Path) -> None:
         (["-o", str(tmp_path / "x"), "--scope", "batch", "--target-beta", ".9"], "--target-beta needs all records"),
         (["-o", str(tmp_path / "x"), "--target", "shoe"], "has no column 'shoe'"),
     ):
-        bad = subprocess.run(command(table, *options), capture_output=True, text=True)
+        bad = call(*command(table, *options))
         assert bad.returncode == 2, options
         assert message in bad.stderr
         assert "Traceback" not in bad.stderr
-    missing = subprocess.run(
-        [*COMMAND, "train", "gone.csv", "--target", "a", "--sensitive", "b", "-o", str(tmp_path / "y")],
-        capture_output=True,
-        text=True,
-    )
+    missing = call("train", "gone.csv", "--target", "a", "--sensitive", "b", "-o", str(tmp_path / "y"))
     assert (missing.returncode, missing.stderr) == (2, "betastar: no file gone.csv.\n")
     assert not (tmp_path / "y").exists()
-    assert subprocess.run([*COMMAND, "--version"], capture_output=True, text=True).stdout.startswith("betastar 0.")
-    assert "runs/adult" in subprocess.run([*COMMAND, "train", "--help"], capture_output=True, text=True).stdout
+    assert call("--version").stdout.startswith("betastar 0.")
+    assert "runs/adult" in call("train", "--help").stdout
 
 
 def test_adult_from_the_package(tmp_path: Path) -> None:
-    folder = train(Config(epochs=1), tmp_path / "adult")
+    folder = train(Config(epochs=1, seed=0), tmp_path / "adult")
     last, status = folder.lines("epochs.jsonl")[-1], folder.status
     assert (status["records"], status["values"], last["steps"]) == (26_048, 74, 102)
     assert last["accuracy"] > 0.6

@@ -11,7 +11,7 @@ from opacus.layers import DPLSTM
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.training import Records, Secret
+from betastar.training import Records, Secret, make_attribute_private
 
 VALUES = [-1.5, -0.5, 0.0, 0.25, 1.0, 2.0, 3.5]
 
@@ -123,6 +123,45 @@ def private(
     engine = PrivacyEngine(accountant=options.pop("accountant", "prv"))
     options = {"noise_multiplier": noise, "max_grad_norm": clip, "noise_generator": generator} | options
     return engine.make_private(module=module, optimizer=optimizer, data_loader=loader, **options)
+
+
+def gapped(module: nn.Module, data: Any, secret: Any, criterion: Any = None, **options: Any) -> tuple[Any, Any]:
+    """((model, optimizer, loader), criterion) of make_attribute_private, with generators as in `private`."""
+    seed = options.pop("seed", 3)
+    criterion = criterion or nn.CrossEntropyLoss()
+    loader = DataLoader(data, batch_size=options.pop("batch", 20), generator=torch.Generator().manual_seed(seed + 1))
+    made = make_attribute_private(
+        module=module,
+        optimizer=options.pop("optimizer", torch.optim.SGD)(module.parameters(), lr=options.pop("lr", 0.1)),
+        data_loader=loader,
+        criterion=criterion,
+        secret=secret,
+        **{
+            "noise_multiplier": 1.0,
+            "max_grad_norm": 0.5,
+            "noise_generator": torch.Generator().manual_seed(seed),
+            **options,
+        },
+    )
+    return made, criterion
+
+
+def fit(parts: Any, criterion: Any, steps: int = 8, watch: Any = None) -> list[Any]:
+    """The loop that everybody writes; the batches that it saw. watch: called before each step."""
+    model, optimizer, loader = parts
+    seen: list[Any] = []
+    taken = 0
+    while True:
+        for x, y in loader:
+            optimizer.zero_grad()
+            criterion(model(x), y).backward()
+            if watch:
+                watch(x, y)
+            optimizer.step()
+            seen.append((x, y))
+            taken += not optimizer._is_last_step_skipped  # of a logical batch in several physical ones
+            if taken == steps:
+                return seen
 
 
 def build(name: str, bias: bool = True, classes: int = 2, seed: int = 0) -> tuple[nn.Module, TensorDataset, Secret]:

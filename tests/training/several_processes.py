@@ -1,10 +1,14 @@
-"""A monitored training on given global batches, by one process or by several (torchrun); rank 0 prints what it found."""
+"""Monitored trainings on given global batches, by one process or by several (torchrun); rank 0 prints what it found.
+
+Each argument holds the options of one training.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -26,12 +30,21 @@ def main() -> None:
     options.add_argument("--budget", type=float)
     options.add_argument("--plain-ddp", action="store_true")
     options.add_argument("--gap", type=float, help="clip gaps instead of monitoring")
-    given = options.parse_args()
     warnings.simplefilter("ignore")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    module, data, secret = build("tanh")
     if world > 1:
         distributed.init_process_group("gloo")
+    found = [one(options.parse_args(words.split()), rank, world) for words in sys.argv[1:]]
+    if world > 1:
+        distributed.barrier()
+        distributed.destroy_process_group()
+    if rank == 0:
+        print(json.dumps(found))
+
+
+def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
+    module, data, secret = build("tanh")
+    if world > 1:
         module = (
             nn.parallel.DistributedDataParallel(module)
             if given.plain_ddp
@@ -39,8 +52,7 @@ def main() -> None:
         )
     criterion = nn.CrossEntropyLoss()
     if given.gap is not None:
-        clip_gaps(module, data, secret, criterion, given.gap, rank, world)
-        return
+        return clip_gaps(module, data, secret, criterion, given.gap, rank, world)
     model, optimizer, loader = private(module, data, noise=4.0)
     budget = Budget(given.budget, per_record=True) if given.budget else None
     monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, scope=given.scope, ledger=True, budget=budget)
@@ -57,14 +69,13 @@ def main() -> None:
             stopped = True
             break
     assert monitor.ledger is not None
-    found = {
+    return {
         "distances": monitor.distances.tolist(),
         "leakage": monitor.ledger.leakage.tolist(),
         "rate": monitor.run.sample_rate,
         "stopped": stopped,
         "world": world,
     }
-    finish(found, rank, world)
 
 
 def batches(records: int, rate: float, rank: int, world: int) -> Iterator[torch.Tensor]:
@@ -74,7 +85,7 @@ def batches(records: int, rate: float, rank: int, world: int) -> Iterator[torch.
         yield (torch.rand(records, generator=generator) < rate).nonzero().flatten()[rank::world]
 
 
-def clip_gaps(module: Any, data: Any, secret: Any, criterion: Any, gap: float, rank: int, world: int) -> None:
+def clip_gaps(module: Any, data: Any, secret: Any, criterion: Any, gap: float, rank: int, world: int) -> dict[str, Any]:
     model, optimizer, loader = make_attribute_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
@@ -92,15 +103,7 @@ def clip_gaps(module: Any, data: Any, secret: Any, criterion: Any, gap: float, r
         criterion(model(x), y).backward()
         optimizer.step()
     weights = torch.cat([p.detach().flatten() for p in optimizer.params]).tolist()
-    finish({"weights": weights, "distance": optimizer.gap_clipping.distance(), "world": world}, rank, world)
-
-
-def finish(found: Any, rank: int, world: int) -> None:
-    if world > 1:
-        distributed.barrier()
-        distributed.destroy_process_group()
-    if rank == 0:
-        print(json.dumps(found))
+    return {"weights": weights, "distance": optimizer.gap_clipping.distance(), "world": world}
 
 
 if __name__ == "__main__":

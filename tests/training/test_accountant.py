@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader
 import betastar as bs
 from betastar.training import BetastarAccountant
 
-from .private import build
-from .test_monitor import fit
+from .private import build, fit
 
 
 def engine() -> tuple[PrivacyEngine, Any]:

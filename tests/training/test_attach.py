@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomS
 
 from betastar.training import AttributeMonitor, GradientError, Secret
 
-from .private import VALUES, build, private, table
-from .test_monitor import attach, fit, weights
+from .private import VALUES, build, fit, private, table
+from .test_monitor import attach, weights
 
 SECRET = Secret.column(1, VALUES, name="age")
 

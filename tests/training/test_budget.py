@@ -12,8 +12,8 @@ import torch
 from betastar.bounds import affinity
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Secret
 
-from .private import VALUES, build, private
-from .test_monitor import attach, fit, weights
+from .private import VALUES, build, fit, private
+from .test_monitor import attach, weights
 
 NOISE = 8.0
 
@@ -26,7 +26,7 @@ def run_out(monitor: AttributeMonitor, parts: Any, criterion: Any) -> list[torch
         before[:] = weights(parts)
 
     with pytest.raises(BudgetExhausted, match="it was not taken"):
-        fit(parts, criterion, 10_000, watch, epochs=1000)
+        fit(parts, criterion, 10_000, watch)
     return before
 
 

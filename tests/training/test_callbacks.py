@@ -13,8 +13,8 @@ from torch import nn
 
 from betastar.training import AttributeMonitor, Budget
 
-from .private import build, private
-from .test_monitor import attach, fit
+from .private import build, fit, private
+from .test_monitor import attach
 
 
 def plain(steps: int) -> AttributeMonitor:

@@ -44,8 +44,8 @@ print(distance, peak() - before)
 @pytest.mark.parametrize(
     ("kind", "batch"),
     [
-        ("centroid", 32),
-        ("ball", 16),
+        ("centroid", 12),
+        ("ball", 6),
         ("exact", 2),
         pytest.param("centroid", 256, marks=pytest.mark.slow),
         pytest.param("ball", 256, marks=pytest.mark.slow),

@@ -20,9 +20,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 from betastar.training import AttributeMonitor, Budget, GradientError, Records, Secret
 
-from .private import VALUES, build, clone, oracle, private, table
+from .private import VALUES, build, clone, fit, oracle, private, table
 from .test_attach import mlp, refuse
-from .test_monitor import attach, fit, weights
+from .test_monitor import attach, weights
 
 SECRET = Secret.column(1, VALUES)
 

@@ -17,24 +17,7 @@ from torch.utils.data import Dataset
 import betastar as bs
 from betastar.training import AttributeMonitor, JsonLines, Records, Secret, TensorBoard
 
-from .private import VALUES, build, clone, oracle, private, table
-
-
-def fit(parts: Any, criterion: Any, steps: int = 8, watch: Any = None, epochs: int = 9) -> list[Any]:
-    """The loop that everybody writes. watch: called before each step."""
-    model, optimizer, loader = parts
-    seen: list[Any] = []
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.zero_grad()
-            criterion(model(x), y).backward()
-            if watch:
-                watch(x, y)
-            optimizer.step()
-            seen.append((x, y))
-            if len(seen) == steps:
-                return seen
-    return seen
+from .private import VALUES, build, clone, fit, oracle, private, table
 
 
 def attach(name: str = "tanh", classes: int = 2, **options: Any) -> tuple[Any, Any, AttributeMonitor]:

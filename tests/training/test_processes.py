@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(processes: int, *options: str) -> Any:
-    script = ["-m", "tests.training.several_processes", *options]
+MEASURED = ("", "--plain-ddp", "--scope=dataset", "--scope=dataset --budget=.94")
+CLIPPED = ("--gap=.05", "--gap=.05 --plain-ddp")
+
+
+def run(processes: int, *trainings: str) -> list[Any]:
+    """All trainings one after the other: to start Python takes longer than they do."""
+    script = ["-m", "tests.training.several_processes", *trainings]
     if processes > 1:
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         command = [sys.executable, *launch, *script]
@@ -26,22 +30,23 @@ def run(processes: int, *options: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("options", [(), ("--plain-ddp",), ("--scope=dataset",), ("--scope=dataset", "--budget=.94")])
-def test_two_processes_measure_what_one_does(options: tuple[str, ...]) -> None:
-    alone, two = run(1, *[option for option in options if option != "--plain-ddp"]), run(2, *options)
-    assert two["world"] == 2
-    assert two["rate"] == alone["rate"]
-    assert two["stopped"] == alone["stopped"] == ("--budget=.94" in options)
-    assert len(alone["distances"]) == 6 or alone["stopped"]
-    np.testing.assert_allclose(two["distances"], alone["distances"], rtol=1e-5)
-    np.testing.assert_allclose(two["leakage"], alone["leakage"], rtol=1e-4, atol=1e-12)
-    assert max(alone["leakage"]) > 0.0
+def test_two_processes_do_what_one_does() -> None:
+    options = (*MEASURED, *CLIPPED)
+    for given, alone, two in zip(options, run(1, *options), run(2, *options), strict=True):
+        assert (alone["world"], two["world"]) == (1, 2)
+        (same_measurements if given in MEASURED else same_weights)(given, alone, two)
 
 
-@pytest.mark.parametrize("options", [(), ("--plain-ddp",)])
-def test_two_processes_clip_gaps_as_one_does(options: tuple[str, ...]) -> None:
+def same_measurements(given: str, alone: Any, two: Any) -> None:
+    assert two["rate"] == alone["rate"], given
+    assert two["stopped"] == alone["stopped"] == ("--budget" in given), given
+    assert len(alone["distances"]) == 6 or alone["stopped"], given
+    np.testing.assert_allclose(two["distances"], alone["distances"], rtol=1e-5, err_msg=given)
+    np.testing.assert_allclose(two["leakage"], alone["leakage"], rtol=1e-4, atol=1e-12, err_msg=given)
+    assert max(alone["leakage"]) > 0.0, given
+
+
+def same_weights(given: str, alone: Any, two: Any) -> None:
     """Weights after six steps with hardly any noise: each process adds its own records' share."""
-    alone, two = run(1, "--gap=.05"), run(2, "--gap=.05", *options)
-    assert two["world"] == 2
-    assert two["distance"] == alone["distance"]
-    np.testing.assert_allclose(two["weights"], alone["weights"], rtol=1e-5, atol=1e-5)
+    assert two["distance"] == alone["distance"], given
+    np.testing.assert_allclose(two["weights"], alone["weights"], rtol=1e-5, atol=1e-5, err_msg=given)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +14,8 @@ from hypothesis import strategies as st
 import betastar as bs
 from betastar.views import web
 
-COMMAND = str(Path(sys.executable).parent / "betastar")
+from ..command import call
+
 ADULT = {"noise_multiplier": 3.51, "batch_size": 256, "dataset_size": 26048, "epochs": 20}
 
 
@@ -34,7 +32,7 @@ def client() -> Iterator[TestClient]:
 
 def test_it_is_the_command_lines_json(client: TestClient) -> None:
     words = ["analyze", "--noise", "3.51", "--batch", "256", "--records", "26048", "--epochs", "20", "--json"]
-    printed = json.loads(subprocess.run([COMMAND, *words], capture_output=True, text=True, check=True).stdout)
+    printed = json.loads(call(*words).stdout)
     assert client.get("/api/analyze", params=ADULT).json() == printed
     words = [
         "calibrate",
@@ -50,7 +48,7 @@ def test_it_is_the_command_lines_json(client: TestClient) -> None:
         "success",
         "--json",
     ]
-    printed = json.loads(subprocess.run([COMMAND, *words], capture_output=True, text=True, check=True).stdout)
+    printed = json.loads(call(*words).stdout)
     asked: dict[str, Any] = {**ADULT, "target": "success<=0.52", "metric": "success"}
     del asked["noise_multiplier"]
     assert client.get("/api/calibrate", params=asked).json() == printed

@@ -1,4 +1,4 @@
-"""The installed command, in a subprocess: what it prints, to whom, and how it ends."""
+"""The command: what it prints, to whom, and how it ends. Once as it is installed, otherwise in this process."""
 
 from __future__ import annotations
 
@@ -7,29 +7,34 @@ import io
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import betastar as bs
+import betastar.audit
+import betastar.studies.gaps
+import betastar.studies.train
+from betastar.views import cli, commands, grids
 
-COMMAND = str(Path(sys.executable).parent / "betastar")
+from ..command import COMMAND, call
+
 ADULT = "--noise 3.51 --batch 256 --records 26048 --epochs 20"
 RUN = bs.DPSGD.from_epochs(3.51, 256, 26048, 20)
 
 
 def run(line: str, code: int = 0, **more: Any) -> subprocess.CompletedProcess[str]:
     words = [word.strip('"') for word in line.split()]
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, check=False, timeout=120, **more)
+    done = call(*words, **more)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
 
 
 def test_analyze_says_it_in_words_first() -> None:
-    text = run(f"analyze {ADULT}").stdout
+    text = subprocess.run([COMMAND, "analyze", *ADULT.split()], capture_output=True, text=True, check=True).stdout
+    assert text == run(f"analyze {ADULT}").stdout
     lines = text.splitlines()
     assert lines[0] == "An attacker who guesses membership is right at most 55.1 % of the time, against 50 % without the model."
     assert "\x1b" not in text, "colour belongs to a terminal"
@@ -147,7 +152,6 @@ BAD = [
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.png", "exactly two options with a grid"),
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.txt", "--output must end with one of .csv"),
     ("explore --port 0", "--port"),
-    ("analyze --noise 1 --rate 1e-300 --steps 3 --method certified", "this --method"),
 ]
 
 
@@ -156,6 +160,48 @@ def test_bad_input_is_one_sentence(line: str, words: str, tmp_path: Path) -> Non
     done = run(line, 2, cwd=tmp_path)
     assert words in done.stderr
     assert done.stdout == ""
+
+
+def test_bad_input_of_the_installed_command() -> None:
+    done = subprocess.run([COMMAND, *BAD[0][0].split()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert BAD[0][1] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_cannot_be_computed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+    monkeypatch.setattr(bs, "analyze", fail)
+    done = run("sweep --noise 1 --rate 0.1 --steps 3", 2)
+    assert "beyond what this --method can compute (float division by zero). Try another one." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "hint"),
+    [
+        ("sweep --noise 1 --rate 0.1 --steps 3", (grids.Grid, "compute"), "."),
+        ("analyze --noise 1 --rate 0.1 --steps 3", (commands, "fields_of"), "."),
+        ("audit mechanism --noise 1 --rate 0.1 --steps 3", (betastar.audit, "mechanism"), "."),
+        ("train adult -o run", (betastar.studies.train, "train"), "; the same command with --resume goes on."),
+        ("gaps -o run", (betastar.studies.gaps, "run"), "; the same command goes on where it stopped."),
+    ],
+)
+def test_an_interruption_says_how_to_go_on(line: str, where: Any, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*where, interrupt)
+    assert run(line, cli.INTERRUPTED).stderr == f"\nbetastar: interrupted{hint}\n"
+
+
+def test_a_sweep_counts_its_points() -> None:
+    told: list[int] = []
+    axes = {"noise_multiplier": "1,2", "sample_rate": "0.1", "steps": "3,4,5"}
+    grid = grids.Grid.read(axes, grids.Setting(), "bayes_security")
+    assert grid.compute(told.append).size == grid.size == 6
+    assert told == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_closed_pipe_is_no_error() -> None:

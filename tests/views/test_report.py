@@ -22,10 +22,10 @@ from betastar.views.facts import load
 from betastar.views.report import draw, render, summarise, write
 from betastar.views.rounding import down, percent, up
 
+from ..command import COMMAND, call
 from ..studies.test_data import people
 from .browser import chromium
 
-COMMAND = [str(Path(sys.executable).parent / "betastar")]
 EVIL = "<img src=x onerror=alert(1)>*age*|`_$"
 
 
@@ -313,11 +313,8 @@ def test_damaged_folders_are_named(copy: Path) -> None:
 
 
 def test_the_command(run: Path, tmp_path: Path) -> None:
-    def call(*words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*COMMAND, "report", *words], capture_output=True, text=True, input=text)
-
     page = tmp_path / "page.html"
-    done = call(str(run), "-o", str(page))
+    done = subprocess.run([COMMAND, "report", str(run), "-o", str(page)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(statement.verdicts(load(run))[0].band.capitalize())
     before = page.read_bytes()
@@ -330,13 +327,13 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
         ((str(run), "-o", str(tmp_path / "no" / "x.html")), "there is no folder"),
         (("-",), "--output is needed for a setting from standard input"),
     ):
-        bad = call(*words, text="{}")
+        bad = call("report", *words, text="{}")
         assert (bad.returncode, bad.stdout) == (2, ""), words
         assert message in bad.stderr
         assert "Traceback" not in bad.stderr
     assert page.read_bytes() == before
     setting = '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 100}'
-    answer = json.loads(call("-", "-o", str(page), "--force", "--json", text=setting).stdout)
+    answer = json.loads(call("report", "-", "-o", str(page), "--force", "--json", text=setting).stdout)
     beta = bs.analyze(bs.DPSGD(2.0, 0.01, 100)).bayes_security
     assert answer["files"] == [str(page)]
     assert answer["threats"][0]["bayes_security"] == {"lower": beta.lower, "estimate": beta.estimate}
@@ -348,7 +345,7 @@ def test_the_command_in_a_report_makes_the_same_run(run: Path, tmp_path: Path) -
     assert shlex.split(command)[-4:] == ["--seed", "SEED", "-o", "RUN"], "the seed is not told"
     seed = str(json.loads((run / "config.json").read_text())["seed"])
     words = [{"SEED": seed, "RUN": str(tmp_path / "again")}.get(word, word) for word in shlex.split(command)[1:]]
-    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True)
+    done = call(*words)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "again" / "config.json").read_text() == (run / "config.json").read_text()
     assert (tmp_path / "again" / "metrics.jsonl").read_text() == (run / "metrics.jsonl").read_text()

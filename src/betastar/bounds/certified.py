@@ -20,12 +20,16 @@ from betastar.bounds import affinity, ceiling
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.exact import LEAST_NOISE
 from betastar.bounds.grid import EPS, LARGEST, PAD, GridStep, Tails, compose, one_sided, two_sided
-from betastar.step import Step, head, loss, one_step_advantage, tail, threshold
+from betastar.step import Step, head, loss, one_step_advantage, tail, threshold, visible
 
 #: Side of the rectangles of the symmetric pair, in standard deviations.
 CELL = 0.05
 #: Different steps that are put on the grid; more are rounded to that many distances, outwards.
 LEVELS = 64
+#: Smallest distance: the other gradient is at 1 - distance, which keeps few digits of a smaller one.
+NEAREST = 1e-12
+#: The largest number below 1, which β* does not reach when anything leaks.
+BELOW_ONE = float(np.nextafter(1.0, 0.0))
 #: Grids that are tried: too coarse a grid composes to losses without end, each round is up to four times finer.
 ROUNDS = 24
 
@@ -48,21 +52,27 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     steps = [step for step in steps if step.distance > 0.0]
     if not steps:
         return Certificate(None, (), 1.0, 1.0)
+    if (more := [visible(step, NEAREST) for step in steps]) != steps:
+        worse = certify(more, symmetric, tolerance, attained)
+        better = certify([step for step in steps if step in more], symmetric, tolerance, attained)  # an attack on these only
+        return Certificate(worse.above, better.below, worse.lower, better.upper)
     if any(step.noise < LEAST_NOISE for step in steps):
         louder = certify([replace(s, noise=max(s.noise, LEAST_NOISE)) for s in steps], symmetric, tolerance, attained)
         lower = exp(ceiling.never_sampled(steps)) * (1.0 - PAD)
-        return Certificate(ceiling.curve(steps), louder.below, min(lower, louder.upper), louder.upper)
+        return Certificate(ceiling.curve(steps), louder.below, min(lower, louder.upper, BELOW_ONE), louder.upper)
     build = transform.glued if symmetric else transform.line
     exponent = affinity.total(build, steps)
     families = (transform.line, transform.symmetric) if symmetric and attained else (transform.line,)
     lower, _, upper = affinity.bounds(exponent, max(affinity.total(family, steps) for family in families))
+    lower = min(lower, BELOW_ONE)
     fixed = not symmetric or all(step.distance == 2.0 for step in steps)
     over, short = _rounded(steps, up=True), _rounded(steps, up=False)
     slack, rounding = min(1e-12, 1e-3 * tolerance), 1e-2 * tolerance
     spread = sqrt(8.0 * exponent)
     grid, best = spread / 8.0, None
+    largest = max(spread, *(_largest_loss(step, slack) for step in over))
     for _ in range(ROUNDS):
-        if spread / grid > LARGEST:
+        if largest / grid > LARGEST:
             break
         above = compose([_grid_step(step, grid, symmetric, True, slack) for step in over], grid, slack, rounding)
         under = compose([_grid_step(step, grid, symmetric, False, slack) for step in over], grid, slack, rounding)
@@ -76,12 +86,13 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
             shrink = min(0.5, max(shrink, 0.8 * sqrt(tolerance / width)))
         grid *= shrink
     if best is None:
-        return Certificate(None, (), lower, upper)
+        idle = min(exp(ceiling.never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
+        return Certificate(ceiling.curve(steps), (), idle, upper) if idle > lower else Certificate(None, (), lower, upper)
     above, under, grid = best
     below: tuple[DiscreteCurve, ...] = (under,) if fixed else ()
     if attained and not fixed:
         below = tuple(_fixed_pairs(short, grid, slack, rounding))
-    lower = max(lower, 1.0 - sum(above.hockey_stick(0.0)))
+    lower = max(lower, min(1.0 - sum(above.hockey_stick(0.0)), BELOW_ONE))
     for curve in below:
         value, error = curve.hockey_stick(0.0)
         upper = min(upper, 1.0 - (value - error))
@@ -103,13 +114,22 @@ def _rounded(steps: Sequence[Step], up: bool) -> list[Step]:
     ]
 
 
+def _reach(step: Step, slack: float) -> float:
+    """How far from its mean all steps together have an outcome with probability `slack`."""
+    return -float(ndtri(min(0.01, slack / step.count))) * step.noise
+
+
+def _largest_loss(step: Step, slack: float) -> float:
+    return float(loss(np.array([1.0 + _reach(step, slack)]), step.rate, step.noise, step.distance)[0])
+
+
 def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: float) -> GridStep:
     """The glued curve (or the add/remove pair) of one step on the grid, from above or from below.
 
     Outcomes so far out that all steps together have them with probability `slack` are given to the attacker.
     """
     p, sigma, distance = step.rate, step.noise, step.distance
-    reach = -float(ndtri(min(0.01, slack / step.count))) * sigma
+    reach = _reach(step, slack)
     start, far, near = 1.0 - 0.5 * distance, 1.0 + reach, -reach
 
     # The gain is a difference of two tails that are close for small distances: its rounding error, outwards.
@@ -124,7 +144,7 @@ def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: flo
         gain, mass = head(threshold(-losses, p, sigma, distance, near, start), p, sigma, distance)
         return outwards * gain, mass
 
-    least, most = (float(loss(np.array([x]), p, sigma, distance)[0]) for x in (near, far))
+    least, most = float(loss(np.array([near]), p, sigma, distance)[0]), _largest_loss(step, slack)
     advantage = one_step_advantage(p, sigma, distance)
     if symmetric:
         return two_sided(step.count, grid, above, advantage, (ahead, most), None)

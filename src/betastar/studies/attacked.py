@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from betastar import checks
 from betastar.run import DPSGD
+from betastar.studies import seeds
 from betastar.studies.folder import RunFolder
 from betastar.studies.study import Study, StudyError
 from betastar.studies.train import Config, network, quietly
@@ -92,6 +93,7 @@ class Attacked:
 
 def attacked(config: Config, sample: int | None = None, include: int | None = None) -> Attacked:
     """The training records of a configuration, or so many of them, one of which may be named."""
+    config = replace(config, seed=config.chosen_seed())
     study = config.load()
     size = len(study.train)
     number = size if sample is None else int(checks.whole("sample", sample, low=study.recipe.batch_size))
@@ -103,7 +105,7 @@ def attacked(config: Config, sample: int | None = None, include: int | None = No
     if include is not None and include >= number:
         chosen[-1] = include
     data = study.train if number == size else TensorDataset(*(column[chosen] for column in study.train.tensors))
-    return Attacked(study, data, tuple(chosen), config.seed)
+    return Attacked(study, data, tuple(chosen), seeds.derive(config.chosen_seed(), "weights"))
 
 
 def of_run(folder: str | Path) -> Config:

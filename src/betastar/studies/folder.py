@@ -51,6 +51,8 @@ class RunFolder:
                 raise StudyError(f"{self.path} already holds a run: choose another folder, or --resume to go on with it.")
             if different:
                 name = different[0]
+                if name == "seed":  # that of the folder is not told: whoever knows it can compute the noise
+                    raise StudyError(f"{self.path} holds another run: its seed is not {config.get(name)!r}.")
                 raise StudyError(f"{self.path} holds another run: its {name} is {there.get(name)!r}, not {config.get(name)!r}.")
             return
         if self.path.exists() and any(self.path.iterdir()):

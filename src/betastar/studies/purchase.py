@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from betastar.studies.seeds import derive
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
 from betastar.training import Secret
 
@@ -40,7 +41,7 @@ def purchase(
 
 def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Any, Any]:
     """A stand-in of the same shape: each class buys each item with its own probability, few of them often."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(derive(seed, "synthetic records"))
     likes = torch.rand(CLASSES, BITS, generator=generator) ** 3
     y = torch.randint(CLASSES, (records,), generator=generator)
     x = torch.rand(records, BITS, generator=generator) < likes[y]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from betastar.studies.seeds import derive
 from betastar.training import Secret
 
 
@@ -60,4 +61,4 @@ def split(number: int, seed: int, share: float = 0.2) -> tuple[Any, Any]:
     """Indices of the training and the test part."""
     from sklearn.model_selection import train_test_split
 
-    return train_test_split(range(number), test_size=share, random_state=seed)
+    return train_test_split(range(number), test_size=share, random_state=derive(seed, "split"))

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 
 from betastar import checks
 from betastar.analyze import RegimeWarning
+from betastar.studies import seeds
 from betastar.studies.adult import adult
 from betastar.studies.folder import RunFolder, versions
 from betastar.studies.purchase import RECORDS, purchase
@@ -34,7 +35,7 @@ LEDGER_EVERY = 10
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that a run depends on. None: the study's own value."""
+    """Everything that a run depends on. None: the study's own value; a seed is drawn."""
 
     study: str = "adult"
     target: str | None = None
@@ -53,7 +54,7 @@ class Config:
     max_grad_norm: float | None = None
     learning_rate: float | None = None
     hidden: tuple[int, ...] | None = None
-    seed: int = 0
+    seed: int | None = None
     scope: str = "batch"
     every: int = 1
     diameter: str = "exact"
@@ -64,8 +65,13 @@ class Config:
     gap: float | None = None
     target_attribute_beta: float | None = None
 
+    def chosen_seed(self) -> int:
+        """The seed, or one that is drawn."""
+        return seeds.draw() if self.seed is None else int(checks.whole("seed", self.seed, low=0))
+
     def load(self) -> Study:
         """The study, with this configuration's parameters; complains of what cannot be run."""
+        seed = self.chosen_seed()
         checks.choice("scope", self.scope, ("batch", "dataset"))
         checks.choice("diameter", self.diameter, ("exact", "ball", "centroid"))
         if self.target_beta is not None:
@@ -78,13 +84,13 @@ class Config:
         if len(given := [name for name, value in known.items() if value is not None]) > 1:
             raise StudyError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
         if self.study == "adult":
-            study = adult(self.seed, self.sensitive or "age", self.along, self.drop)
+            study = adult(seed, self.sensitive or "age", self.along, self.drop)
         elif self.study == "purchase":
             if self.sensitive is not None:
                 raise StudyError(
                     f"sensitive cannot be chosen for purchase, whose secret is its first item; got {self.sensitive!r}."
                 )
-            study = purchase(self.data, self.seed, self.records or RECORDS, self.checksum, self.drop)
+            study = purchase(self.data, seed, self.records or RECORDS, self.checksum, self.drop)
         elif self.target is None or self.sensitive is None:
             raise StudyError(f"{self.study} is a table of your own: say which column is the target and which is sensitive.")
         else:
@@ -95,7 +101,7 @@ class Config:
                 list(self.values) if self.values else None,
                 self.between,
                 list(self.drop),
-                self.seed,
+                seed,
                 self.along,
                 self.public,
             )
@@ -120,14 +126,18 @@ def network(study: Study) -> nn.Module:
 class Training:
     """One run: what is trained, what watches it, and where it is kept."""
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
-        self.config, self.folder = config, folder
-        self.study = study = config.load()
+    def __init__(self, config: Config, folder: RunFolder, study: Study | None = None) -> None:
+        """study: the configuration's, if it is loaded already."""
+        seed = config.chosen_seed()
+        self.config, self.folder = replace(config, seed=seed), folder
+        self.study = study = self.config.load() if study is None else study
         recipe = study.recipe
         if recipe.batch_size > len(study.train):
             raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
-        torch.manual_seed(config.seed)
+        seeds.start(seed, "weights")
         self.module = network(study)
+        if seed >= seeds.SMALL:
+            seeds.start(seed, "sampling and noise")
         self.engine = PrivacyEngine(accountant="betastar")
         self.criterion = nn.CrossEntropyLoss()
         parts: dict[str, Any] = {
@@ -325,13 +335,15 @@ def _bounds(risk: Callable[..., Any]) -> dict[str, float]:
 def train(
     config: Config, path: str | Path, resume: bool = False, tell: Callable[[dict[str, Any]], None] | None = None
 ) -> RunFolder:
-    """Run a configuration in a folder; with `resume`, go on with what is there."""
+    """Run a configuration in a folder; with `resume`, go on with what is there, and with its seed unless one is given."""
     folder = RunFolder(path)
+    if config.seed is None and resume and (folder / "config.json").exists():
+        config = replace(config, seed=folder.config.get("seed"))
+    config = replace(config, seed=config.chosen_seed())
     described = json.loads(json.dumps(asdict(config)))
-    if not (folder / "config.json").exists():
-        config.load()  # complain before anything is written
+    study = None if (folder / "config.json").exists() else config.load()  # complain before anything is written
     folder.open(described, resume)
-    Training(config, folder).run(tell)
+    Training(config, folder, study).run(tell)
     return folder
 
 

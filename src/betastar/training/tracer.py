@@ -26,6 +26,7 @@ from betastar.training.wiring import Wiring
 Narrow = tuple[Tensor, Rest] | None
 #: A layer, its inputs, the error at its output.
 Call = tuple[nn.Module, tuple[Any, ...], Tensor, Narrow]
+CHECKPOINTING = "Switch off gradient checkpointing, and call layers with trainable weights outside of torch.no_grad()."
 
 
 class Tracer:
@@ -106,11 +107,20 @@ class Tracer:
         ):
             output = self._wiring.module(*variants.inputs, **variants.named)
             total = self._total(self._criterion(output, variants.target), len(variants))
-            errors = torch.autograd.grad(total, [out for _, _, out, _ in seen], allow_unused=True)
+            outputs = [self._connected(module, out) for module, _, out, _ in seen]
+            errors = torch.autograd.grad(total, outputs, allow_unused=True)
+        if len(seen) > len(outputs):
+            again = self._name(seen[len(outputs)][0])
+            raise GradientError(f"gradients of {again} cannot be had: the backward pass calls it again. {CHECKPOINTING}")
         return [
             (module, inputs, torch.zeros_like(out) if error is None else error, narrow)
             for (module, inputs, out, narrow), error in zip(seen, errors, strict=True)
         ]
+
+    def _connected(self, module: nn.Module, output: Tensor) -> Tensor:
+        if not output.requires_grad:
+            raise GradientError(f"gradients of {self._name(module)} cannot be had: it is called without them. {CHECKPOINTING}")
+        return output
 
     def _total(self, loss: Any, rows: int) -> Tensor:
         """The sum of the records' losses."""

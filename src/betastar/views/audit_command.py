@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,8 +77,8 @@ def mechanism(
     if plot is not None:
         check_plot(plot, force)
     keep(into, "mechanism", force=force)
-    with progress(games) as tell:
-        audit = play(run, setting.attack, games, seed, confidence, jobs, tell, prior=prior, width=width)
+    with printing.counting("games", games) as tell:
+        audit = play(run, setting.attack, games, seed, confidence, jobs, lambda done, _: tell(done), prior=prior, width=width)
     if plot is not None:
         from betastar.views import plots
 
@@ -155,16 +153,3 @@ def check_plot(path: Path, force: bool) -> None:
         raise ValueError(f"--plot must be in a folder that exists, got {str(path)!r}.")
     if find_spec("matplotlib") is None:
         raise ValueError("--plot needs matplotlib: pip install 'betastar[plots]'.")
-
-
-@contextmanager
-def progress(games: int) -> Iterator[Callable[[int, int], None]]:
-    """A bar of the games played; on a terminal only."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("games", total=games)
-        yield lambda done, _: bar.update(task, completed=done)

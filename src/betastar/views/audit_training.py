@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from betastar.views.audit_command import app, check_plot, keep, progress, show
+from betastar.views.audit_command import app, check_plot, keep, show
 from betastar.views.commands import Json, in_words_of_options
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def training(
     names = ("what", "sensitive", "sample", "epochs", "batch_size", "noise", "clip", "learning_rate", "hidden")
     about["depends"] = {name: options[name] for name in names} | {"code": _digest(what)}
     about |= {"prior": (prior[0] if len(prior) == 1 else prior) if prior else 0.5, "jobs": jobs, "folder": output}
-    with progress(games) as tell:
-        found = play(**told, references=references, **about, tell=tell)
+    with printing.counting("games", games) as tell:
+        found = play(**told, references=references, **about, tell=lambda done, _: tell(done))
     if plot is not None:
         from betastar.views import plots
 

@@ -23,8 +23,17 @@ app = typer.Typer(
 )
 
 
+#: Exit code of a command that was ended by Ctrl-C, and how those that keep what they did go on.
+INTERRUPTED = 130
+GO_ON = {
+    "train": "; the same command with --resume goes on.",
+    "reproduce": "; the same command goes on where it stopped.",
+    "gaps": "; the same command goes on where it stopped.",
+}
+
+
 def main() -> None:
-    """Bad input is one sentence and exit code 2, not a traceback."""
+    """Bad input is one sentence and exit code 2, not a traceback; an interruption is a line and 130."""
     warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
     try:
         app()
@@ -32,10 +41,19 @@ def main() -> None:
         print(f"betastar: {problem}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        print("\nbetastar: interrupted; go on with --resume.", file=sys.stderr)
-        raise SystemExit(130) from None
+        _interrupted()
+        raise SystemExit(INTERRUPTED) from None
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer's, for Ctrl-C
+            _interrupted()
+        raise
     except BrokenPipeError:
         raise SystemExit(141) from None
+
+
+def _interrupted() -> None:
+    name = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    print(f"\nbetastar: interrupted{GO_ON.get(name, '.')}", file=sys.stderr)
 
 
 def _version(wanted: bool) -> None:
@@ -85,9 +103,13 @@ def train(
     learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr", min=0.0)] = None,
     hidden: Annotated[list[int] | None, typer.Option(min=1, help="Width of a hidden layer (repeat it for more).")] = None,
     seed: Annotated[
-        int,
-        typer.Option(min=0, help="Of weights, sampling and noise: a model that is given away needs one that nobody guesses."),
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Of split, weights, sampling and noise; drawn at random, and kept in config.json, unless given. Whoever knows "
+            "it can compute the noise.",
+        ),
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0, 1, … in folders of their own.")] = None,
     jobs: Annotated[int, typer.Option(help="Seeds at a time (with --seeds); -1 for all cores.")] = 1,
     backend: Annotated[str | None, typer.Option(help="joblib backend for --seeds: loky, threading, dask or ray.")] = None,
@@ -123,6 +145,8 @@ def train(
     from betastar.studies.train import train as run
     from betastar.views.report import summarise
 
+    if seed is not None and seeds is not None:
+        raise StudyError("--seed is one run, --seeds are several: choose one.")
     if target_beta is not None and scope == "batch" and "--scope" in sys.argv:
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
     config = Config(

@@ -274,7 +274,8 @@ def sweep(
     grid = grids.Grid.read(texts, settings.Setting(threat=threat, distance=distance, method=method), metric)
     if output is not None and output.suffix in grids.PICTURES:
         grid.axes_of_picture()
-    found = grid.compute()
+    with printing.counting("points", grid.size) as tell:
+        found = grid.compute(tell)
     if output is not None:
         grids.write(found, output)
         printing.as_json({"output": str(output), "points": found.size}) if json else print(f"{found.size} points in {output}")

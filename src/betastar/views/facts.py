@@ -18,6 +18,7 @@ from betastar.analyze import analyze
 from betastar.plan import enforced
 from betastar.risk import Risk
 from betastar.run import DPSGD
+from betastar.studies.seeds import guessable
 from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
 from betastar.views.played import Played, played
 from betastar.views.reading import Inside, ReportError, lines_of, object_of, parsed
@@ -95,6 +96,8 @@ class Facts:
     versions: str = ""
     #: Audits that were kept with the run.
     audits: tuple[Played, ...] = ()
+    #: Whether the seed of the run may be found by trying.
+    guessable: bool = False
 
     @cached_property
     def membership(self) -> Against:
@@ -217,6 +220,7 @@ def of_run(path: Path) -> Facts:
         restated=restated,
         versions=versions,
         audits=played(path),
+        guessable=guessable(config.get("seed")),
     )
     proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
     for one, said in [(facts.membership, last["membership"]), *proved]:

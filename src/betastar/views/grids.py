@@ -7,9 +7,10 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,12 @@ class Grid:
             raise ValueError(f"a heat map must have exactly two options with a grid, got {names}. Write a .csv file instead.")
         return self.long[0], self.long[1]
 
-    def compute(self) -> Result:
+    @property
+    def size(self) -> int:
+        return prod(map(len, self.axes.values()))
+
+    def compute(self, tell: Callable[[int], None] | None = None) -> Result:
+        """tell: is told how many points are done."""
         bounds = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bs.RegimeWarning)  # a warning for each point would say nothing
@@ -112,6 +118,8 @@ class Grid:
                 risk = bs.analyze(point.run(), point.attack, method=point.chosen_method)
                 reading: Any = getattr(risk, self.metric)
                 bounds.append(reading if self.condition is None else reading(self.condition[1]))
+                if tell:
+                    tell(len(bounds))
         return Result(self, bounds)
 
 

@@ -177,8 +177,7 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         (
             "Noise",
             "Ideal Gaussian noise on the sum of clipped gradients. Floating-point arithmetic and the pseudo-random generator are "
-            "outside of the model; whoever knows the seed can compute the noise, so the seed is not in this report. One that can "
-            "be guessed (0, the default) is as good as known: a model that is given away needs a random one.",
+            "outside of the model; whoever knows the seed can compute the noise" + _seed(facts),
         ),
         (
             "Accountant",
@@ -198,6 +197,17 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             else "Other runs on the same records (the choice of parameters among them) and preparation of the data.",
         ),
     ]
+
+
+def _seed(facts: Facts) -> str:
+    if not facts.is_run:
+        return ". One that can be guessed is as good as known: a model that is given away needs a random one."
+    if facts.guessable:
+        return (
+            ", so the seed is not in this report. But it was chosen, and is small enough to be guessed, which is as good as "
+            "known: a model that is given away needs a random one, which betastar train draws when none is given."
+        )
+    return ", so the seed is not in this report. Keep config.json and checkpoint.pt, from which it can be had, to yourself."
 
 
 def claims(facts: Facts) -> list[tuple[str, str]]:

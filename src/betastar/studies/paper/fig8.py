@@ -29,7 +29,7 @@ def make(sheet: Sheet) -> None:
     }
     times: dict[str, list[float]] = {name: [] for name in options}
     with tempfile.TemporaryDirectory() as folder:
-        trainings = {name: Training(Config(**given), RunFolder(Path(folder) / name)) for name, given in options.items()}
+        trainings = {name: Training(Config(seed=0, **given), RunFolder(Path(folder) / name)) for name, given in options.items()}
         for _ in range(epochs):  # in turn, so that a noisy machine is noisy for all
             for name, training in trainings.items():
                 start = time.perf_counter()
@@ -67,7 +67,7 @@ def make(sheet: Sheet) -> None:
 
 def _plain(epochs: int) -> float:
     """The same network without privacy, in batches of the same size."""
-    study = Config().load()
+    study = Config(seed=0).load()
     torch.manual_seed(0)
     module, criterion = network(study), nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(module.parameters(), lr=study.recipe.learning_rate)

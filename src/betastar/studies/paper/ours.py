@@ -44,7 +44,7 @@ def scopes(sheet: Sheet) -> None:
     """The largest gap in the batch, and in the whole data set, at the same steps."""
     epochs, every = (1, 25) if sheet.quick else (5, 25)
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(Config(epochs=epochs, ledger=False), RunFolder(Path(folder)))
+        training = Training(Config(epochs=epochs, seed=0, ledger=False), RunFolder(Path(folder)))
         parts = (training.model, training.optimizer, training.loader, training.criterion, training.study.secret)
         everyone = AttributeMonitor(*parts, scope="dataset", every=every)
         for _ in range(epochs):
