@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
+from betastar.bounds import affinity
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,3 +93,22 @@ def test_mixed_segments_in_the_closed_forms() -> None:
     assert both == pytest.approx(math.erfc(math.sqrt(signal) / (2 * math.sqrt(2))), rel=1e-12)
     proved = [bs.analyze(run, method="affinity").bayes_security.upper for run in (one, two, one + two)]
     assert proved[0] * proved[1] == pytest.approx(proved[2], rel=1e-7)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03, 0.05, 0.07, 0.1, 0.15, 0.19])
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_little_noise_is_rounded_to_the_safe_side(noise: float, rate: float) -> None:
+    """At p = 1 the exponent is R²/(8σ²) whatever the pair; what is lost in rounding counts as infinite."""
+    far = np.linspace(0.0, 2.0, 41)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = affinity.leakage(rate, noise, far)
+        risk = bs.analyze(bs.DPSGD(noise, rate, 10), bs.AttributeInference(0.7), method="affinity")
+    truth = far**2 / (8.0 * noise**2)
+    assert (np.diff(found[np.isfinite(found)]) >= 0.0).all()
+    if rate == 1.0:
+        assert (found >= truth).all()
+        known = np.isfinite(found)
+        assert known[truth < 18.0].all()
+        assert (found[known] <= (far[known] + 2.0 / 512) ** 2 / (8.0 * noise**2) * 1.0001).all()
+        assert float(risk.bayes_security.lower) <= np.exp(-2.0 * 10 * 0.49 / (8.0 * noise**2))

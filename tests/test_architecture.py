@@ -67,6 +67,7 @@ ORDER = [
     "audit.suspicion",
     "audit.worlds",
     "audit.witness",
+    "audit.kept",
     "audit.replay",
     "audit.retrain",
     "audit.chorus",

@@ -98,7 +98,7 @@ def _certified(steps: Sequence[Step], threat: Threat, tolerance: float, attained
 
 def _affinity(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
     families = (transform.line, transform.symmetric) if threat.symmetric else (transform.line,)
-    largest = affinity.total(transform.glued if threat.symmetric else transform.line, steps)
+    largest = affinity.largest(transform.glued if threat.symmetric else transform.line, steps)
     exist = max(affinity.total(family, steps) for family in families)
     return Outcome(Bound(*affinity.bounds(largest, exist)), oriented=threat.oriented)
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.func import functional_call, grad
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
@@ -41,7 +42,7 @@ def test_a_canary_pushes_its_own_weight_by_a_clipping_norm(mode: str) -> None:
     seen: list[Tensor] = []
 
     class Eye:
-        def look(self, rate: float, noise: float) -> tuple[Any, Any]:
+        def look(self, rate: float, noise: float, trained: set[int]) -> tuple[Any, Any]:
             assert model.canary.weight.grad is not None
             seen.append(model.canary.weight.grad[0].clone() * (int(len(whole) / 6) / NORM))
             return np.zeros(2), np.zeros(2)
@@ -86,7 +87,8 @@ def test_the_witness_weighs_as_the_formula_says() -> None:
     eye = RecordEye(model, gradients, found.records(), [True, True], 4.0, lambda: everyone, 11)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
-    towards, squares = eye.look(0.3, 0.7)
+    trained = {id(p) for p in model.parameters()}
+    towards, squares = eye.look(0.3, 0.7, trained)
 
     weights = {name: p.detach() for name, p in model.named_parameters()}
 
@@ -105,7 +107,7 @@ def test_the_witness_weighs_as_the_formula_says() -> None:
     assert np.allclose(towards, weighed @ (seen - 0.3 * others.sum(axis=0)), rtol=1e-4, atol=1e-6)
     assert np.allclose(squares, (weighed * candidates).sum(axis=1), rtol=1e-4)
     witness = Witness(run, eye, np.zeros(2))
-    witness.step()
+    witness.step(trained)
     assert np.allclose(witness.logs, np.log(0.7 + 0.3 * np.exp(towards - squares / 2)))
 
 
@@ -129,7 +131,8 @@ def test_layers_that_cannot_be_vectorised_are_taken_one_by_one() -> None:
 
 @pytest.mark.parametrize("relation", ["substitution", "add-remove"])
 def test_a_record_as_it_is(relation: str) -> None:
-    found = play(threat=bs.Membership(relation), challenge=4, train=make(0.5, 1), run=claim(0.5, 1))
+    """48 records: removing one changes neither the number of batches nor the whole part of the expected batch."""
+    found = play(threat=bs.Membership(relation), challenge=4, data=table(48), train=make(0.5, 1), run=claim(0.5, 1))
     assert set(found.audits) == {"updates", "weights", "outputs"}
     assert "record 4" in found.challenge
     assert found["weights"].games == 20
@@ -163,13 +166,13 @@ def test_attribute_inference() -> None:
     two = play(data=data, challenge=7, values=[-8.0, 8.0], prior=0.3, **lively)
     assert two["updates"].threat == bs.AttributeInference(2.0)
     assert not two.violated
-    assert two["updates"].success.lower > 0.72
+    assert two["updates"].success.estimate > 0.75
     assert two["updates"].prior == 0.3
-    three = play(data=data, challenge="random", prior=[0.5, 0.25, 0.25], **lively)
+    three = play(data=data, challenge=7, prior=[0.5, 0.25, 0.25], **lively)
     updates = three["updates"]
     assert updates.roc == ()
     assert not three.violated
-    assert updates.success.lower > 0.5
+    assert updates.success.estimate > 0.55
     beta = float(bs.analyze(claim(0.3, 2), bs.AttributeInference(2.0)).bayes_security.lower)
     assert updates.allowed.upper == pytest.approx(1.0 - beta * 0.5)
     assert three.leakage is not None
@@ -177,8 +180,8 @@ def test_attribute_inference() -> None:
 
 
 def test_a_label_can_be_the_secret() -> None:
-    found = play(challenge=4, secret=Secret.label(2), train=make(0.3, 2), run=claim(0.3, 2))
-    assert found["updates"].success.lower > 0.5
+    found = play(challenge=4, secret=Secret.label(2), train=make(0.15, 2), run=claim(0.15, 2))
+    assert found["updates"].success.estimate > 0.7
 
 
 def test_it_goes_on_where_it_was_interrupted(tmp_path: Any) -> None:
@@ -273,8 +276,15 @@ def test_a_canary_that_the_model_never_sees_is_missed() -> None:
     def train(model: nn.Module, data: TensorDataset) -> None:
         plain(model, TensorDataset(data.tensors[0] * 2.0, data.tensors[1]))
 
-    with pytest.raises(ValueError, match="the model never saw a canary"):
+    with pytest.raises(ValueError, match=r"about .* times by now, and saw 0: if train changes the inputs"):
         play(train=train, games=60)
+    calls = iter(range(1000))
+
+    def now_and_then(model: nn.Module, data: TensorDataset) -> None:
+        (plain if next(calls) % 5 == 0 else train)(model, data)
+
+    with pytest.raises(ValueError, match="if train changes the inputs"):
+        play(train=now_and_then, games=120)
 
 
 def test_models_without_a_tensor_take_records_only() -> None:
@@ -330,6 +340,132 @@ def test_one_run_refuses(wrong: dict[str, Any], message: str) -> None:
 def test_the_canary_eye_reads_the_claim() -> None:
     model = Canaries(factory(), torch.randn(1, 6), [0], [1.0])
     model.canary.weight.grad = torch.full_like(model.canary.weight, 0.2)
-    towards, squares = CanaryEye(model, (1.0, -1.0), BATCH / NORM).look(0.1, 2.0)
+    towards, squares = CanaryEye(model, (1.0, -1.0), BATCH / NORM).look(0.1, 2.0, {id(model.canary.weight)})
     assert np.allclose(towards, [0.5, -0.5])
     assert np.allclose(squares, 0.25)
+
+
+def step_through(model: nn.Module, optimizer: Any, loader: Any) -> None:
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def test_some_weights_only() -> None:
+    """An optimizer without the canary's weight would show its gradient without clipping and noise; records are followed as is."""
+
+    def head(model: Any, data: Any) -> None:
+        engine, loader = PrivacyEngine(), DataLoader(data, batch_size=BATCH)
+        optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+        options = {"noise_multiplier": 1.0, "max_grad_norm": NORM}
+        step_through(*engine.make_private(module=model, optimizer=optimizer, data_loader=loader, **options))
+
+    def frozen() -> nn.Module:
+        model: Any = factory()
+        model[0].requires_grad_(False)
+        return model
+
+    with pytest.raises(ValueError, match=r"train must give its optimizer all of model\.parameters"):
+        play(train=head, factory=frozen)
+    found = play(train=head, factory=frozen, challenge=4)
+    assert not found.violated
+
+
+def test_noise_that_comes_later_is_not_audited() -> None:
+    class Own(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            super().step(closure)
+
+    def train(model: nn.Module, data: Any) -> None:
+        step_through(model, Own(model.parameters(), lr=0.1), DataLoader(data, batch_size=BATCH))
+
+    with pytest.raises(ValueError, match="train must make its optimizer private with Opacus, got a step of Own alone"):
+        play(train=train)
+
+
+def test_two_optimizers_are_refused() -> None:
+    def train(model: nn.Module, data: Any) -> None:
+        make(1.0, 1)(model, data)
+        model.requires_grad_(True)
+        for hook in list(model.modules()):
+            hook._forward_hooks.clear(), hook._backward_hooks.clear()
+        make(1.0, 1)(model, data)
+
+    with pytest.raises(ValueError, match="train must"):
+        play(train=train)
+
+
+def test_the_twin_has_what_is_not_trained() -> None:
+    """Weights that are frozen where they were drawn, and buffers: the attacker sees the model as it is."""
+
+    class Features(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("directions", torch.randn(6, 8))
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(torch.tanh(x @ self.directions))
+            return out
+
+    found = play(factory=Features, train=make(0.05, 2), run=claim(0.05, 2), challenge=4)
+    assert found["updates"].success.estimate > 0.65
+
+
+def test_outputs_of_one_number() -> None:
+    class Score(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.layer(x)[:, 0]
+            return out
+
+    def train(model: nn.Module, data: Any) -> None:
+        engine, loader = PrivacyEngine(), DataLoader(data, batch_size=BATCH)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        options = {"noise_multiplier": 1.0, "max_grad_norm": NORM}
+        private, optimizer, loader = engine.make_private(module=model, optimizer=optimizer, data_loader=loader, **options)
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.binary_cross_entropy_with_logits(private(x), y.float()).backward()
+            optimizer.step()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(output, target.float())
+
+    assert not play(factory=Score, train=train).violated
+    assert not play(factory=Score, train=train, criterion=loss, challenge=4).violated
+
+
+def test_a_record_that_changes_the_expected_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="data must have a number of records at which Opacus expects the same batch size"):
+        play(threat=bs.Membership("add-remove"), challenge=4)
+
+
+def test_a_distance_that_is_exceeded_is_said() -> None:
+    secret = Secret.column(1, [-8.0, 8.0], unseen=True, name="x")
+    lively = {"train": make(0.3, 2, lr=0.5), "run": claim(0.3, 2), "secret": secret, "games": 60, "challenge": 7}
+    found = play(threat=bs.AttributeInference(0.05), **lively)
+    assert found.violated
+    assert found.beyond is not None
+    assert found.beyond > 0.05
+    assert "it is this distance that is refuted" in found.sentence
+
+
+def test_what_diverges_is_refused() -> None:
+    def train(model: nn.Module, data: Any) -> None:
+        make(1.0, 1, lr=float("inf"))(model, data)
+
+    with pytest.raises(ValueError, match=r"it diverged|could not follow"):
+        play(train=train, challenge=4)
+
+
+def test_streams_have_nothing_in_common() -> None:
+    """Starting weights, noise, the attacker's own draws: noise that repeats the starting weights would tell too much."""
+    from betastar.audit.replay import streams
+
+    assert len({*streams(1, 3), *streams(2, 3)}) == 6
+    assert streams(1, 3) == streams(1, 3)

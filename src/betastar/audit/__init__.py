@@ -12,8 +12,8 @@ from betastar.audit.verdict import ALARM, Audit, RocPoint
 
 if TYPE_CHECKING:
     from betastar.audit.chorus import one_run
-    from betastar.audit.replay import AuditError
     from betastar.audit.retrain import Trials, training
+    from betastar.audit.witness import AuditError
 
 __all__ = [
     "ALARM",
@@ -29,7 +29,7 @@ __all__ = [
     "training",
 ]
 
-_TRAINED = {"one_run": "chorus", "AuditError": "replay", "Trials": "retrain", "training": "retrain"}
+_TRAINED = {"one_run": "chorus", "AuditError": "witness", "Trials": "retrain", "training": "retrain"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-#: How much longer a canary's gradient is than anybody else's: what clips it leaves a clipping norm, what does not is seen.
+#: How much longer a canary's gradient is than that of its output: what clips it leaves a clipping norm, what does not is seen.
 PUSH = 1e5
 
 
@@ -22,7 +22,7 @@ class _Lever(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        return gradients[0], PUSH * gradients[0].flatten(1).norm(dim=1, keepdim=True)
+        return gradients[0], PUSH * gradients[0].reshape(len(gradients[0]), -1).norm(dim=1, keepdim=True)
 
 
 class Canaries(nn.Module):
@@ -53,6 +53,9 @@ class Canaries(nn.Module):
                 rows[i, found[0]] = found[1]
                 self.seen += 1
         return _Lever.apply(output, self.canary(rows))  # type: ignore[no-untyped-call]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.model[index]  # type: ignore[index]
 
     def __getattr__(self, name: str) -> Any:
         try:

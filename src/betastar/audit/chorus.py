@@ -15,9 +15,9 @@ from betastar.audit import canary, replay
 from betastar.audit.canary import Canaries
 from betastar.audit.games import seed_of
 from betastar.audit.guesses import OneRun, one_run_verdict
-from betastar.audit.replay import AuditError, Factory, Train
+from betastar.audit.replay import Factory, Train
 from betastar.audit.retrain import UPDATES, WEIGHTS
-from betastar.audit.witness import at
+from betastar.audit.witness import at, seen_of
 from betastar.audit.worlds import MODELS, changed, read
 from betastar.run import DPSGD
 from betastar.step import log_mixture
@@ -33,10 +33,9 @@ class _Chorus:
     scores: Real
     trace: list[float] = field(default_factory=list)
 
-    def step(self) -> None:
+    def step(self, trained: set[int]) -> None:
         rate, noise = at(self.run, len(self.trace))
-        assert self.model.canary.weight.grad is not None
-        seen = self.model.canary.weight.grad[0].double().numpy() * self.scale
+        seen = seen_of(self.model.canary.weight, trained)[0].double().numpy() * self.scale
         self.scores = self.scores + log_mixture((seen - 0.5) / noise**2, rate)
         self.trace.append(float(seen.mean()))
 
@@ -67,7 +66,8 @@ def one_run(
     checks.choice("loss_reduction", loss_reduction, ("mean", "sum"))
     norm = float(checks.positive("max_grad_norm", max_grad_norm))
     replay.check(factory)
-    generator = torch.Generator().manual_seed(seed)
+    start, noise, coins = replay.streams(seed, 3)
+    generator = torch.Generator().manual_seed(coins)
     some = torch.randperm(len(data), generator=generator)[:MODELS]
     models = read(data, some)
     marks = canary.marks(models.inputs[0], number, generator)
@@ -76,13 +76,13 @@ def one_run(
     added = [(marks[i], *data[int(like[i])][1:]) for i in included.nonzero().flatten().tolist()]
     whole = changed(data, {}, added)
     run = replay.claimed(run, whole)
-    rate = float(np.mean([segment.sample_rate for segment in run.segments]))
+    rate = replay.rate_of(run)
     batch = max(1, int(len(whole) * rate + 1e-9)) if loss_reduction == "mean" else 1
-    with replay.seeded(seed):
+    with replay.seeded(start):
         model = Canaries(factory(), marks, list(range(number)), [1.0] * number)
-        chorus = _Chorus(run, model, batch / norm, np.zeros(number))
+    chorus = _Chorus(run, model, batch / norm, np.zeros(number))
+    with replay.seeded(noise):
         replay.fit(train, model, whole, run, chorus)
-    if model.seen == 0 and rate * float(run.steps) * len(added) > 30.0:
-        raise AuditError(replay.UNSEEN)
-    scores = chorus.scores if attacker == UPDATES else -model.canary.weight.detach().double().numpy().ravel()
+    replay.check_hits(model.seen, rate * float(run.steps) * len(added))
+    scores = chorus.scores if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
     return one_run_verdict(scores, included.numpy(), run, delta=delta, confidence=confidence, seed=seed)

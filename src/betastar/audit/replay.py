@@ -15,7 +15,7 @@ from torch import nn
 
 from betastar.arrays import Real
 from betastar.audit.canary import Canaries
-from betastar.audit.witness import CanaryEye, Gradients, RecordEye, Witness, outputs, watching, weights
+from betastar.audit.witness import AuditError, CanaryEye, Gradients, RecordEye, Witness, outputs, watching, weights
 from betastar.audit.worlds import Worlds
 from betastar.run import DPSGD
 
@@ -23,19 +23,10 @@ Factory = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Any], Any]
 
 
-UNSEEN = (
-    "the model never saw a canary: if train changes the inputs before the model sees them, let the model do that, or choose a "
-    "record of the data as challenge."
-)
-
-
-class AuditError(ValueError):
-    """What was given cannot be audited: says what, and what to do."""
-
-
 @dataclass(frozen=True)
 class Seen:
-    """What the attackers have of one game. evidence: log-likelihood of each world; white and black: numbers to learn from."""
+    """What the attackers have of one game. evidence: log-likelihood of each world; white and black: numbers to learn from. hits:
+    how often the model saw the canary; farthest: distance between the candidates' gradients."""
 
     world: int
     evidence: Real
@@ -43,6 +34,7 @@ class Seen:
     white: Real
     black: Real
     hits: int
+    farthest: float
 
 
 @dataclass(frozen=True)
@@ -59,32 +51,41 @@ class Replay:
     references: int
 
     def play(self, world: int, seed: int) -> Seen:
-        with seeded(seed):
-            inner = self.factory()
-            marks = self.worlds.marks
+        start, noise, others = streams(seed, 3)
+        with seeded(start):
+            inner, twin, marks = self.factory(), self.factory(), self.worlds.marks
             model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.worlds.signs)
-            twin = self.factory()
-            eye = self._eye(model, twin, torch.Generator().manual_seed(seed))
-            witness = Witness(self.run, eye, np.zeros(len(self.worlds)))
-            torch.manual_seed(seed)  # a factory that seeds its own weights must not seed the noise
-            data = self.worlds.dataset(world)
-            fit(self.train, model, data, self.run, witness)
+        eye = self._eye(model, twin, torch.Generator().manual_seed(others))
+        witness = Witness(self.run, eye, np.zeros(len(self.worlds)))
+        with seeded(noise):
+            fit(self.train, model, self.worlds.dataset(world), self.run, witness)
         if isinstance(model, Canaries):
-            white, black = model.canary.weight.detach().double().numpy().ravel(), np.zeros(0)
-            return Seen(world, witness.logs, np.array(witness.trace), white, black, model.seen)
-        gradients, candidates = Gradients(twin, self.criterion, self.norm), self.worlds.records()
-        gradients.follow([p for p in model.parameters() if p.requires_grad])
-        black = outputs(twin, self.criterion, candidates)
-        white = np.concatenate([black, weights(gradients, candidates)])
-        return Seen(world, witness.logs, np.array(witness.trace), white, black, 0)
+            white, black = model.canary.weight.detach().cpu().double().numpy().ravel(), np.zeros(0)
+        else:
+            candidates = self.worlds.records()
+            eye.gradients.follow(model)
+            black = outputs(twin, self.criterion, candidates)
+            white = np.concatenate([black, weights(eye.gradients, candidates)])
+        trace = np.array(witness.trace)
+        if not all(np.isfinite(one).all() for one in (witness.logs, trace, white)):
+            raise AuditError("train must end with finite weights, got some that are not: it diverged.")
+        hits, farthest = (model.seen, 0.0) if isinstance(model, Canaries) else (0, eye.farthest)
+        return Seen(world, witness.logs, trace, white, black, hits, farthest)
 
     def _eye(self, model: nn.Module, twin: nn.Module, generator: torch.Generator) -> Any:
         there = [candidate is not None for candidate in self.worlds.candidates]
         if isinstance(model, Canaries):
-            return CanaryEye(model, tuple(s * t for s, t in zip(self.worlds.signs, there, strict=True)), self.scale)
-        gradients, candidates = Gradients(twin, self.criterion, self.norm), self.worlds.records()
+            return CanaryEye(model, self.worlds.signs, self.scale)
+        candidates = self.worlds.records()
         others = (lambda: self.worlds.others(self.references, generator)) if self.references else None
-        return RecordEye(model, gradients, candidates, there, self.scale, others, len(self.worlds.data) - 1)
+        return RecordEye(
+            model, Gradients(twin, self.criterion, self.norm), candidates, there, self.scale, others, len(self.worlds.data) - 1
+        )
+
+
+def streams(seed: int, number: int) -> list[int]:
+    """Seeds that have nothing to do with each other."""
+    return [int(one) for one in np.random.SeedSequence(seed).generate_state(number, np.uint64) >> np.uint64(1)]
 
 
 def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, witness: Any) -> None:
@@ -93,9 +94,12 @@ def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, witness: Any) -> 
     with watching(model, witness):
         try:
             train(model, data)
+        except AuditError:
+            raise
         except Exception as problem:
+            layer = " (with a canary it has one layer more, of its own)" if isinstance(model, Canaries) else ""
             raise AuditError(
-                f"train must work again and again on what factory makes, got {type(problem).__name__}: {problem}"
+                f"train must work again and again on what factory makes{layer}, got {type(problem).__name__}: {problem}"
             ) from problem
     seen = len(witness.trace)
     if seen == 0:
@@ -108,7 +112,7 @@ def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, witness: Any) -> 
 def seeded(seed: int) -> Iterator[None]:
     """Randomness that follows from a seed, and the caller's own afterwards."""
     before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
@@ -117,6 +121,21 @@ def seeded(seed: int) -> Iterator[None]:
         finally:
             random.setstate(before[0])
             np.random.set_state(before[1])
+
+
+def rate_of(run: DPSGD) -> float:
+    """The mean over the steps."""
+    return float(sum(segment.sample_rate * segment.steps for segment in run.segments) / run.steps)
+
+
+def check_hits(hits: int, expected: float) -> None:
+    """A canary that the model does not recognise says nothing."""
+    least = 0.75 * expected
+    if hits < least - 5.0 * least**0.5:  # by chance less than once in a million
+        raise AuditError(
+            f"the model should have seen canaries about {expected:.0f} times by now, and saw {hits}: if train changes the inputs "
+            "before the model sees them, let the model do that, or choose a record of the data as challenge."
+        )
 
 
 def claimed(run: Any, data: Any) -> DPSGD:

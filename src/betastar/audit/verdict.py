@@ -66,15 +66,19 @@ class Audit:
     @property
     def sentence(self) -> str:
         """The verdict for a person; the interval is rounded outwards, what is allowed upwards."""
+        return self.told(self.p_value)
+
+    def told(self, p_value: float) -> str:
+        """The verdict by a p-value that may cover other attackers as well."""
         limit = f"{min(ceil(1e4 * self.allowed.upper) / 100.0, 100.0):.2f} %"
-        if not self.violated:
-            p_value = f"{floor(1000.0 * self.p_value) / 1000.0:.3f}"
-            return f"No violation: {self._measured(self.success, self.games)}; the bound allows {limit} (p-value {p_value})."
+        if p_value >= ALARM:
+            shown = f"{floor(1000.0 * p_value) / 1000.0:.3f}"
+            return f"No violation: {self._measured(self.success, self.games)}; the bound allows {limit} (p-value {shown})."
         tuned = self.tuned.lower > self.success.lower
         measured = self._measured(self.tuned, self.games // 2) if tuned else self._measured(self.success, self.games)
         return (
             f"Bound violated: {measured}, where at most {limit} is possible; if the bound held, so many right guesses would "
-            f"have probability {self.p_value:.1e} at most."
+            f"have probability {p_value:.1e} at most."
         )
 
     def _measured(self, success: Bound, games: int) -> str:

@@ -87,6 +87,11 @@ class Worlds:
     def __len__(self) -> int:
         return len(self.candidates)
 
+    @property
+    def marked(self) -> list[int]:
+        """Worlds with a canary in the data."""
+        return [i for i, sign in enumerate(self.signs) if sign]
+
     def dataset(self, world: int) -> Any:
         chosen = self.candidates[world]
         return without(self.data, self.record) if chosen is None else changed(self.data, {self.record: chosen})
@@ -121,8 +126,9 @@ def worlds(data: Any, threat: Threat, challenge: Any, secret: Secret | None, val
         some = torch.randperm(len(data), generator=generator)[:MODELS]
         made = canary.marks(read(data, some).inputs[0], 2, generator)
         one, other = ((mark, *data[record][1:]) for mark in made)
-        candidates = (one, other if stays else None)
-        return Worlds(data, record, candidates, "a canary", ("in", "out"), made, (1.0, -1.0))
+        # By add-remove the data stay as they are in the other world: of a canary's weight it is as if nothing were there.
+        candidates, signs = ((one, other), (1.0, -1.0)) if stays else ((one, data[record]), (1.0, 0.0))
+        return Worlds(data, record, candidates, "a canary", ("in", "out"), made, signs)
     record = position(data, challenge)
     drawn = int(torch.randint(len(data) - 1, (1,), generator=generator))
     candidates = (data[record], data[drawn + (drawn >= record)] if stays else None)

@@ -23,12 +23,21 @@ from betastar.step import Step
 PAD = 1e-8
 #: Terms of the interpolation between distances.
 TERMS = 64
+#: Below this noise the exponent is too steep for it: distances are rounded up to multiples of 2/GRID instead.
+STEEP, GRID = 0.2, 512
+#: Affinities below this one are lost in the rounding of 1 - ρ.
+LEAST = 1e-9
+MOST = -log(LEAST)
 
 
 @lru_cache(maxsize=4096)
 def exponent(build: Callable[..., transform.Transform], rate: float, noise: float, distance: float) -> float:
-    """λ = -ln ∫√(PQ) of one step of a family of pairs."""
-    return 0.0 if distance == 0.0 else -log1p(-min(build(rate, noise, distance).affinity_gap(), 1.0 - 1e-16))
+    """λ = -ln ∫√(PQ) of one step of a family of pairs; MOST stands for all that is larger."""
+    if distance == 0.0:
+        return 0.0
+    with np.errstate(over="ignore"):
+        gap = build(rate, noise, distance).affinity_gap()
+    return -log1p(-gap) if gap < 1.0 - LEAST else MOST
 
 
 def total(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> float:
@@ -36,9 +45,21 @@ def total(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> f
     return sum(count * exponent(build, rate, noise, distance) for count, rate, noise, distance in condense(steps))
 
 
+def largest(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> float:
+    """Λ, not below the truth: infinite if a step's exponent cannot be told from MOST."""
+    found = np.array([exponent(build, rate, noise, distance) for _, rate, noise, distance in condense(steps)])
+    return inf if np.isinf(_unbounded(found)).any() else total(build, steps)
+
+
 def leakage(rate: float, noise: float, distances: Any) -> Real:
-    """λ°(R) of one step for many distances, rounded up: interpolated, as ln(λ°/R²) is a smooth function of R."""
+    """λ°(R) of one step for many distances, rounded up: interpolated, as ln(λ°/R²) is a smooth function of R.
+
+    It grows with R, and is infinite where it cannot be told from MOST.
+    """
     far = np.asarray(distances, dtype=np.float64)
+    if noise < STEEP:
+        found = [exponent(transform.glued, rate, noise, node) for node in (np.arange(GRID + 1) * (2.0 / GRID)).tolist()]
+        return _unbounded(np.array(found)[np.ceil(far * (0.5 * GRID)).astype(int)]) * (1.0 + 1e-6)
     with np.errstate(divide="ignore"):
         logs = chebval(far - 1.0, _smooth(rate, noise)) + 2.0 * np.log(far)
     return np.exp(logs) * (1.0 + 1e-6)
@@ -50,6 +71,10 @@ def _smooth(rate: float, noise: float) -> Real:
     nodes = np.cos(np.pi * (np.arange(TERMS) + 0.5) / TERMS)
     values = [log(exponent(transform.glued, rate, noise, 1.0 + node)) - 2.0 * log(1.0 + node) for node in nodes.tolist()]
     return chebfit(nodes, values, TERMS - 1)
+
+
+def _unbounded(exponents: Real) -> Real:
+    return np.where(exponents < MOST * (1.0 - PAD), exponents, inf)
 
 
 def allowance(bayes_security: float) -> float:

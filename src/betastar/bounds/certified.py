@@ -63,7 +63,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     build = transform.glued if symmetric else transform.line
     exponent = affinity.total(build, steps)
     families = (transform.line, transform.symmetric) if symmetric and attained else (transform.line,)
-    lower, _, upper = affinity.bounds(exponent, max(affinity.total(family, steps) for family in families))
+    lower, _, upper = affinity.bounds(affinity.largest(build, steps), max(affinity.total(family, steps) for family in families))
     lower = min(lower, BELOW_ONE)
     fixed = not symmetric or all(step.distance == 2.0 for step in steps)
     over, short = _rounded(steps, up=True), _rounded(steps, up=False)

@@ -36,8 +36,12 @@ Force = Annotated[bool, typer.Option("--force", help="Write over existing files.
 def training(
     what: What = "adult",
     threat: Annotated[
-        str, typer.Option("--threat", help="membership (which of two records?), membership-add-remove or attribute.")
-    ] = "membership",
+        str | None,
+        typer.Option(
+            "--threat",
+            help="membership (which of two records?), membership-add-remove or attribute. [default: the file's, or membership]",
+        ),
+    ] = None,
     challenge: Annotated[
         str,
         typer.Option(
@@ -93,6 +97,7 @@ def training(
     """
     options = dict(locals())
     from betastar.audit import training as play
+    from betastar.audit.retrain import CHUNK
     from betastar.views import printing
 
     if plot is not None:
@@ -101,8 +106,10 @@ def training(
     told = _told(options)
     about: dict[str, Any] = {"games": games, "seed": seed, "confidence": confidence, "width": width}
     names = ("what", "sensitive", "sample", "epochs", "batch_size", "noise", "clip", "learning_rate", "hidden")
-    about["depends"] = {name: options[name] for name in names} | {"code": _digest(what)}
+    about["depends"] = {name: options[name] for name in names} | {"file": _digest(what)}
     about |= {"prior": (prior[0] if len(prior) == 1 else prior) if prior else 0.5, "jobs": jobs, "folder": output}
+    if output is not None and (there := len(list(output.glob("games-*.npz")))):
+        printing.complain(f"{there * CHUNK} games are in {output} already.")
     with printing.counting("games", games) as tell:
         found = play(**told, references=references, **about, tell=lambda done, _: tell(done))
     if plot is not None:
@@ -170,20 +177,21 @@ def _told(options: dict[str, Any]) -> dict[str, Any]:
     """What an audit is told: from a file, a run or a study."""
     from betastar.threats import FARTHEST, AttributeInference, Membership
 
-    attack, challenge, distance = options["threat"], options["challenge"], options.get("distance")
+    challenge, distance = options["challenge"], options.get("distance")
     threats = {"membership": Membership(), "membership-add-remove": Membership("add-remove"), "attribute": None}
-    if attack not in threats:
-        raise ValueError(f"--threat must be one of {', '.join(threats)}, got {attack!r}.")
+    if options["threat"] not in (None, *threats):
+        raise ValueError(f"--threat must be one of {', '.join(threats)}, got {options['threat']!r}.")
     told = _file(options) if options["what"].endswith(".py") else _study(options)
-    if attack != "attribute":
-        told["threat"] = told.get("threat") or threats[attack]
+    if options["threat"] is not None or "threat" not in told:
+        told["threat"] = threats[options["threat"] or "membership"]
+    if isinstance(told["threat"], Membership):
         told.pop("secret", None)
-    else:
-        if "secret" not in told:
-            raise ValueError(f"--threat attribute needs a secret in {options['what']}, got none.")
-        told["threat"] = told.get("threat") or AttributeInference(FARTHEST if distance is None else distance)
-        told["values"] = _values(told["secret"], options.get("value"))
-        told["challenge"] = "random" if challenge == "canary" else told["challenge"]
+        return told
+    if "secret" not in told:
+        raise ValueError(f"--threat attribute needs a secret in {options['what']}, got none.")
+    told["threat"] = told["threat"] or AttributeInference(FARTHEST if distance is None else distance)
+    told["values"] = _values(told["secret"], options.get("value"))
+    told["challenge"] = "random" if challenge == "canary" else told["challenge"]
     return told
 
 
@@ -227,6 +235,8 @@ def _study(options: dict[str, Any]) -> dict[str, Any]:
 
     what, challenge = options["what"], options["challenge"]
     folder = Path(what).is_dir()
+    if folder and options.get("sensitive") is not None:
+        raise ValueError(f"--sensitive must be left out for a run, whose secret is its own, got {options['sensitive']!r}.")
     config = of_run(what) if folder else Config(study=what, sensitive=options.get("sensitive"), seed=0)
     names = {"epochs": "epochs", "batch_size": "batch_size", "noise": "noise_multiplier", "clip": "max_grad_norm"}
     names |= {"learning_rate": "learning_rate"}

@@ -219,7 +219,7 @@ def of_run(path: Path) -> Facts:
         exposures=_exposures(path / "ledger.csv"),
         restated=restated,
         versions=versions,
-        audits=played(path),
+        audits=played(path, run),
         guessable=guessable(config.get("seed")),
     )
     proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from betastar.run import DPSGD
 from betastar.views.plots import WHO
 from betastar.views.reading import Inside, object_of
 from betastar.views.wording import significant
@@ -17,35 +18,39 @@ HEADS = ("attacker", "games", "right guesses", "interval", "at most", "p-value")
 
 @dataclass(frozen=True)
 class Played:
-    """An audit in words. rows: attackers, with the columns of HEADS; remarks: what else was found, and how to take it."""
+    """An audit in words. own: of this very run. rows: attackers, by the columns of HEADS; remarks: what else there is to know."""
 
     title: str
     sentence: str
     violated: bool
+    own: bool
     rows: tuple[tuple[str, ...], ...] = ()
     remarks: tuple[str, ...] = ()
 
 
-def played(folder: Path) -> tuple[Played, ...]:
-    """The audits in the folder of a run."""
+def played(folder: Path, run: DPSGD) -> tuple[Played, ...]:
+    """The audits in the folder of a run; what is audited may be another one (fewer records), and that is said first."""
     found = []
     for kind, title in KINDS.items():
         path = folder / f"audit-{kind}.json"
         if path.exists():
             with Inside(path):
-                found.append(_in_words(kind, title, object_of(path)))
+                found.append(_in_words(kind, title, object_of(path), run))
     return tuple(found)
 
 
-def _in_words(kind: str, title: str, told: dict[str, Any]) -> Played:
-    said: dict[str, Any] = {"sentence": str(told["sentence"]), "violated": bool(told["violated"])}
+def _in_words(kind: str, title: str, told: dict[str, Any], run: DPSGD) -> Played:
+    first = next(iter(told["audits"].values())) if kind == "training" else told
+    audited = str(first["run"])
+    own = audited == repr(run)
+    said: dict[str, Any] = {"sentence": str(told["sentence"]), "violated": bool(told["violated"]), "own": own}
+    remarks: tuple[str, ...] = () if own else (f"Not this very run, {run!r}, but another one was audited: {audited}.",)
     if kind == "mechanism":
-        return Played(f"{title}: {told['threat']}", rows=(_row("the best there is", told),), **said)
+        return Played(f"{title}: {told['threat']}", rows=(_row("the best there is", told),), remarks=remarks, **said)
     if kind == "one-run":
-        return Played(title, **said)
+        return Played(title, remarks=remarks, **said)
     rows = tuple(_row(WHO[place], audit) for place, audit in told["audits"].items())
-    first = next(iter(told["audits"].values()))
-    remarks: tuple[str, ...] = (f"Challenge: {told['challenge']}.",)
+    remarks += (f"Challenge: {told['challenge']}.",)
     if told["leakage"] is not None:
         remarks += (f"Without a model of the attack: {told['leakage']['sentence']} {told['leakage']['caveat']}",)
     return Played(f"{title}: {first['threat']}", rows=rows, remarks=remarks, **said)
