@@ -25,6 +25,8 @@ PAD = 1e-8
 TERMS = 64
 #: Below this noise the exponent is too steep for it: distances are rounded up to multiples of 2/GRID instead.
 STEEP, GRID = 0.2, 512
+#: Least noise that exponents are computed for.
+QUIET = 0.07
 #: Affinities below this one are lost in the rounding of 1 - ρ.
 LEAST = 1e-9
 MOST = -log(LEAST)
@@ -32,11 +34,11 @@ MOST = -log(LEAST)
 
 @lru_cache(maxsize=4096)
 def exponent(build: Callable[..., transform.Transform], rate: float, noise: float, distance: float) -> float:
-    """λ = -ln ∫√(PQ) of one step of a family of pairs; MOST stands for all that is larger."""
+    """λ = -ln ∫√(PQ) of one step of a family of pairs; MOST stands for all that is larger, and less noise than QUIET counts as
+    QUIET: the truth may be above."""
     if distance == 0.0:
         return 0.0
-    with np.errstate(over="ignore"):
-        gap = build(rate, noise, distance).affinity_gap()
+    gap = build(rate, max(noise, QUIET), distance).affinity_gap()
     return -log1p(-gap) if gap < 1.0 - LEAST else MOST
 
 
@@ -46,9 +48,9 @@ def total(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> f
 
 
 def largest(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> float:
-    """Λ, not below the truth: infinite if a step's exponent cannot be told from MOST."""
-    found = np.array([exponent(build, rate, noise, distance) for _, rate, noise, distance in condense(steps)])
-    return inf if np.isinf(_unbounded(found)).any() else total(build, steps)
+    """Λ, not below the truth: infinite if a step's exponent cannot be told from MOST, or has less noise than QUIET."""
+    found = [exponent(build, rate, noise, distance) if noise >= QUIET else MOST for _, rate, noise, distance in condense(steps)]
+    return inf if np.isinf(_unbounded(np.array(found))).any() else total(build, steps)
 
 
 def leakage(rate: float, noise: float, distances: Any) -> Real:
@@ -57,6 +59,8 @@ def leakage(rate: float, noise: float, distances: Any) -> Real:
     It grows with R, and is infinite where it cannot be told from MOST.
     """
     far = np.asarray(distances, dtype=np.float64)
+    if noise < QUIET:
+        return np.where(far > 0.0, inf, 0.0)
     if noise < STEEP:
         found = [exponent(transform.glued, rate, noise, node) for node in (np.arange(GRID + 1) * (2.0 / GRID)).tolist()]
         return _unbounded(np.array(found)[np.ceil(far * (0.5 * GRID)).astype(int)]) * (1.0 + 1e-6)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import asinh, copysign, cos, exp, expm1, inf, isfinite, log, log1p, nan, pi, sin, sqrt
+from math import asinh, copysign, cos, exp, expm1, inf, isfinite, isnan, log, log1p, nan, pi, sin, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +38,8 @@ NODES, WIDE_NODES = 1e-11, 2e-9
 #: Least noise that is integrated. With less, membership leaks what it can leak, to 1e-11: the ceiling and the risk at this
 #: noise enclose the truth.
 LEAST_NOISE = 0.07
+#: A transform below this one may come out as 0 or less.
+LOST = 1e-12
 #: Error of a true-positive rate from the search for the best threshold, relative to it and to its complement.
 SEARCH = 1e-8
 EPS = float(np.finfo(float).eps)
@@ -254,6 +256,8 @@ class FourierCurve:
         if len(self.parts) == 1 and self.parts[0].count == 1:
             value = one_step_overlap(self.parts[0].rate, self.parts[0].noise, self.parts[0].distance)
             return Value(value, 8.0 * EPS * value)
+        if isnan(self._cumulants(self._bulk, 0.5)[0]):  # β* ≤ M(1/2), which is lost in rounding
+            return Value(0.0, LOST)
         if self.symmetric:
             theta, bend = 0.5, self._cumulants(self._bulk, 0.5)[2]
         else:
