@@ -285,14 +285,12 @@ def test_curve_is_a_curve(log_rate: float, log_noise: float, steps: int, relatio
 
 
 @pytest.mark.parametrize("method", ["exact", "certified", "affinity"])
-@pytest.mark.parametrize(
-    "run", [(0.07, 1.0, 10), (0.05, 0.5, 3), (0.03, 1.0, 1), (0.1, 1.0, 100), (0.2, 1.0, 50), (1e-9, 0.1, 2)]
-)
+@pytest.mark.parametrize("run", [(0.07, 1.0, 10), (0.05, 1.0, 3), (0.03, 1.0, 1), (0.1, 1.0, 100), (0.2, 1.0, 5)])
 def test_next_to_no_noise(run: tuple[float, float, int], method: str) -> None:
-    """Without sampling β* = erfc(R√T/(2√2σ)), which may be less than any number; with it at most (1-p)^T is left."""
+    """Without sampling β* = erfc(R√T/(2√2σ)), which may be less than any number."""
     noise, rate, steps = run
     for threat, far in ((bs.Membership(), 2.0), (bs.Membership("add-remove"), 1.0), (bs.AttributeInference(0.7), 0.7)):
         beta = bs.analyze(bs.DPSGD(noise, rate, steps), threat, method).bayes_security
-        truth = math.erfc(far * math.sqrt(steps / 8.0) / noise) if rate == 1.0 else (1.0 - rate) ** steps
+        truth = math.erfc(far * math.sqrt(steps / 8.0) / noise)
         assert 0.0 <= beta.lower <= truth * (1.0 + 1e-9) + 1e-300
-        assert beta.upper >= truth or rate < 1.0
+        assert beta.upper >= truth

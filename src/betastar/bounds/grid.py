@@ -248,7 +248,9 @@ def _window(laws: Sequence[tuple[int, Whole, Real]], step: float, slack: float) 
         for t in np.geomspace(0.1, 60.0, 40) / sqrt(variance):
             if max(float((sign * index).max()) for _, index, _ in laws) * t * step > 600.0:
                 break
-            growth = sum(count * log1p(float(mass @ np.expm1(sign * t * step * index))) for count, index, mass in laws)
+            growth = sum(
+                count * log1p(max(float(mass @ np.expm1(sign * t * step * index)), VISIBLE - 1.0)) for count, index, mass in laws
+            )
             end = min(end, (growth - log(slack)) / t)
         ends.append(max(end, 0.0))
     return -ends[0], ends[1]
