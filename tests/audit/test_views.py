@@ -33,8 +33,9 @@ def test_it_says_the_verdict_first() -> None:
     found = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=2000, seed=3)
     lines = run(GAME).stdout.splitlines()
     assert " ".join(lines[:2]).split() == found.sentence.split()
-    assert any(line.startswith("advantage") for line in lines)
-    assert lines[-1] == "Played: membership inference (substitution), pair of gradients: line, seed 3."
+    assert any("advantage" in line for line in lines)
+    assert any(line.startswith("the best there is, gradients on a line") for line in lines)
+    assert lines[-1] == "Played: membership inference (substitution), seed 3."
 
 
 def test_json_is_what_the_core_says() -> None:

@@ -57,9 +57,9 @@ class Pair:
         return FourierCurve(parts, symmetric=self.places is side_by_side or all(part.distance == FARTHEST for part in parts))
 
 
-LINE = Pair("line", on_a_line, transform.line)
+LINE = Pair("on a line", on_a_line, transform.line)
 SIDE_BY_SIDE = Pair("side by side", side_by_side, transform.symmetric)
-LINE_EXCHANGED = Pair("line, worlds exchanged", on_a_line, transform.line, exchanged=True)
+LINE_EXCHANGED = Pair("on a line, worlds exchanged", on_a_line, transform.line, exchanged=True)
 
 
 def worst(steps: Sequence[Step], threat: Threat, prior: float) -> Pair:

@@ -127,31 +127,18 @@ def judge(
     """
     games = len(evidence)
     right = _right(positive, evidence, log((1.0 - prior) / prior))
-    success = intervals.clopper_pearson(right, games, confidence)
     statistic = max((evidence, *others), key=lambda one: _right(positive[::2], one[::2], _best(positive[::2], one[::2])))
     held_out, again = games // 2, _right(positive[1::2], statistic[1::2], _best(positive[::2], statistic[::2]))
     idle = min(prior, 1.0 - prior)
-    allowed = _success(bound, idle)
     score = np.empty(games)
     score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
     found = intervals.curve(score[positive], score[~positive], RATES, confidence)
-    return Audit(
-        run=run,
-        threat=threat,
-        pair=pair,
-        games=games,
-        seed=seed,
-        confidence=confidence,
-        prior=prior,
-        right=right,
-        success=success,
-        advantage=_advantage(success, idle),
-        allowed=allowed,
-        bound=bound,
-        tuned=intervals.clopper_pearson(again, held_out, confidence),
-        roc=tuple(RocPoint(fpr, tpr) for fpr, tpr in found),
-        p_value=min(1.0, 2.0 * min(intervals.p_value(*counts, allowed.upper) for counts in ((right, games), (again, held_out)))),
-    )
+    most = _success(bound, idle).upper
+    p_value = min(1.0, 2.0 * min(intervals.p_value(*counts, most) for counts in ((right, games), (again, held_out))))
+    tuned = intervals.clopper_pearson(again, held_out, confidence)
+    roc = tuple(RocPoint(fpr, tpr) for fpr, tpr in found)
+    about: dict[str, Any] = {"run": run, "threat": threat, "pair": pair, "seed": seed, "confidence": confidence, "prior": prior}
+    return _audit(right, games, bound, idle, tuned=tuned, roc=roc, p_value=p_value, **about)
 
 
 def judge_many(
@@ -167,31 +154,23 @@ def judge_many(
 ) -> Audit:
     """The same for more than two worlds: the evidence has a column for each, and the attacker names the likeliest.
 
-    No prior makes a fair pair of worlds safer than β*, the least over all priors (theory, section 8): wrong guesses are at least
+    Over all priors the attacker gains most, 1 - β*, from a fair pair of worlds (theory, section 8): wrong guesses are at least
     β*·(1 - max π).
     """
     games, idle = len(world), 1.0 - max(prior)
     right = int(np.count_nonzero(np.argmax(evidence + np.log(prior), axis=1) == world))
-    success = intervals.clopper_pearson(right, games, confidence)
     bound = analyze(run, threat).advantage
-    allowed = _success(bound, idle)
-    return Audit(
-        run=run,
-        threat=threat,
-        pair=pair,
-        games=games,
-        seed=seed,
-        confidence=confidence,
-        prior=prior,
-        right=right,
-        success=success,
-        advantage=_advantage(success, idle),
-        allowed=allowed,
-        bound=bound,
-        tuned=success,
-        roc=(),
-        p_value=intervals.p_value(right, games, allowed.upper),
-    )
+    p_value = intervals.p_value(right, games, _success(bound, idle).upper)
+    tuned = intervals.clopper_pearson(right, games, confidence)
+    about: dict[str, Any] = {"run": run, "threat": threat, "pair": pair, "seed": seed, "confidence": confidence, "prior": prior}
+    return _audit(right, games, bound, idle, tuned=tuned, roc=(), p_value=p_value, **about)
+
+
+def _audit(right: int, games: int, bound: Bound, idle: float, **known: Any) -> Audit:
+    """From the counts of an attacker; idle: share of wrong guesses without the model."""
+    success = intervals.clopper_pearson(right, games, known["confidence"])
+    found: dict[str, Any] = {"success": success, "advantage": _advantage(success, idle), "allowed": _success(bound, idle)}
+    return Audit(right=right, games=games, bound=bound, **found, **known)
 
 
 def _right(positive: np.ndarray, evidence: Real, threshold: float) -> int:

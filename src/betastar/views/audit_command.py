@@ -87,7 +87,7 @@ def mechanism(
     if json:
         printing.as_json(audit.as_dict())
     else:
-        show(audit.sentence, {f"the best there is, {audit.pair}": audit})
+        show(audit.sentence, {f"the best there is, gradients {audit.pair}": audit})
         if plot is not None:
             print(f"The curve is in {plot}.")
     demand([(setting, "")], wishes)
