@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -77,12 +78,15 @@ def mechanism(
 def spread(function: Callable[..., Any], chunks: list[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
     """The results for the chunks in order, here or in other processes."""
     if jobs == 1:
-        return (function(*chunk) for chunk in chunks)
+        yield from (function(*chunk) for chunk in chunks)
+        return
     try:
         from joblib import Parallel, delayed
     except ImportError:
         raise ValueError(f"jobs must be 1 unless joblib is installed (pip install 'betastar[audit]'), got {jobs}.") from None
-    return iter(Parallel(n_jobs=jobs, return_as="generator")(delayed(function)(*chunk) for chunk in chunks))
+    with warnings.catch_warnings():  # of a process that has grown and is replaced: where warnings are errors, it hangs
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
+        yield from Parallel(n_jobs=jobs, return_as="generator")(delayed(function)(*chunk) for chunk in chunks)
 
 
 def seed_of(seed: Any) -> int:
