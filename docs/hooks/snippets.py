@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, contextmanager, redirect_stdout
 from io import StringIO
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -30,8 +31,8 @@ class SnippetError(Exception):
     """A snippet failed, or did not print what its comment says."""
 
 
-def run(text: str, name: str, given: Mapping[str, Any] | None = None) -> str:
-    """The page with the results of its snippets. name: what to call it when one fails; given: what a reader has already."""
+def run(text: str, name: str, given: Mapping[str, Any] | None = None, files: Mapping[str, str] | None = None) -> str:
+    """The page with the results of its snippets. name: what to call it when one fails; given, files: what a reader has."""
     names: dict[str, Any] = {"__name__": "__main__", **(given or {})}
     number = 0
 
@@ -55,6 +56,8 @@ def run(text: str, name: str, given: Mapping[str, Any] | None = None) -> str:
         return "\n\n".join(shown)
 
     with _aside():
+        for file, content in (files or {}).items():
+            Path(file).write_text(content)
         return FENCE.sub(result, text)
 
 

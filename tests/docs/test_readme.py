@@ -28,7 +28,9 @@ def test_the_readme_runs() -> None:
         max_grad_norm=1.0,
     )
     given = {"model": model, "optimizer": optimizer, "loader": loader, "criterion": torch.nn.CrossEntropyLoss()}
-    text = snippets.run((ROOT / "README.md").read_text(), "README.md", given)
+    rows = [f"{20 + i % 50},{30 + i % 17},{'high' if i % 3 else 'low'}" for i in range(600)]
+    files = {"people.csv": "\n".join(["age,hours,income", *rows]) + "\n"}
+    text = snippets.run((ROOT / "README.md").read_text(), "README.md", given, files)
     assert text.count("{.text .output}") >= 5
 
 
