@@ -67,6 +67,17 @@ def test_attributes_of_the_model_are_found_behind_the_canaries() -> None:
         _ = model.nothing
 
 
+@pytest.mark.parametrize("shape", [(2,), ()])
+def test_canaries_in_an_empty_batch(shape: tuple[int, ...]) -> None:
+    """Poisson sampling may draw nobody."""
+    model = Canaries(nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)) if shape == () else factory(), torch.randn(1, 6), [0], [1.0])
+    output = model(torch.empty(0, 6))
+    assert output.shape == (0, *shape)
+    output.sum().backward()
+    assert model.canary.weight.grad is not None
+    assert float(model.canary.weight.grad.abs().sum()) == 0.0
+
+
 def test_canaries_for_whole_numbers() -> None:
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(50, (200, 8), generator=generator)

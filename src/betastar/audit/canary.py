@@ -22,7 +22,8 @@ class _Lever(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
-        return gradients[0], PUSH * gradients[0].reshape(len(gradients[0]), -1).norm(dim=1, keepdim=True)
+        rows = gradients[0].flatten(1) if gradients[0].ndim > 1 else gradients[0][:, None]
+        return gradients[0], PUSH * rows.norm(dim=1, keepdim=True)
 
 
 class Canaries(nn.Module):
