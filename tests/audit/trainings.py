@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import betastar as bs
+from betastar import audit
 
 RECORDS, BATCH, NORM = 50, 10, 1.0
 
@@ -86,3 +87,18 @@ def make(
                 optimizer.step()
 
     return train
+
+
+QUICK: dict[str, Any] = {"max_grad_norm": NORM, "games": 40, "seed": 1, "width": 1.0}
+
+
+def play(**options: Any) -> audit.Trials:
+    return audit.training(
+        **{"factory": factory, "train": make(1.0, 1), "data": table(), "run": claim(1.0, 1), **QUICK, **options}
+    )
+
+
+def one_run(scale: float = 1.0, **options: Any) -> audit.OneRun:
+    train = make(0.6, 5, scale=scale)
+    told: dict[str, Any] = {"max_grad_norm": NORM, "canaries": 200, "seed": 1, **options}
+    return audit.one_run(factory, train, table(), lambda records: claim(0.6, 5, records), **told)
