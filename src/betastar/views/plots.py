@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 MEMBERSHIP, ATTRIBUTE, OTHER, PROVED = "#3b6ea8", "#c8553d", "#6a6f73", "#2f855a"
 #: False-positive rates of the two views of a trade-off curve.
-RATES = {False: np.linspace(0.0, 1.0, 51), True: np.geomspace(1e-5, 1.0, 51)}
+EARLY = (5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.015, 0.03)  # where a curve is steepest
+RATES = {False: np.union1d(np.linspace(0.0, 1.0, 51), EARLY), True: np.geomspace(1e-5, 1.0, 51)}
 
 #: Attackers of real training, and how many points of a curve each shows.
 WHO = {"updates": "sees every update", "weights": "has the final weights", "outputs": "asks the final model"}
