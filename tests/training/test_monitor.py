@@ -337,8 +337,9 @@ def test_tensorboard_gets_every_step(tmp_path: Path) -> None:
 
     parts, criterion, monitor = attach(writers=[TensorBoard(tmp_path)])
     fit(parts, criterion, 3)
-    state = monitor.state_dict()
+    state, before = monitor.state_dict(), {name: value.clone() for name, value in parts[0].state_dict().items()}
     fit(parts, criterion, 2)
+    parts[0].load_state_dict(before)
     monitor.load_state_dict(state)  # the last two are void
     fit(parts, criterion, 1)
     events = EventAccumulator(str(tmp_path))

@@ -90,17 +90,17 @@ class Factor:
         return found if matrix is None else found + matrix.square().sum(dim=(1, 2))
 
     def total(self, weights: Tensor) -> list[Tensor]:
-        """Σ_records Σ_i w_i ∇_i for each of the parameters, in their shapes."""
-        if self.x is None or self.rest is not None:
-            narrow, vector = self.combine(weights)
+        """Σ_records Σ_i w_i ∇_i for each of the parameters, in their shapes and in double precision."""
+        if self.rest is not None or self.x is None:
+            narrow, vector = self.map(Tensor.double).combine(weights.double())
             if narrow is None or self.rest is None:
                 return [vector.sum(dim=0).reshape(self.parameters[0].shape)]
-            matrix = vector.T @ self.rest.table
+            matrix = vector.T @ self.rest.table.double()
             matrix[:, self.rest.columns] = narrow.sum(dim=0)[:, :-1]
             return [matrix, vector.sum(dim=0)][: len(self.parameters)]
-        scaled = (weights if self.scale is None else weights * self.scale)[..., None].to(self.delta)
+        scaled = (weights if self.scale is None else weights * self.scale)[..., None].double()
         weighted = (self.delta * scaled).flatten(0, 1)
-        return [weighted.T @ self.x.flatten(0, 1), weighted.sum(dim=0)][: len(self.parameters)]
+        return [weighted.T @ self.x.flatten(0, 1).double(), weighted.sum(dim=0)][: len(self.parameters)]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Factor:
         """The same change of records or variants everywhere; what they have in common is then no longer known."""
@@ -142,15 +142,11 @@ class Gradients:
         return torch.stack([factor.square(weights) for factor in self.factors]).sum(dim=0)
 
     def totals(self, weights: Tensor) -> dict[Tensor, Tensor]:
-        """Σ_records Σ_i w_i ∇_i for each parameter."""
+        """Σ_records Σ_i w_i ∇_i for each parameter, in double precision."""
         found: dict[Tensor, Tensor] = {}
         for factor in self.factors:
             found |= dict(zip(factor.parameters, factor.total(weights), strict=True))
         return found
-
-    def bare(self) -> Gradients:
-        """Before clipping."""
-        return Gradients(tuple(replace(factor, scale=None) for factor in self.factors))
 
     def scaled(self, scales: Sequence[Tensor], norms: Tensor | None = None) -> Gradients:
         """Each variant's gradient times a number, one (n, a) a factor. norms: the result's, where they are known."""

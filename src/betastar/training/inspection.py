@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar.training.budget import Budget
+from betastar.training.gradients import Gradients
 from betastar.training.purity import GradientError, restored
 from betastar.training.records import Records, Source
 from betastar.training.ruler import Ruler
@@ -21,6 +22,8 @@ from betastar.training.wiring import Wiring
 LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
 #: Records that the model is tried on.
 TRIAL, SPREAD = 4, 64
+#: Records of a batch whose gradients are compared entry by entry.
+ENTRIES = 16
 
 
 def budget(wanted: Budget | None, scope: str, diameter: str) -> Budget | None:
@@ -76,7 +79,7 @@ def dry_run(wiring: Wiring, source: Source, secret: Secret, criterion: Any, trac
         secret.check(source.read(range(number)), complete=number == len(source))
         ruler.try_out(records)
         decomposable(wiring, records, criterion)
-        tracer.norms(records)
+        tracer.own(records)
 
 
 def _spread(source: Source) -> list[int]:
@@ -117,21 +120,62 @@ def decomposable(wiring: Wiring, records: Records, criterion: Any) -> None:
         )
 
 
-def backward(tracer: Tracer, batch: Records, norms: Tensor | None) -> None:
-    """That what was back-propagated is what the monitor repeats: the gradients of a few records have the norms they should."""
-    if norms is None or not len(batch):
+def backward(wiring: Wiring, tracer: Tracer, batches: Sequence[Records], step: int) -> None:
+    """That what was back-propagated is what the monitor repeats.
+
+    Every record's gradient has the norm that it should; those of a few records, others at each step, agree in every entry.
+    """
+    for number, batch in enumerate(batches):
+        if not len(batch):
+            continue
+        norms = wiring.norms(number, len(batches))
+        if norms is None:
+            raise GradientError(
+                f"Opacus has no gradients of the {len(batch)} records that the model was run on: call loss.backward() before "
+                "optimizer.step(), once for each forward pass."
+            )
+        if len(norms) != len(batch):
+            raise GradientError(f"the gradients belong to {len(norms)} records, but the monitor saw a batch of {len(batch)}.")
+        _compare(tracer.own(batch), norms, wiring.gradients(number, len(batches)), wiring.parameters, step)
+
+
+def _compare(expected: Gradients, norms: Tensor, samples: list[Tensor] | None, parameters: list[Any], step: int) -> None:
+    wanted, given = expected.norms.sqrt()[:, 0], norms.to(expected.norms)
+    if not wanted.isfinite().all():
+        return  # measuring the batch reports it
+    start = step * ENTRIES % len(given)
+    some = slice(start, start + ENTRIES)
+    alike = torch.isclose(wanted, given, rtol=1e-2, atol=1e-6)
+    if alike.all() and (samples is None or _same_sum(expected, some, samples, parameters)):
         return
-    if len(norms) != len(batch):
-        raise GradientError(f"the gradients belong to {len(norms)} records, but the monitor saw a batch of {len(batch)}.")
-    expected = tracer.norms(batch.take(slice(0, TRIAL)))
-    given = norms[: len(expected)].to(expected)
-    if not expected.isfinite().all() or torch.allclose(expected, given, rtol=1e-2, atol=1e-6):
-        return
+    worst = int((~alike).nonzero()[0]) if not alike.all() else start
     raise GradientError(
-        f"the gradient of a record has norm {float(given[0]):.4g}, but the criterion gives {float(expected[0]):.4g}: the loss "
-        "that is back-propagated is not the criterion's (scaled? a second term?). Put all into one function of (output, target), "
-        "pass that as criterion, and call monitor.criterion in the loop."
+        f"the gradient of a record has norm {float(given[worst]):.4g}, but the criterion gives {float(wanted[worst]):.4g}"
+        f"{' in another direction' if alike.all() else ''}: the loss that is back-propagated is not the criterion's (scaled? a second "
+        "term?). Put all into one function of (output, target), pass that as criterion, and call monitor.criterion in the loop."
     )
+
+
+def _same_sum(expected: Gradients, some: slice, samples: list[Tensor], parameters: list[Any]) -> bool:
+    """Whether the gradients of some records add up to what Opacus has."""
+    weights = torch.zeros_like(expected.norms)
+    weights[some] = 1.0
+    mine = expected.totals(weights)
+    here = torch.cat([mine[p].flatten() for p in parameters]).double()
+    there = torch.cat([sample[some].sum(dim=0).flatten() for sample in samples]).double()
+    scale = float(expected.norms[some].sqrt().sum())
+    return float((here - there).norm()) <= 1e-2 * scale + 1e-6
+
+
+def arguments(batch: Records, source: Source) -> None:
+    """That the loop calls the model with the arguments that `split` gives, so that it is known which of them belong to records."""
+    given = {key for key, value in batch.arguments().items() if isinstance(value, Tensor)}
+    wanted = {key for key, value in source.example.items() if isinstance(value, Tensor)}
+    if given != wanted:
+        raise ValueError(
+            f"the loop calls the model and the criterion with the tensors {sorted(map(str, given))}, but split gives "
+            f"{sorted(map(str, wanted))} (positions, names, target): let split give what the loop passes, in the same way."
+        )
 
 
 def prediction(given: Any, output: Any) -> None:
@@ -149,12 +193,10 @@ def prediction(given: Any, output: Any) -> None:
     )
 
 
-def contains(records: Records, batch: Records | None) -> bool:
-    """Whether the first record of a batch is among these; there is nothing to find in an empty one."""
-    if batch is None or not len(batch):
-        return True
-    found = torch.ones(len(records), dtype=torch.bool)
-    for mine, theirs in zip(batch.tensors(), records.tensors(), strict=True):
-        if theirs.shape[1:] == mine.shape[1:] and len(theirs) == len(records):
-            found &= torch.isclose(theirs.double(), mine[:1].double(), rtol=1e-5).reshape(len(records), -1).all(dim=1).cpu()
-    return bool(found.any())
+def known(batch: Records, source: Source) -> None:
+    """That every record of a batch is one of the data set, unchanged."""
+    if len(batch) and not torch.isin(batch.fingerprints(), source.fingerprints).all():
+        raise ValueError(
+            "the batch holds a record that the data set does not: the loop changes records before the model sees them. "
+            "Do that in the data set, so that dataset scope measures the same."
+        )

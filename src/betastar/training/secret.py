@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,6 +67,13 @@ class Secret(ABC):
         found = copy(self)
         found.prior = numbers / numbers.sum()
         return found
+
+    def digest(self) -> str:
+        """A number that differs for another secret: other values, other places in a record, another name or prior."""
+        table = getattr(self, "table", None)
+        parts = (type(self).__name__, self.name, self.labels, sorted(map(repr, self.places() or ())))
+        tables = tuple(None if t is None else t.tolist() for t in (table, self.prior))
+        return sha256(repr((parts, tables)).encode()).hexdigest()
 
     def as_columns(self) -> Columns | None:
         """The secret as columns of one argument, where it is nothing else: models may then be run faster."""
