@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar.training.budget import Budget
-from betastar.training.gradients import Gradients
-from betastar.training.purity import GradientError, restored
+from betastar.training.purity import restored
 from betastar.training.records import Records, Source
 from betastar.training.ruler import Ruler
 from betastar.training.secret import Secret
@@ -22,8 +21,6 @@ from betastar.training.wiring import Wiring
 LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
 #: Records that the model is tried on.
 TRIAL, SPREAD = 4, 64
-#: Records of a batch whose gradients are compared entry by entry.
-ENTRIES = 16
 
 
 def budget(wanted: Budget | None, scope: str, diameter: str) -> Budget | None:
@@ -118,53 +115,6 @@ def decomposable(wiring: Wiring, records: Records, criterion: Any) -> None:
             f"criterion must be the {wiring.loss_reduction} of the records' own losses, but is {what}: class weights with "
             "reduction 'mean' (use 'sum' and loss_reduction='sum'), or a model that mixes records?"
         )
-
-
-def backward(wiring: Wiring, tracer: Tracer, batches: Sequence[Records], step: int) -> None:
-    """That what was back-propagated is what the monitor repeats.
-
-    Every record's gradient has the norm that it should; those of a few records, others at each step, agree in every entry.
-    """
-    for number, batch in enumerate(batches):
-        if not len(batch):
-            continue
-        norms = wiring.norms(number, len(batches))
-        if norms is None:
-            raise GradientError(
-                f"Opacus has no gradients of the {len(batch)} records that the model was run on: call loss.backward() before "
-                "optimizer.step(), once for each forward pass."
-            )
-        if len(norms) != len(batch):
-            raise GradientError(f"the gradients belong to {len(norms)} records, but the monitor saw a batch of {len(batch)}.")
-        _compare(tracer.own(batch), norms, wiring.gradients(number, len(batches)), wiring.parameters, step)
-
-
-def _compare(expected: Gradients, norms: Tensor, samples: list[Tensor] | None, parameters: list[Any], step: int) -> None:
-    wanted, given = expected.norms.sqrt()[:, 0], norms.to(expected.norms)
-    if not wanted.isfinite().all():
-        return  # measuring the batch reports it
-    start = step * ENTRIES % len(given)
-    some = slice(start, start + ENTRIES)
-    alike = torch.isclose(wanted, given, rtol=1e-2, atol=1e-6)
-    if alike.all() and (samples is None or _same_sum(expected, some, samples, parameters)):
-        return
-    worst = int((~alike).nonzero()[0]) if not alike.all() else start
-    raise GradientError(
-        f"the gradient of a record has norm {float(given[worst]):.4g}, but the criterion gives {float(wanted[worst]):.4g}"
-        f"{' in another direction' if alike.all() else ''}: the loss that is back-propagated is not the criterion's (scaled? a second "
-        "term?). Put all into one function of (output, target), pass that as criterion, and call monitor.criterion in the loop."
-    )
-
-
-def _same_sum(expected: Gradients, some: slice, samples: list[Tensor], parameters: list[Any]) -> bool:
-    """Whether the gradients of some records add up to what Opacus has."""
-    weights = torch.zeros_like(expected.norms)
-    weights[some] = 1.0
-    mine = expected.totals(weights)
-    here = torch.cat([mine[p].flatten() for p in parameters]).double()
-    there = torch.cat([sample[some].sum(dim=0).flatten() for sample in samples]).double()
-    scale = float(expected.norms[some].sqrt().sum())
-    return float((here - there).norm()) <= 1e-2 * scale + 1e-6
 
 
 def arguments(batch: Records, source: Source) -> None:

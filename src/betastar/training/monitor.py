@@ -15,6 +15,7 @@ from betastar.risk import Risk
 from betastar.run import DPSGD
 from betastar.training import inspection, processes
 from betastar.training.budget import Budget, BudgetExhausted, Proof, Purse
+from betastar.training.gradient_check import GradientCheck
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
 from betastar.training.listener import Listener, too_many
@@ -97,6 +98,7 @@ class AttributeMonitor:
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
         self.purse = Purse(budget, len(self._source)) if budget else None
         self._indices: Tensor | None = None
+        self._gradients = GradientCheck(self._wiring, self._tracer)
         self._forget()
         self._listener = Listener(self._wiring, criterion, self._source, lambda: self._wiring.model.hooks_enabled)
         self._checks = StepChecks(self._wiring, self._source, self.purse is not None, self.scope == "dataset")
@@ -112,10 +114,15 @@ class AttributeMonitor:
             if not self._listener.attached:
                 return inner(closure)
             with self._checks.voiding(Exception, except_for=BudgetExhausted):
-                rate, noise, norm = self._before()
-                real = inner(closure)
-                if real:
-                    self._checks.added(rate, noise * norm)
+                try:
+                    rate, noise, norm = self._before()
+                    real = inner(closure)
+                    if real:
+                        self._gradients.summed()
+                        self._checks.added(rate, noise * norm)
+                except Exception:
+                    self._gradients.forget()
+                    raise
             if real:
                 self._commit(rate, noise)
             return real
@@ -148,6 +155,7 @@ class AttributeMonitor:
         """Nothing is known of the coming step."""
         self._now: float | None = None
         self._gaps: Real | None = None
+        self._gradients.forget()
         self._known: tuple[Any, ...] | None = None  # clipping, weights and buffers that were measured
 
     def _due(self) -> bool:
@@ -165,8 +173,10 @@ class AttributeMonitor:
         self._indices = None
         self._checks.require(len(self.history))
         rate, noise, norm = self._wiring.sample_rate(), self._wiring.noise_multiplier(), self._wiring.max_grad_norm()
-        if self._due():
-            inspection.backward(self._wiring, self._tracer, batches, len(self.history))
+        if self._due() or self.purse:
+            self._gradients.batches(batches)
+        else:
+            self._gradients.skip()
         for batch in batches:
             self._checks.batch(batch)
             if self.scope == "batch":
