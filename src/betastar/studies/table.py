@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from betastar.studies.sensitive import check, restated, secret_of, with_public
+from betastar.studies.sensitive import check, secret_of, with_public
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
+from betastar.training.restated import restated
 
 #: A column of words with more categories is an identifier rather than an attribute.
 MANY_CATEGORIES = 500

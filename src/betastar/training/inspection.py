@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from betastar.training.budget import Budget
-from betastar.training.purity import restored
+from betastar.training import restated
+from betastar.training.purity import GradientError, restored
 from betastar.training.records import Records, Source
+from betastar.training.restated import warn_of_restated
 from betastar.training.ruler import Ruler
 from betastar.training.secret import Secret
 from betastar.training.tracer import Tracer
@@ -73,7 +75,11 @@ def dry_run(wiring: Wiring, source: Source, secret: Secret, criterion: Any, trac
                 )
         table = type(source.dataset) is TensorDataset
         number = min(len(source), LOOK_AT if table else LOOK_AT_SLOWLY)
-        secret.check(source.read(range(number)), complete=number == len(source))
+        records_looked_at = source.read(range(number))
+        secret.check(records_looked_at, complete=number == len(source))
+        if secret.quick_check:
+            warn_of_restated(records_looked_at.take(slice(0, restated.LOOK_AT)), secret)
+        modules_only(wiring, records, criterion, tracer)
         ruler.try_out(records)
         decomposable(wiring, records, criterion)
         tracer.own(records)
@@ -115,6 +121,27 @@ def decomposable(wiring: Wiring, records: Records, criterion: Any) -> None:
             f"criterion must be the {wiring.loss_reduction} of the records' own losses, but is {what}: class weights with "
             "reduction 'mean' (use 'sum' and loss_reduction='sum'), or a model that mixes records?"
         )
+
+
+def modules_only(wiring: Wiring, records: Records, criterion: Any, tracer: Tracer) -> None:
+    """That Opacus's gradients are PyTorch's: it leaves out what a weight does outside of its module's own forward pass.
+
+    Embeddings are left alone: Opacus ignores their padding_idx, and what is measured is what Opacus uses.
+    """
+    own = tracer.own(records)
+    given = own.totals(torch.ones_like(own.norms))
+    with wiring.silence(), torch.enable_grad():
+        loss = tracer.total_loss(criterion(wiring.module(*records.inputs, **records.named), records.target), len(records))
+        wanted = torch.autograd.grad(loss, wiring.parameters, allow_unused=True)
+    padded = {id(m.weight) for m in wiring.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
+    for name, parameter, true in zip(wiring.parameter_names(), wiring.parameters, wanted, strict=True):
+        expected = torch.zeros_like(parameter) if true is None else true
+        apart = float((given[parameter].reshape(parameter.shape) - expected).norm())
+        if id(parameter) not in padded and apart > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
+            raise GradientError(
+                f"the gradient of {name} that Opacus computes is not PyTorch's: the model uses it outside of its module's forward pass "
+                "(a functional call, a weight that two modules share), which Opacus leaves out. Call the module instead."
+            )
 
 
 def arguments(batch: Records, source: Source) -> None:

@@ -30,6 +30,8 @@ class Secret(ABC):
     labels: list[Any]
     #: How frequent the values are, where that is publicly known.
     prior: Tensor | None = None
+    #: Whoever made the secret has already told people which other columns restate it.
+    restated_reported = False
 
     @property
     def count(self) -> int:

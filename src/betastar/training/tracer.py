@@ -107,7 +107,7 @@ class Tracer:
             torch.autocast(self._wiring.device.type, enabled=False),
         ):
             output = self._wiring.module(*variants.inputs, **variants.named)
-            total = self._total(self._criterion(output, variants.target), len(variants))
+            total = self.total_loss(self._criterion(output, variants.target), len(variants))
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
             errors = torch.autograd.grad(total, outputs, allow_unused=True)
         if len(seen) > len(outputs):
@@ -123,7 +123,7 @@ class Tracer:
             raise GradientError(f"gradients of {self._name(module)} cannot be had: it is called without them. {CHECKPOINTING}")
         return output
 
-    def _total(self, loss: Any, rows: int) -> Tensor:
+    def total_loss(self, loss: Any, rows: int) -> Tensor:
         """The sum of the records' losses."""
         if not isinstance(loss, Tensor) or loss.ndim > 1 or (loss.ndim == 1 and len(loss) != rows):
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
