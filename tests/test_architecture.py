@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "betastar"
 ORDER = [
     "arrays",
     "checks",
+    "files",
     "bound",
     "conversions",
     "step",
@@ -79,7 +80,9 @@ ORDER = [
     "studies.adult",
     "studies.purchase",
     "studies.table",
+    "studies.config",
     "studies.folder",
+    "studies.checkpoint",
     "studies.train",
     "studies.gaps",
     "studies.attacked",
