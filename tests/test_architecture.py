@@ -112,6 +112,7 @@ ORDER = [
     "views.server",
     "views.commands",
     "views.reading",
+    "views.recomputed",
     "views.played",
     "views.facts",
     "views.statement",

@@ -11,9 +11,10 @@ import torch
 from typer.testing import CliRunner
 
 from betastar.studies import seeds
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
 from betastar.studies.study import StudyError, split
-from betastar.studies.train import Config, Training, train
+from betastar.studies.train import Training, train
 from betastar.views.cli import app
 from betastar.views.facts import load
 from betastar.views.statement import statement

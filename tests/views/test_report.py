@@ -16,7 +16,8 @@ import html5lib
 import pytest
 
 import betastar as bs
-from betastar.studies.train import Config, train
+from betastar.studies.config import Config
+from betastar.studies.train import train
 from betastar.views import statement
 from betastar.views.facts import load
 from betastar.views.report import draw, render, summarise, write

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from betastar import checks
 from betastar.run import DPSGD
 from betastar.studies import seeds
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
 from betastar.studies.study import Study, StudyError
-from betastar.studies.train import Config, network, quietly
+from betastar.studies.train import network, quietly
 from betastar.training import AttributeMonitor
 
 #: The record that the ledger names first.

@@ -19,8 +19,9 @@ import torch
 from betastar import checks, files
 from betastar.plan import Plan
 from betastar.run import DPSGD
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
-from betastar.studies.train import Config, Training, opened, quietly
+from betastar.studies.train import Training, opened, quietly
 
 GAPS = (0.5, 0.1, 0.01)
 NOISES = (3.51, 1.5, 0.8, 0.5)
