@@ -90,15 +90,23 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def make_private(folder: Path) -> None:
-    """A folder that only its owner may enter, new or not, with the files that are in it."""
+    """A folder that only its owner may enter, new or not, with the files that are in it, none of which leads elsewhere."""
     if folder.is_symlink():
         raise ValueError(f"{folder} is a symbolic link, through which nothing is written: name the folder that it points to.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=FOLDER, exist_ok=True)
     folder.chmod(FOLDER)
+    refuse_links(folder)
     for path in folder.iterdir():
-        if path.is_file() and not path.is_symlink():
+        if path.is_file():
             path.chmod(FILE)
+
+
+def refuse_links(folder: Path) -> None:
+    """What is read from a folder, or written to it, is in it."""
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink():
+            raise ValueError(f"{path} is a symbolic link, and leads elsewhere: remove it, or put the file itself there.")
 
 
 @contextmanager

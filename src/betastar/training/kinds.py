@@ -291,8 +291,8 @@ def _match(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> set[int
 def _refuse_missing(held: Tensor, name: str) -> None:
     if missing := int(held.isnan().flatten(1).any(dim=1).sum()):
         raise ValueError(
-            f"the secret {name!r} is missing (NaN) in {missing} of {len(held)} records. Fill it in, with a value of its own if need "
-            "be, or leave these records out."
+            f"the secret {name!r} is missing (NaN) in {missing} of {len(held)} records. Fill it in, with a value of its own if "
+            "need be, or leave these records out."
         )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from betastar.analyze import analyze
+from betastar.files import refuse_links
 from betastar.plan import enforced
 from betastar.risk import Risk
 from betastar.run import DPSGD
@@ -194,8 +195,7 @@ def of_run(path: Path) -> Facts:
         inside = sorted(path.glob("*/config.json"))
         several = f" It holds runs of several seeds: name one of them, such as {inside[0].parent}." if inside else ""
         raise ReportError(f"{path} holds no run: expected a folder made by betastar train, with a config.json.{several}")
-    if links := [one for one in sorted(path.iterdir()) if one.is_symlink()]:
-        raise ReportError(f"{links[0]} is a symbolic link: the folder of a run holds none. Put the file itself there.")
+    refuse_links(path)
     config = object_of(path / "config.json")
     status = object_of(path / "status.json") if (path / "status.json").exists() else {}
     entries = list(lines_of(path / "epochs.jsonl"))
