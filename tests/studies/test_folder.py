@@ -297,3 +297,15 @@ def test_killed_before_it_began(config: Config, tmp_path: Path) -> None:
     (folder / ".0123.partial").touch()
     train(config, folder)
     assert RunFolder(folder).status["finished"]
+
+
+def test_a_budget_without_a_step(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"The budget does not allow a single step: give more noise"):
+        train(Config(**{**vars(config), "target_beta": 0.999}), tmp_path / "run")
+
+
+def test_a_complete_run_of_an_earlier_version_keeps_its_weights(config: Config, copy: Path) -> None:
+    (copy / "weights.pt").rename(copy / "checkpoint.pt")
+    with pytest.raises(StudyError, match=r"left by an earlier version, and tells the noise: take the weights out of it"):
+        train(config, copy, resume=True)
+    assert (copy / "checkpoint.pt").exists()

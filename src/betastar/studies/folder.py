@@ -130,6 +130,11 @@ class RunFolder:
 
     def forget(self) -> None:
         """Delete what the noise can be computed from."""
+        if (self / "checkpoint.pt").exists() and not (self / "weights.pt").exists():
+            raise StudyError(
+                f"{self / 'checkpoint.pt'} was left by an earlier version, and tells the noise: take the weights out of it "
+                "(torch.load(path, weights_only=False)['model']), and delete it."
+            )
         for name in SECRETS:
             (self / name).unlink(missing_ok=True)
         self._sweep()

@@ -159,6 +159,9 @@ class Training:
             try:
                 loss = self.steps(tell)
             except BudgetExhausted as reason:
+                if not len(self.engine.accountant):
+                    advice = "give more noise, smaller batches or a smaller target_beta."
+                    raise StudyError(f"{reason} The budget does not allow a single step: {advice}") from None
                 self.stopped, loss = str(reason), float("nan")
             took = time.perf_counter() - start
             self.epoch += 1

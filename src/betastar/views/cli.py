@@ -163,6 +163,7 @@ def train(
     from betastar.studies.study import StudyError
     from betastar.studies.train import train as run
     from betastar.studies.train import train_seeds
+    from betastar.views.facts import load
     from betastar.views.report import summarise
 
     if seed is not None and seeds is not None:
@@ -207,7 +208,10 @@ def train(
     if not as_json:
         print("\n".join(texts))
         return
-    found = [{"folder": str(run.path), **run.status, "last": run.lines("epochs.jsonl")[-1]} for run in map(RunFolder, folders)]
+    found = [
+        {"folder": str(run.path), **run.status, "proof": load(run.path).proof, "last": run.lines("epochs.jsonl")[-1]}
+        for run in map(RunFolder, folders)
+    ]
     print(json.dumps(found[0] if seeds is None else {"runs": found}))
 
 
