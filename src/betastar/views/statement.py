@@ -30,8 +30,8 @@ TAGS = {
 SEEDS = {
     "guessable": "But it was chosen, and is small enough to be guessed, which is as good as known: a model that is given away "
     "needs a random one, which betastar train draws when none is given.",
-    "given": "It was given (--seed) and is in config.json: keep that, wherever else it is written down, and checkpoint.pt, if there "
-    "is one, to yourself.",
+    "given": "It was given (--seed) and is in config.json: keep that, wherever else it is written down, and checkpoint.pt, if "
+    "there is one, to yourself.",
     "kept": "It was drawn at random. Keep seed.json and checkpoint.pt to yourself, from which the noise can be computed: they "
     "are deleted when the run is complete.",
     "deleted": "It was drawn at random, and deleted with the state of the generator when the run was complete: the noise cannot "
