@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from betastar import files
+from betastar.audit.kept import Kept
 from betastar.training import JsonLines
 
 
@@ -131,3 +133,17 @@ def test_a_lock_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
     for _ in range(2):
         with files.locked(tmp_path / "lock"), pytest.raises(BlockingIOError), files.locked(tmp_path / "lock"):
             pass
+
+
+def test_the_games_of_an_audit_are_private(tmp_path: Path) -> None:
+    folder = tmp_path / "audit"
+    with umask(0):
+        Kept(folder).claim({"seed": 1})
+        Kept(folder).write(0, {"world": np.arange(3.0)})
+    assert mode(folder) == 0o700
+    assert {path.name: mode(path) for path in folder.iterdir()} == {"audit.json": 0o600, "games-00000.npz": 0o600}
+    assert Kept(folder).read(0)["world"].tolist() == [0.0, 1.0, 2.0]
+    Kept(folder).path(1).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a symbolic link"):
+        Kept(folder).write(1, {"world": np.arange(3.0)})
+    assert not (tmp_path / "elsewhere").exists()
