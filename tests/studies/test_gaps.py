@@ -12,11 +12,12 @@ import torch
 import betastar as bs
 from betastar.studies import gaps
 from betastar.studies.adult import adult, table
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
 from betastar.studies.sensitive import restated
 from betastar.studies.study import StudyError
 from betastar.studies.table import own
-from betastar.studies.train import Config, train
+from betastar.studies.train import train
 from betastar.training import Records
 
 from ..command import call

@@ -59,7 +59,10 @@ def check(frame: Any, names: Sequence[str]) -> None:
             raise StudyError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}.")
         missing = int(frame[name].isna().sum())
         if missing:
-            raise StudyError(f"the sensitive column {name!r} is missing in {missing} records: fill it in or drop them.")
+            raise StudyError(
+                f"the sensitive column {name!r} is missing (NaN) in {missing} of {len(frame)} records. Fill it in, with a value "
+                "of its own if need be, or leave these records out of the table."
+            )
         if frame[name].nunique() < 2:
             raise StudyError(f"the sensitive column {name!r} is constant ({frame[name].iloc[0]!r}): there is no secret in it.")
 

@@ -58,6 +58,7 @@ class Columns(Secret):
             )
         held = tensor[..., self.where].flatten(1, -2) if tensor.ndim > 2 else tensor[:, None, self.where]
         if not (held == held[:, :1]).all():
+            _refuse_missing(held, self.name)
             raise ValueError(
                 f"the secret {self.name!r} has different values at different positions of a record; use Secret.function."
             )
@@ -101,6 +102,7 @@ class Label(Secret):
             raise ValueError(f"the secret {self.name!r} needs a target tensor, got {type(records.target).__name__}.")
         target = records.target.reshape(len(records.target), -1)
         if not (target == target[:, :1]).all():
+            _refuse_missing(target, self.name)
             raise ValueError(f"the secret {self.name!r} must be one number a record, but targets differ within a record.")
         return target[:, :1]
 
@@ -284,6 +286,14 @@ def _nearest(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> Tenso
 def _match(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> set[int]:
     """Numbers of the values that occur; each row that occurs must be one of them."""
     return set(_nearest(held, table, name, labels).tolist())
+
+
+def _refuse_missing(held: Tensor, name: str) -> None:
+    if missing := int(held.isnan().flatten(1).any(dim=1).sum()):
+        raise ValueError(
+            f"the secret {name!r} is missing (NaN) in {missing} of {len(held)} records. Fill it in, with a value of its own if "
+            "need be, or leave these records out."
+        )
 
 
 def _refuse_unseen(labels: list[Any], name: str) -> None:
