@@ -1,7 +1,7 @@
 """Ways to train otherwise than promised: each is refused for good, or charged with at least what it really leaks.
 
-The truth is computed by brute force (`oracle`: one record and one value at a time), at the weights, the loss, the clipping, the rate
-and the noise that a step really had.
+The truth is computed by brute force (`oracle`: one record and one value at a time), with the weights, the loss, the clipping, the
+rate and the noise that a step really had.
 """
 
 from __future__ import annotations
@@ -433,6 +433,7 @@ def another_loader_with_fixed_batches() -> Training:
 def another_loader_for_a_few_records() -> Training:
     t = Training()
     t.attach()
+
     def batches() -> Iterator[Any]:
         while True:
             chosen = [i for i in range(10) if torch.rand(()) < 0.8]

@@ -66,7 +66,11 @@ def test_sampling_that_is_not_poisson() -> None:
     weighted = DataLoader(data, batch_size=20, sampler=WeightedRandomSampler([1.0] * len(data), len(data)))
     model, optimizer, _ = private(mlp(), data)
     for amplification in (True, False):
-        refuse("WeightedRandomSampler, which may draw a record more than once", (model, optimizer, weighted), amplification=amplification)
+        refuse(
+            "WeightedRandomSampler, which may draw a record more than once",
+            (model, optimizer, weighted),
+            amplification=amplification,
+        )
     criterion = nn.CrossEntropyLoss()
     monitor = AttributeMonitor(*shuffled, criterion, SECRET, amplification=False)
     fit(shuffled, criterion, 3)

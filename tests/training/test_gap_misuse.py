@@ -103,7 +103,7 @@ def test_steps_without_the_gap_are_not_proved() -> None:
     )
     fit(plain, nn.CrossEntropyLoss(), 3)
     parts, criterion = gapped(clone(module, "tanh"), data, secret, gap=0.01, engine=engine)
-    with pytest.raises(ValueError, match="nothing is proved: the accountant has seen 3 steps .* of which 0 are covered"):
+    with pytest.raises(ValueError, match="nothing is proved: the accountant has seen 3 steps and the parameters 0"):
         fit(parts, criterion, 2)
     with pytest.raises(ValueError, match="nothing is proved"):
         parts[1].gap_clipping.promise()
@@ -204,10 +204,6 @@ def test_gradient_checkpointing_is_refused(reentrant: bool, why: str) -> None:
         AttributeMonitor(*private(Checkpointed(reentrant), table()), nn.CrossEntropyLoss(), secret)
 
 
-def plain_step(parts: Any, criterion: Any) -> None:
-    fit(parts, criterion, 1)
-
-
 def second_optimizer(parts: Any, criterion: Any) -> None:
     fit(parts, criterion, 1)
     torch.optim.SGD(parts[1].params, lr=1.0).step()
@@ -259,9 +255,13 @@ def noise_repeated(parts: Any, criterion: Any) -> None:
 def test_training_otherwise_leaves_nothing_promised(attack: Any, message: str) -> None:
     module, data, secret = build("tanh")
     parts, criterion = gapped(module, data, secret, gap=0.1)
-    with pytest.raises((ValueError, RuntimeError), match=message):
+
+    def train_and_promise() -> None:
         attack(parts, criterion)
         parts[1].gap_clipping.promise()
+
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        train_and_promise()
     with pytest.raises(ValueError, match="nothing is proved"):
         parts[1].gap_clipping.promise()
 

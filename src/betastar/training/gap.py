@@ -318,7 +318,9 @@ class GapClipping:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, mine in self._made().items():
             if state["made"].get(name) != mine:
-                raise ValueError(f"the state belongs to another training: its {name} is {state['made'].get(name)!r}, not {mine!r}.")
+                raise ValueError(
+                    f"the state belongs to another training: its {name} is {state['made'].get(name)!r}, not {mine!r}."
+                )
         self._steps = int(state["steps"])
         self._checks.load_state_dict(state["checks"], self._steps)
 

@@ -56,9 +56,9 @@ class GradientCheck:
         if other.any():
             first = int(other.nonzero()[0])
             raise GradientError(
-                f"the gradient of a record has norm {float(given[first]):.4g}, but the criterion gives {float(wanted[first]):.4g}: the "
-                "loss that is back-propagated is not the criterion's (scaled? a second term?). Put all into one function of "
-                "(output, target), pass that as criterion, and call monitor.criterion in the loop."
+                f"the gradient of a record has norm {float(given[first]):.4g}, but the criterion gives "
+                f"{float(wanted[first]):.4g}: the loss that is back-propagated is not the criterion's (scaled? a second term?). "
+                "Put all into one function of (output, target), pass that as criterion, and call monitor.criterion in the loop."
             )
         clipped = self._wiring.clip(own)
         norm = self._wiring.max_grad_norm()
@@ -71,12 +71,12 @@ class GradientCheck:
         """After the optimizer has clipped and added up: that it is the sum of the clipped gradients which gets the noise."""
         squares = 0.0
         for p in self._wiring.parameters if self._complete else ():
-            given = torch.zeros_like(p) if p.summed_grad is None else p.summed_grad.detach().view_as(p)
-            wanted = self._sums.get(p, torch.zeros_like(p, dtype=torch.float64))
-            squares += float((given.double() - wanted).square().sum())
+            given, wanted = self._wiring.clipped_sum(p), self._sums.get(p)
+            zeros = torch.zeros_like(p, dtype=torch.float64)
+            squares += float(((zeros if given is None else given) - (zeros if wanted is None else wanted)).square().sum())
         if squares**0.5 > SUM * self._scale + 1e-6:
             raise GradientError(
-                f"the sum that the optimizer has added noise to is {squares**0.5:.4g} away from the sum of the records' clipped gradients, "
-                f"whose norms add up to {self._scale:.4g}: gradients were changed after the backward pass, or clipping was. Leave both "
-                "to Opacus."
+                f"the sum that the optimizer has added noise to is {squares**0.5:.4g} away from the sum of the records' clipped "
+                f"gradients, whose norms add up to {self._scale:.4g}: gradients were changed after the backward pass, or "
+                "clipping was. Leave both to Opacus."
             )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from betastar.training.budget import Budget
 from betastar.training import restated
+from betastar.training.budget import Budget
 from betastar.training.purity import GradientError, restored
 from betastar.training.records import Records, Source
 from betastar.training.restated import warn_of_restated
@@ -139,13 +139,14 @@ def modules_only(wiring: Wiring, records: Records, criterion: Any, tracer: Trace
         apart = float((given[parameter].reshape(parameter.shape) - expected).norm())
         if id(parameter) not in padded and apart > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
             raise GradientError(
-                f"the gradient of {name} that Opacus computes is not PyTorch's: the model uses it outside of its module's forward pass "
-                "(a functional call, a weight that two modules share), which Opacus leaves out. Call the module instead."
+                f"the gradient of {name} that Opacus computes is not PyTorch's: the model uses it outside of its module's "
+                "forward pass (a functional call, a weight that two modules share), which Opacus leaves out. Call the module "
+                "instead."
             )
 
 
 def arguments(batch: Records, source: Source) -> None:
-    """That the loop calls the model with the arguments that `split` gives, so that it is known which of them belong to records."""
+    """That the loop calls the model with the arguments that `split` gives: of these it is known which belong to records."""
     given = {key for key, value in batch.arguments().items() if isinstance(value, Tensor)}
     wanted = {key for key, value in source.example.items() if isinstance(value, Tensor)}
     if given != wanted:

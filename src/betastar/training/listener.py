@@ -20,9 +20,7 @@ class Listener:
     criterion: call this in the loop if the criterion is a plain function; it is the criterion itself if it is a module.
     """
 
-    def __init__(
-        self, wiring: Wiring, criterion: Any, source: Source, listening: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, wiring: Wiring, criterion: Any, source: Source, listening: Callable[[], bool] = lambda: True) -> None:
         self._wiring, self._source, self._listening = wiring, source, listening
         self._weights: list[Tensor] = []  # those of the forward passes since the last step
         self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
@@ -91,8 +89,8 @@ class Listener:
             )
         if not same_contents(weights, self._wiring.tensors()):
             raise RuntimeError(
-                "the weights or buffers of the model were changed between the forward pass and optimizer.step(): the gradients belong "
-                "to others than those that are there now."
+                "the weights or buffers of the model were changed between the forward pass and optimizer.step(): the gradients "
+                "belong to others than those that are there now."
             )
         return [batch for batch, _ in seen]
 

@@ -168,7 +168,7 @@ class AttributeMonitor:
         return self.ledger is not None and len(self.history) % max(1, self._ledger_every) == 0
 
     def _before(self) -> tuple[float, float, float]:
-        """Before the optimizer clips: (rate, noise, clipping norm) of the step. The weights are those that the gradients belong to."""
+        """Before the optimizer clips, at the weights that the gradients belong to: (rate, noise, clipping norm) of the step."""
         batches, indices = self._take_batches(), self._indices
         self._indices = None
         self._checks.require(len(self.history))
@@ -191,7 +191,7 @@ class AttributeMonitor:
     def accept_weights(self) -> None:
         """Declare that the weights were changed since the last step by a function of weights of earlier steps alone.
 
-        Averaging weights, going back to earlier ones and projecting them tell nothing new. A step on gradients of the records does.
+        Averaging weights, going back to earlier ones and projecting them tell nothing new; a step on gradients of records does.
         """
         self._checks.accept_weights()
 

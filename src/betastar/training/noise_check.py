@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import erfc, sqrt
 
-import torch
 from scipy.special import gammainc
 from torch import Tensor
 
@@ -41,8 +40,9 @@ class NoiseCheck:
         for square, entries, name in (*checked, (self._squares, self._entries, "all steps so far")):
             if entries and gammainc(0.5 * entries, 0.5 * square) < likely:
                 raise NoiseError(
-                    f"the noise on {name} has standard deviation {deviation * sqrt(square / entries):.4g}, but noise_multiplier times "
-                    f"max_grad_norm is {deviation:.4g}: something has changed how Opacus adds noise, or has taken it away again."
+                    f"the noise on {name} has standard deviation {deviation * sqrt(square / entries):.4g}, but noise_multiplier "
+                    f"times max_grad_norm is {deviation:.4g}: something has changed how Opacus adds noise, or has taken it away "
+                    "again."
                 )
         for earlier in (self._first, self._last):
             norm = sqrt(sum(float(part.double().square().sum()) for part in earlier))
@@ -51,8 +51,8 @@ class NoiseCheck:
             product = sum(float(a.double() @ b.double()) for a, b in zip(parts, earlier, strict=True))
             if erfc(abs(product) / (deviation * norm) / sqrt(2.0)) < likely:
                 raise NoiseError(
-                    "the noise is that of an earlier step again: its generator was set back, so that differences of steps show the "
-                    "gradients. Let the generator go on."
+                    "the noise is that of an earlier step again: its generator was set back, so that differences of steps show "
+                    "the gradients. Let the generator go on."
                 )
         self._last = parts
         self._first = self._first or parts

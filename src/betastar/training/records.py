@@ -31,7 +31,9 @@ class Records:
 
     def arguments(self) -> dict[int | str, Any]:
         """Every argument by its position or name, and the target."""
-        return {**dict(enumerate(self.inputs)), **self.named, TARGET: self.target}
+        found: dict[int | str, Any] = dict(enumerate(self.inputs))
+        found.update(self.named)
+        return found | {TARGET: self.target}
 
     def rows(self) -> dict[int | str, Tensor]:
         """The arguments that have one row a record."""
@@ -61,8 +63,8 @@ class Records:
                 return value
             if len(value) != number:
                 raise ValueError(
-                    f"argument {key!r} has {len(value)} rows for {number} records: each argument must have one row a record, or be "
-                    "the same for all records."
+                    f"argument {key!r} has {len(value)} rows for {number} records: each argument must have one row a record, or "
+                    "be the same for all records."
                 )
             return change(value)
 
@@ -152,16 +154,16 @@ class Source:
         for key in read[-1]:
             if any(_holds_tensors(arguments[key]) for arguments in read):
                 raise ValueError(
-                    f"argument {key!r} is a {type(read[-1][key]).__name__} of tensors, which cannot be told apart by record: let split "
-                    "give each tensor as an argument of its own."
+                    f"argument {key!r} is a {type(read[-1][key]).__name__} of tensors, which cannot be told apart by record: let "
+                    "split give each tensor as an argument of its own."
                 )
             lengths = [len(a[key]) if isinstance(a[key], Tensor) and a[key].ndim else None for a in read]
             if len(set(lengths)) < len(sizes):
                 found.append(key)
             elif lengths != sizes:
                 raise ValueError(
-                    f"argument {key!r} has {lengths[0]} rows for {sizes[0]} records and {lengths[-1]} for {sizes[-1]}: each argument "
-                    "must have one row a record, or be the same for all records."
+                    f"argument {key!r} has {lengths[0]} rows for {sizes[0]} records and {lengths[-1]} for {sizes[-1]}: each "
+                    "argument must have one row a record, or be the same for all records."
                 )
         return frozenset(found) if len(sizes) > 1 else frozenset()
 

@@ -41,8 +41,9 @@ def warn_of_restated(records: Records, secret: Secret) -> None:
     if found:
         warnings.warn(
             f"the secret {secret.name!r} can be read off other inputs: {'; '.join(map(str, found[:4]))}"
-            f"{' and more' if len(found) > 4 else ''}. They do not change with its values, so that neither its distances nor a gap "
-            "covers them: let them change together (Secret.columns, Secret.joint, `betastar train --with`), or leave them out.",
+            f"{' and more' if len(found) > 4 else ''}. They do not change with its values, so that neither its distances nor a "
+            "gap covers them: let them change together (Secret.columns, Secret.joint, `betastar train --with`), or leave them "
+            "out.",
             RestatedSecretWarning,
             stacklevel=4,
         )

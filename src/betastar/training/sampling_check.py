@@ -4,7 +4,7 @@ Batches are drawn from N records, each independently with probability p_t at ste
 - the size of a batch, and the sum of all sizes, are sums of independent coins, with means N·p_t and N·Σ p_t;
 - a size equals the one before with probability at most the largest one of a binomial law, 1/√(2e·N·p(1-p)) (Herzog 1947);
 - so are the times that one record was sampled, with mean Σ p_t.
-A sum of independent coins with mean μ is at least k > μ (at most k < μ) with probability at most exp(k - μ - k·ln(k/μ)), by Chernoff.
+By Chernoff, a sum of independent coins with mean μ is at least k > μ (at most k < μ) with probability ≤ exp(k - μ - k·ln(k/μ)).
 A loop is refused if it does what a loop with this sampling does with probability ERROR at most, over the whole run.
 """
 
@@ -61,17 +61,18 @@ class SamplingCheck:
         ):
             if log_tail(found, mean) < likely:
                 raise SamplingError(
-                    f"{what}, but {self.records} records sampled with rate {rate:.6g} give {mean:.6g} on average: the loop does not "
-                    "iterate over the loader that was passed, or its rate was changed. Use the loader that make_private returned."
+                    f"{what}, but {self.records} records sampled with rate {rate:.6g} give {mean:.6g} on average: the loop does "
+                    "not iterate over the loader that was passed, or its rate was changed. Use the loader that make_private "
+                    "returned."
                 )
         if self._repeats > self._expected_repeats and log_tail(self._repeats, self._expected_repeats) < likely:
             raise SamplingError(
-                f"{self._repeats} of {self.steps - 1} batches have exactly as many records as the one before, which Poisson sampling "
-                "with independent coins does not give: the loop iterates over a loader with batches of a fixed size."
+                f"{self._repeats} of {self.steps - 1} batches have exactly as many records as the one before, which Poisson "
+                "sampling with independent coins does not give: the loop iterates over a loader with batches of a fixed size."
             )
 
     def sampled(self, fingerprints: Any, rate: float, known: Any) -> None:
-        """The records of the step's batch. known: () -> fingerprints of all records of the data set, asked where there is doubt."""
+        """The records of the step's batch. known: gives the fingerprints of the whole data set; asked where there is doubt."""
         keys, counts = np.unique(np.asarray(fingerprints), return_counts=True)
         doubt = [(int(k), int(n)) for k, n in zip(keys, counts, strict=True) if n > 1]
         if doubt:
@@ -79,8 +80,8 @@ class SamplingCheck:
             repeated = max(n - max(1, alike[key]) for key, n in doubt)
             if repeated > 0:
                 raise SamplingError(
-                    "a record occurs more than once in a batch, and would be charged once: sample without replacement, and do not "
-                    "repeat records in the loop."
+                    "a record occurs more than once in a batch, and would be charged once: sample without replacement, and do "
+                    "not repeat records in the loop."
                 )
         if rate >= 1.0:
             return
@@ -91,8 +92,8 @@ class SamplingCheck:
                 mean = self._rates * max(1, times_in(known(), [key])[key])
                 if times > mean and log_tail(times, mean) < likely:
                     raise SamplingError(
-                        f"one record was sampled {times} times in {self.steps} steps, but its rate gives {mean:.4g} on average: the "
-                        "records are not sampled alike. Use the loader that make_private returned."
+                        f"one record was sampled {times} times in {self.steps} steps, but its rate gives {mean:.4g} on average: "
+                        "the records are not sampled alike. Use the loader that make_private returned."
                     )
 
     def _share(self) -> float:

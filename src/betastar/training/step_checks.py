@@ -1,4 +1,4 @@
-"""What a proof rests on, checked at every step: that each step is seen, and that weights, sampling and noise are what they should be."""
+"""What a proof rests on, checked at every step: no step is missed, and weights, sampling and noise are what they should be."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ class StepChecks:
         accounted, taken = self._wiring.steps_accounted(), self._counter.steps
         if not steps == accounted == taken:
             self.void = self.void or (
-                f"the accountant has seen {accounted} steps and the parameters {taken}, of which {steps} are covered. Attach before the "
-                "first step, load this state and the accountant's when you resume, do not detach in between, and train the parameters "
-                "with this optimizer only."
+                f"the accountant has seen {accounted} steps and the parameters {taken}, of which {steps} are covered. Attach "
+                "before the first step, load this state and the accountant's when you resume, do not detach in between, and "
+                "train the parameters with this optimizer only."
             )
         elif not self._counter.weights_unchanged():
             self.void = self.void or (
-                "the weights were changed since the last step, and not by this optimizer. If that was done by looking at weights of "
-                "earlier steps alone (averaging, going back, projecting), call accept_weights() after it."
+                "the weights were changed since the last step, and not by this optimizer. If that was done by looking at weights "
+                "of earlier steps alone (averaging, going back, projecting), call accept_weights() after it."
             )
         if self.void:
             raise NotProved(f"nothing is proved: {self.void}")

@@ -158,7 +158,7 @@ class Wiring:
         found = []
         for p in self.parameters:
             sample = getattr(p, "grad_sample", None)
-            parts = sample if isinstance(sample, list) else [sample]
+            parts: list[Any] = sample if isinstance(sample, list) else [sample]
             if len(parts) != batches or not isinstance(parts[batch], Tensor):
                 return None
             found.append(parts[batch].detach())
@@ -184,10 +184,21 @@ class Wiring:
         scale = self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations if self.loss_reduction == "mean" else 1
         noise = []
         for p in self.parameters:
-            if p.grad is None or p.summed_grad is None:
+            total = self.clipped_sum(p)
+            if p.grad is None or total is None:
                 return [torch.zeros_like(p) for p in self.parameters]
-            noise.append(p.grad.detach().double() * scale - p.summed_grad.detach().double().view_as(p))
+            noise.append(p.grad.detach().double() * scale - total.double())
         return noise
+
+    def clipped_sum(self, parameter: Any) -> Tensor | None:
+        """Of the gradients of this step, before noise was added; None where there is none."""
+        found = parameter.summed_grad
+        return None if found is None else found.detach().view_as(parameter)
+
+    def clipped_sum(self, parameter: Any) -> Tensor | None:
+        """Of the gradients of this step, before noise was added; None where there is none."""
+        found = parameter.summed_grad
+        return None if found is None else found.detach().view_as(parameter)
 
     def parameter_names(self) -> list[str]:
         names = {id(p): name for name, p in self.module.named_parameters()}
@@ -211,7 +222,7 @@ class Wiring:
         return sum(steps for _, _, steps in self.accountant.history)
 
     def check_precision(self) -> None:
-        """That the loop computes in single or double precision, as the monitor does: gaps drown in the rounding of anything less."""
+        """That the loop computes in single or double precision, as the monitor does: a gap drowns in the rounding of less."""
         strange = [p.dtype for p in self.parameters if p.dtype not in (torch.float32, torch.float64)]
         if strange:
             raise ValueError(f"module must have weights in float32 or float64, got {strange[0]}: a gap would drown in rounding.")
@@ -222,8 +233,8 @@ class Wiring:
             )
         if torch.get_float32_matmul_precision() != "highest":
             raise ValueError(
-                f"torch.get_float32_matmul_precision() must be 'highest', got {torch.get_float32_matmul_precision()!r}, which rounds "
-                "products of matrices: call torch.set_float32_matmul_precision('highest')."
+                f"torch.get_float32_matmul_precision() must be 'highest', got {torch.get_float32_matmul_precision()!r}, which "
+                "rounds products of matrices: call torch.set_float32_matmul_precision('highest')."
             )
 
     def contents(self) -> list[Tensor]:
@@ -269,13 +280,18 @@ def loss_of(criterion: Any) -> Any:
 def _refuse_repeating(sampler: Any) -> None:
     """Samplers that may draw a record twice for one step: its gradient then counts twice, whatever the rate."""
     inside = getattr(sampler, "sampler", None) if isinstance(sampler, BatchSampler) else sampler
-    padded = isinstance(inside, DistributedSampler) and not inside.drop_last and len(inside.dataset) % inside.num_replicas
-    distinct = isinstance(inside, SubsetRandomSampler) and len(set(inside.indices)) == len(inside.indices)
-    fine = isinstance(inside, (SequentialSampler, *POISSON)) or distinct or (isinstance(inside, DistributedSampler) and not padded)
-    if fine or (isinstance(inside, RandomSampler) and not inside.replacement and inside.num_samples <= len(inside.data_source)):
+    if isinstance(inside, DistributedSampler):  # it fills up with records that others have, too, unless all have equally many
+        fine = inside.drop_last or inside.total_size == len(inside.dataset)  # type: ignore[arg-type]
+    elif isinstance(inside, SubsetRandomSampler):
+        fine = len(set(inside.indices)) == len(inside.indices)
+    elif isinstance(inside, RandomSampler):
+        fine = not inside.replacement and inside.num_samples <= len(inside.data_source)
+    else:
+        fine = isinstance(inside, (SequentialSampler, *POISSON))
+    if fine:
         return
     raise ValueError(
-        f"loader has the sampler {type(inside).__name__}, which may draw a record more than once for a step, so that its gradient "
-        "counts more than once: use the loader that make_private returns with poisson_sampling=True, or a sampler of PyTorch without "
-        "replacement and amplification=False."
+        f"loader has the sampler {type(inside).__name__}, which may draw a record more than once for a step, so that its "
+        "gradient counts more than once: use the loader that make_private returns with poisson_sampling=True, or a sampler of "
+        "PyTorch without replacement and amplification=False."
     )
