@@ -179,26 +179,34 @@ class Wiring:
 
     def added_noise(self) -> list[Tensor] | None:
         """What the optimizer has just added to the clipped sums, one tensor a parameter; None where another process adds it."""
-        if getattr(self.optimizer, "rank", 0) != 0:
+        if self._rank != 0:
             return None
-        scale = self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations if self.loss_reduction == "mean" else 1
         noise = []
         for p in self.parameters:
             total = self.clipped_sum(p)
             if p.grad is None or total is None:
                 return [torch.zeros_like(p) for p in self.parameters]
-            noise.append(p.grad.detach().double() * scale - total.double())
+            noise.append(p.grad.detach().double() * self._divisor() - total.double())
         return noise
 
     def clipped_sum(self, parameter: Any) -> Tensor | None:
         """Of the gradients of this step, before noise was added; None where there is none."""
         found = parameter.summed_grad
-        return None if found is None else found.detach().view_as(parameter)
+        if found is None:
+            return None
+        scale = 1 if self._rank == 0 else self._divisor()  # where no noise is added, Opacus divides the sum itself
+        return found.detach().view_as(parameter) * scale
 
-    def clipped_sum(self, parameter: Any) -> Tensor | None:
-        """Of the gradients of this step, before noise was added; None where there is none."""
-        found = parameter.summed_grad
-        return None if found is None else found.detach().view_as(parameter)
+    @property
+    def _rank(self) -> int:
+        """Of the process; noise is added by the first one."""
+        return getattr(self.optimizer, "rank", 0)
+
+    def _divisor(self) -> float:
+        """What Opacus divides noised sums by."""
+        return (
+            self.optimizer.expected_batch_size * self.optimizer.accumulated_iterations if self.loss_reduction == "mean" else 1.0
+        )
 
     def parameter_names(self) -> list[str]:
         names = {id(p): name for name, p in self.module.named_parameters()}
