@@ -28,6 +28,23 @@ browser:
 	echo "The tests of the page need a browser. Installing Debian's package chromium (apt-get install chromium) ..."; \
 	{ $(APT) update && $(APT) install --yes chromium; } || echo "Chromium was not installed: the tests that need a browser cannot run."
 
+# The lowest versions that pyproject.toml allows, in an environment of their own, and some tests of every room in it. torch is the locked
+# version, unless one is named: `make oldest TORCH=2.6.0` (gigabytes). Old packages may warn of what is to change in newer ones.
+OLDEST := build/oldest
+oldest: $(OLDEST)/.ready$(TORCH)
+	$(OLDEST)/bin/python -c 'import sys, torch, opacus, numpy; print("Python", sys.version.split()[0], "torch", torch.__version__, \
+		"opacus", opacus.__version__, "numpy", numpy.__version__)'
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -W default -m "not slow" tests/test_golden.py tests/test_calibrate.py \
+		tests/views/test_commands.py tests/views/test_worker.py tests/views/test_plots.py tests/training/test_accountant.py \
+		tests/training/test_monitor.py tests/training/test_gap.py tests/training/test_callbacks.py tests/crosscheck/test_dp_accounting.py
+
+$(OLDEST)/.ready$(TORCH): pyproject.toml requirements.lock tests/lowest.py
+	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) tests/lowest.py $(TORCH) > $(OLDEST)/requirements.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(OLDEST)/requirements.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

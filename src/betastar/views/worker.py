@@ -44,7 +44,7 @@ class Worker:
         self._ready = False
 
     def ask(self, seconds: float, question: Callable[..., Any], *arguments: Any) -> Any:
-        """The answer. It takes its turn within so many seconds, and is computed within so many, or an error says what happened."""
+        """The answer; it waits so many seconds for its turn at most, and is computed for so many at most."""
         if not self._places.acquire(blocking=False):
             raise BusyError(f"{QUESTIONS} questions of this kind are being answered already; ask again in a moment.")
         try:
