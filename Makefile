@@ -73,7 +73,7 @@ golden: $(READY)
 	$(BIN)/python tests/golden/generate.py
 
 $(READY): requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "the development environment needs Python 3.11 or later"'
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "betastar needs Python 3.11 or later"'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
