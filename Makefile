@@ -34,7 +34,7 @@ OLDEST := build/oldest
 oldest: $(OLDEST)/.ready$(TORCH)
 	$(OLDEST)/bin/python -c 'import sys, torch, opacus, numpy; print("Python", sys.version.split()[0], "torch", torch.__version__, \
 		"opacus", opacus.__version__, "numpy", numpy.__version__)'
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -W default -m "not slow" tests/test_golden.py tests/test_calibrate.py \
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -W default -m "not slow" tests/test_golden.py \
 		tests/views/test_commands.py tests/views/test_worker.py tests/views/test_plots.py tests/training/test_accountant.py \
 		tests/training/test_monitor.py tests/training/test_gap.py tests/training/test_callbacks.py tests/crosscheck/test_dp_accounting.py
 

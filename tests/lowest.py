@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TOOLS = ("pytest", "hypothesis", "html5lib", "pyarrow")
+TOOLS = ("pytest", "pytest-xdist", "hypothesis", "html5lib", "pyarrow")
 #: Extras for those who work on betastar itself.
 INTERNAL = ("docs", "dev")
 
