@@ -660,8 +660,8 @@ def gradients_turned_after_the_backward_pass() -> Training:
     t.attach()
 
     def turn() -> None:
-        for p in t.module.parameters():
-            p.grad_sample = p.grad_sample.flip(-1).contiguous()
+        weight = t.module.first.weight
+        weight.grad_sample = weight.grad_sample.flip(-1).contiguous()
 
     t.fit(between=turn)
     return t

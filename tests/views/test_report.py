@@ -200,7 +200,9 @@ def test_gap_clipping_is_proved_in_advance(clipped: Path, tmp_path: Path) -> Non
     assert "β* = 1" not in text
     assert "Other columns give the attribute away: job = farm (9 % of the records)." in text
     change(copy / "status.json", gaps={"age": 0.05})
-    with pytest.raises(ValueError, match=r"'age' had the gap 0\.05, but config\.json gives 'age' 0\.1: these files are not of one run"):
+    with pytest.raises(
+        ValueError, match=r"'age' had the gap 0\.05, but config\.json gives 'age' 0\.1: these files are not of one run"
+    ):
         load(copy)
 
 

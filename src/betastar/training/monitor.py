@@ -16,6 +16,7 @@ from betastar.run import DPSGD
 from betastar.training import inspection, processes
 from betastar.training.budget import Budget, BudgetExhausted, Proof, Purse
 from betastar.training.gradient_check import GradientCheck
+from betastar.training.gradients import Gradients, joined
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
 from betastar.training.listener import Listener, too_many
@@ -98,7 +99,7 @@ class AttributeMonitor:
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
         self.purse = Purse(budget, len(self._source)) if budget else None
         self._indices: Tensor | None = None
-        self._gradients = GradientCheck(self._wiring, self._tracer)
+        self._gradients = GradientCheck(self._wiring)
         self._forget()
         self._listener = Listener(self._wiring, criterion, self._source, lambda: self._wiring.model.hooks_enabled)
         self._checks = StepChecks(self._wiring, self._source, self.purse is not None, self.scope == "dataset")
@@ -173,17 +174,19 @@ class AttributeMonitor:
         self._indices = None
         self._checks.require(len(self.history))
         rate, noise, norm = self._wiring.sample_rate(), self._wiring.noise_multiplier(), self._wiring.max_grad_norm()
-        if self._due() or self.purse:
-            self._gradients.batches(batches)
-        else:
-            self._gradients.skip()
-        for batch in batches:
+        for number, batch in enumerate(batches):
             self._checks.batch(batch)
+            own = None
             if self.scope == "batch":
-                self._measure_batch(batch, indices)
+                own = self._measure_batch(batch, indices)
             else:
-                self._measure_dataset()
                 inspection.known(batch, self._source)
+            if not (self._due() or self.purse):
+                self._gradients.skip()
+            elif len(batch):
+                self._gradients.batch(self._tracer.own(batch) if own is None else own, number, len(batches))
+        if self.scope == "dataset":
+            self._measure_dataset()
         if self.purse and not self._affordable():
             raise self.purse.refusal(len(self.history))
         return rate, noise, norm
@@ -204,22 +207,30 @@ class AttributeMonitor:
             seen = seen[-1:]
         return seen
 
-    def _measure_batch(self, batch: Records, indices: Tensor | None) -> None:
+    def _measure_batch(self, batch: Records, indices: Tensor | None) -> Gradients | None:
+        """Measure the batch, if that is due; the records' own gradients, where they were among what was measured."""
         if not self._due():
-            return
+            return None
         if self.secret.quick_check and len(batch):
             self.secret.check(batch, complete=False)
+        found: list[Gradients] = []
+
+        def seen(records: Records, gradients: Gradients) -> None:
+            found.append(gradients.whole(self.secret.own(records).to(gradients.norms.device)))
+
+        watch = seen if self.secret.quick_check and self._ruler.holds_own() else None
         now = self._now or 0.0
         if indices is None or not self._one_by_one():
-            self._now = self._ruler.largest(batch, now)
-            return
-        if len(indices) != len(batch):
-            raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
-        each = self._ruler.each(batch).cpu().numpy()
-        if self._gaps is None:
-            self._gaps = np.full(len(self._source), -1.0)
-        self._gaps[indices.numpy()] = each
-        self._now = max(now, float(each.max(initial=0.0)))
+            self._now = self._ruler.largest(batch, now, watch)
+        else:
+            if len(indices) != len(batch):
+                raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
+            each = self._ruler.each(batch, watch).cpu().numpy()
+            if self._gaps is None:
+                self._gaps = np.full(len(self._source), -1.0)
+            self._gaps[indices.numpy()] = each
+            self._now = max(now, float(each.max(initial=0.0)))
+        return joined(found) if found else None
 
     def _measure_dataset(self) -> None:
         """At the current weights, unless they were measured already. Each process looks after its share of the records."""

@@ -164,12 +164,9 @@ class Wiring:
             found.append(parts[batch].detach())
         return found
 
-    def norms(self, batch: int = 0, batches: int = 1) -> Tensor | None:
-        """Norms of these gradients, one a record; ghost clipping keeps nothing else."""
-        if hasattr(self.model, "per_sample_gradient_norms"):
-            return self.model.per_sample_gradient_norms.detach() if batches == 1 else None
-        samples = self.gradients(batch, batches)
-        return None if samples is None else torch.stack([s.flatten(1).norm(dim=1) for s in samples]).norm(dim=0)
+    def ghost_norms(self) -> Tensor | None:
+        """Norms of the gradients of the last batch, one a record, with ghost clipping; None without."""
+        return self.model.per_sample_gradient_norms.detach() if hasattr(self.model, "per_sample_gradient_norms") else None
 
     def rows(self) -> int | None:
         """Records whose gradients the coming step will use, None where that is not known."""
