@@ -653,7 +653,7 @@ def gradients_scaled_after_the_backward_pass() -> Training:
     return t
 
 
-@way("away from the sum of the records' clipped gradients")
+@way("not the criterion's")
 def gradients_turned_after_the_backward_pass() -> Training:
     """Every norm is as it was."""
     t = Training()
