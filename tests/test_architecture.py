@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "betastar"
 ORDER = [
     "arrays",
     "checks",
+    "rounding",
     "bound",
     "conversions",
     "step",
@@ -71,7 +72,6 @@ ORDER = [
     "audit.replay",
     "audit.retrain",
     "audit.chorus",
-    "views.rounding",
     "views.plots",
     "studies.seeds",
     "studies.study",

@@ -97,6 +97,8 @@ def _certified(steps: Sequence[Step], threat: Threat, tolerance: float, attained
 
 
 def _affinity(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+    # What `visible` adds to a step is below 1e-24 of β* in all: both ends stay what they are.
+    steps = [visible(step) for step in steps]
     families = (transform.line, transform.symmetric) if threat.symmetric else (transform.line,)
     largest = affinity.largest(transform.glued if threat.symmetric else transform.line, steps)
     exist = max(affinity.total(family, steps) for family in families)

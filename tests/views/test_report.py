@@ -16,11 +16,11 @@ import html5lib
 import pytest
 
 import betastar as bs
+from betastar.rounding import down, percent, up
 from betastar.studies.train import Config, train
 from betastar.views import statement
 from betastar.views.facts import load
 from betastar.views.report import draw, render, summarise, write
-from betastar.views.rounding import down, percent, up
 
 from ..command import COMMAND, call
 from ..studies.test_data import people

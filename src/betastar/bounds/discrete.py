@@ -64,13 +64,20 @@ class Side:
         value = float(first[i] - exp(min(tau, FARTHEST)) * second[i])
         return max(value, 0.0) + self.infinite
 
-    def best(self, fpr: float) -> float:
-        """min over τ ≥ 0 of H_{e^τ} + e^τ·fpr; H is linear in e^τ between the losses."""
-        return float(np.min(self._corners + np.exp(np.append(0.0, self.losses)) * fpr))
+    def best(self, fpr: float) -> tuple[float, float]:
+        """min over τ ≥ 0 of H_{e^τ} + e^τ·fpr, and that τ; H is linear in e^τ between the losses."""
+        taus = np.append(0.0, self.losses)
+        return _least(self._corners + np.exp(taus) * fpr, taus)
 
-    def best_reversed(self, fpr: float) -> float:
+    def best_reversed(self, fpr: float) -> tuple[float, float]:
         """The same over τ ≤ 0, where H_{e^τ} = 1 - e^τ + e^τ·H(-τ) with this side being the reversed direction."""
-        return float(np.min(1.0 - np.exp(-np.append(0.0, self.losses)) * (1.0 - self._corners - fpr)))
+        taus = -np.append(0.0, self.losses)
+        return _least(1.0 - np.exp(taus) * (1.0 - self._corners - fpr), taus)
+
+
+def _least(values: Real, taus: Real) -> tuple[float, float]:
+    i = int(np.argmin(values))
+    return float(values[i]), float(taus[i])
 
 
 class DiscreteCurve:
@@ -95,5 +102,10 @@ class DiscreteCurve:
         return Value(1.0 - value, error)
 
     def true_positives(self, fpr: float) -> Value:
-        value = min(self.forward.best(fpr), self.backward.best_reversed(fpr))
-        return Value(min(max(value, fpr), 1.0), self.error)
+        return Value(min(max(self._touching(fpr)[0], fpr), 1.0), self.error)
+
+    def threshold(self, fpr: float) -> float:
+        return self._touching(fpr)[1]
+
+    def _touching(self, fpr: float) -> tuple[float, float]:
+        return min(self.forward.best(fpr), self.backward.best_reversed(fpr))

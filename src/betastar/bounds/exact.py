@@ -304,6 +304,16 @@ class FourierCurve:
         """
         if fpr <= 0.0 or fpr >= 1.0 or not self.parts:
             return Value(min(max(fpr, 0.0), 1.0), 0.0)
+        value, error = self._touching(fpr)[1]
+        value = min(max(value, fpr), 1.0)
+        return Value(value, error + SEARCH * min(value, 1.0 - value))
+
+    def threshold(self, fpr: float) -> float:
+        """The τ of the best test with this false-positive rate: the logarithm of the curve's slope there."""
+        return self._touching(fpr)[0] if self.parts else 0.0
+
+    def _touching(self, fpr: float) -> tuple[float, Value]:
+        """The τ with the least H_{e^τ} + e^τ·fpr, and that value."""
         from scipy.optimize import minimize_scalar
 
         seen: dict[float, Value] = {}
@@ -315,7 +325,7 @@ class FourierCurve:
 
         ceiling = -log(fpr)  # there e^τ·fpr = 1
         spread = sqrt(self._cumulants(self._wide, 0.5)[2])
-        middle = min(max(self._threshold(fpr), -45.0), ceiling)
+        middle = min(max(self._guess(fpr), -45.0), ceiling)
         width = 1.5 * spread
         for _ in range(60):
             low, high = max(middle - width, -45.0), min(middle + width, ceiling)
@@ -323,11 +333,10 @@ class FourierCurve:
             if (found - low > 1e-3 * width or low == -45.0) and (high - found > 1e-3 * width or high == ceiling):
                 break
             middle, width = found, 2.0 * width
-        value, error = min(seen.values())
-        value = min(max(value, fpr), 1.0)
-        return Value(value, error + SEARCH * min(value, 1.0 - value))
+        best = min(seen, key=lambda tau: seen[tau])
+        return best, seen[best]
 
-    def _threshold(self, fpr: float) -> float:
+    def _guess(self, fpr: float) -> float:
         """A guess of the τ with Q(L > τ) = fpr: the signed root of 2(θK' - K), with K = log M, is nearly normal under Q."""
         goal = -float(ndtri(fpr))
         _, slope, bend = self._cumulants(self._wide, 0.0)
