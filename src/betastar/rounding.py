@@ -43,7 +43,8 @@ def up(value: float, places: int = 4) -> str:
 
 def percent(value: float, places: int = 1, upwards: bool = True) -> str:
     """A share as a percentage, rounded up unless told otherwise."""
-    return f"{_fixed(value, places, ROUND_CEILING if upwards else ROUND_FLOOR, times=100)} %"
+    text = _fixed(value, places, ROUND_CEILING if upwards else ROUND_FLOOR, times=100)
+    return text if text == NO_BOUND else f"{text} %"
 
 
 def tiny(value: float) -> str:

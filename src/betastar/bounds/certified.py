@@ -69,8 +69,8 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     over, short = _rounded(steps, up=True), _rounded(steps, up=False)
     slack, rounding = min(1e-12, 1e-3 * tolerance), 1e-2 * tolerance
     spread = sqrt(8.0 * exponent)
-    grid, best = spread / 8.0, None
     largest = max(spread, *(_largest_loss(step, slack) for step in over))
+    grid, best = spread / 8.0, None
     for _ in range(ROUNDS):
         if largest / grid > LARGEST:
             break
