@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all lint docs bench audits golden lock clean
+.PHONY: demo test test-all fuzz lint docs bench audits golden lock clean
 
 demo: $(READY)
 	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
@@ -17,6 +17,10 @@ test: $(READY)
 
 test-all: $(READY)
 	$(PYTEST)
+
+# 10,000 random settings by all methods, compared. What is done is kept in build/fuzz.jsonl: the same command goes on.
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --output build/fuzz.jsonl
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -107,7 +107,8 @@ class Outcome:
         if not self.worst:
             beta = self.bayes_security
             least, middle = (conversions.mu_from_overlap(b) for b in (beta.upper, beta.estimate))
-            return GaussianFit(least, middle, inf if beta.lower < 1.0 else 0.0, inf, smallest_fpr)
+            some = inf if beta.lower < 1.0 else 0.0
+            return GaussianFit(least, middle, some, some, smallest_fpr)
         mu = self._enclose(lambda curve: _mu(curve, smallest_fpr))
         regret = max(_regret(curve, mu.upper) for curve in self.worst)
         return GaussianFit(mu.lower, mu.estimate, mu.upper, regret, smallest_fpr)

@@ -19,7 +19,7 @@ from betastar.arrays import Real
 from betastar.bounds import affinity, ceiling
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.exact import LEAST_NOISE
-from betastar.bounds.grid import EPS, LARGEST, PAD, GridStep, Tails, compose, one_sided, two_sided
+from betastar.bounds.grid import EPS, PAD, GridStep, Tails, compose, one_sided, two_sided
 from betastar.step import Step, head, loss, one_step_advantage, tail, threshold, visible
 
 #: Side of the rectangles of the symmetric pair, in standard deviations.
@@ -32,6 +32,8 @@ NEAREST = 1e-12
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 #: Grids that are tried: too coarse a grid composes to losses without end, each round is up to four times finer.
 ROUNDS = 24
+#: Most points of one step that are tried.
+NODES = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     largest = max(spread, *(_largest_loss(step, slack) for step in over))
     grid, best = spread / 8.0, None
     for _ in range(ROUNDS):
-        if largest / grid > LARGEST:
+        if largest / grid > NODES:
             break
         above = compose([_grid_step(step, grid, symmetric, True, slack) for step in over], grid, slack, rounding)
         under = compose([_grid_step(step, grid, symmetric, False, slack) for step in over], grid, slack, rounding)
