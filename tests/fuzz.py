@@ -146,7 +146,7 @@ def check(number: int, tolerance: float = TOLERANCE) -> Report:
         for method in METHODS:
             risks[method] = report.timed(method, lambda method=method: bs.analyze(case.run, case.threat, method, tolerance))
             found[method] = {}
-            for name, (read, least, most) in _asked(number, method):
+            for name, (read, least, most) in _asked(case, method):
                 risk = read_quickly if method == "exact" and name != "bayes_security" else risks[method]
                 found[method][name] = bound = report.timed(f"{method}: {name}", lambda read=read, risk=risk: read(risk))
                 _is_bound(report, f"{method}: {name}", bound, least, most)
@@ -161,14 +161,15 @@ def check(number: int, tolerance: float = TOLERANCE) -> Report:
     return report
 
 
-def _asked(number: int, method: str) -> list[tuple[str, tuple[Reading, float, float]]]:
-    """Every metric; of the exact curve, which takes longer to read, β* and two others in turn, and μ now and then."""
+def _asked(case: Case, method: str) -> list[tuple[str, tuple[Reading, float, float]]]:
+    """Every metric; of the exact curve, which takes longer to read, β* and one or two others in turn, and μ now and then."""
+    number, member = case.number, isinstance(case.threat, bs.Membership)
     every = list(METRICS.items())
     if method != "exact":
         return every
     curve = every[1:-1]
-    turn = [curve[number % len(curve)], curve[(number + 6) % len(curve)]]
-    return [every[0], *turn, *([every[-1]] if number % 13 == 0 else [])]
+    turn = [curve[number % len(curve)], *([curve[(number + 6) % len(curve)]] if member else [])]
+    return [every[0], *turn, *([every[-1]] if number % (10 if member else 100) == 0 else [])]
 
 
 def _is_bound(report: Report, what: str, bound: bs.Bound, least: float, most: float) -> None:

@@ -32,6 +32,8 @@ NEAREST = 1e-12
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 #: Grids that are tried: too coarse a grid composes to losses without end, each round is up to four times finer.
 ROUNDS = 24
+#: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
+FEW_CELLS = 8.0
 #: Most points of one step that are tried.
 NODES = 1 << 23
 
@@ -150,7 +152,7 @@ def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: flo
     advantage = one_step_advantage(p, sigma, distance)
     if symmetric:
         return two_sided(step.count, grid, above, advantage, (ahead, most), None)
-    if p < 1.0 and log1p(-p) > -grid:
+    if p < 1.0 and log1p(-p) > -FEW_CELLS * grid:
         return one_sided(step.count, grid, above, log1p(-p), (ahead, most))
     return two_sided(step.count, grid, above, advantage, (ahead, most), (behind, -least))
 

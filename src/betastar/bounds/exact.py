@@ -93,6 +93,8 @@ class FourierCurve:
     def __init__(self, parts: Sequence[Part], symmetric: bool) -> None:
         self.parts = tuple(parts)
         self.symmetric = symmetric
+        self._sticks: dict[float, Value] = {}
+        self._touched: dict[float, tuple[float, Value]] = {}
 
     def reversed(self) -> FourierCurve:
         """The curve of (Q, P)."""
@@ -266,7 +268,12 @@ class FourierCurve:
         return Value(exp(self._atom) - value, error)
 
     def hockey_stick(self, tau: float) -> Value:
-        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ), accurate relative to itself where it is small."""
+        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ), accurate relative to itself where it is small. What was asked is kept."""
+        if tau not in self._sticks:
+            self._sticks[tau] = self._hockey_stick(tau)
+        return self._sticks[tau]
+
+    def _hockey_stick(self, tau: float) -> Value:
         if tau < 0.0:
             value, error = self.reversed().hockey_stick(-tau)
             return Value(-expm1(tau) + exp(tau) * value, exp(tau) * error)
@@ -313,7 +320,12 @@ class FourierCurve:
         return self._touching(fpr)[0] if self.parts else 0.0
 
     def _touching(self, fpr: float) -> tuple[float, Value]:
-        """The τ with the least H_{e^τ} + e^τ·fpr, and that value."""
+        """The τ with the least H_{e^τ} + e^τ·fpr, and that value. What was asked is kept."""
+        if fpr not in self._touched:
+            self._touched[fpr] = self._touch(fpr)
+        return self._touched[fpr]
+
+    def _touch(self, fpr: float) -> tuple[float, Value]:
         from scipy.optimize import minimize_scalar
 
         seen: dict[float, Value] = {}
