@@ -1,4 +1,4 @@
-"""The first 200 of the random settings; `make fuzz` checks 10,000."""
+"""The first 200 of the random settings that have some noise; `make fuzz` checks 10,000."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ import betastar as bs
 from . import fuzz
 
 
-@pytest.mark.parametrize("first", range(0, 200, 20))
-def test_no_number_is_on_the_unsafe_side(first: int) -> None:
-    reports = [fuzz.check(number, tolerance=1e-2) for number in range(first, first + 20)]
+#: With less noise some settings take seconds.
+NOISE = 0.1
+NUMBERS = [n for n in range(250) if min(part.noise_multiplier for part in fuzz.Case.draw(n).run.segments) >= NOISE][:200]
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_no_number_is_on_the_unsafe_side(tenth: int) -> None:
+    reports = [fuzz.check(number, tolerance=1e-2, quick=True) for number in NUMBERS[tenth::10]]
+    assert len(reports) == 20
     assert not [(str(report.case), report.faults) for report in reports if report.faults]
 
 

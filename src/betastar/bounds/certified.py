@@ -35,7 +35,7 @@ ROUNDS = 24
 #: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
 FEW_CELLS = 8.0
 #: Most points of one step that are tried.
-NODES = 1 << 23
+NODES = 1 << 22
 
 
 @dataclass(frozen=True)
