@@ -73,7 +73,7 @@ def _threat(draw: np.random.Generator, run: bs.DPSGD, extreme: bool) -> Threat:
     if extreme:
         return bs.AttributeInference(float(draw.choice([0.0, 5e-324, 1e-300, 1e-20, 1e-12, 1e-7, 2.0])))
     if kind == "distances" and len(run.segments) == 1:
-        number = min(int(draw.integers(2, 40)), int(run.steps))
+        number = min(int(draw.integers(2, 6) if draw.random() < 0.9 else draw.integers(25, 90)), int(run.steps))
         counts = np.full(number, int(run.steps) // number)
         counts[0] += int(run.steps) - counts.sum()
         return bs.AttributeInference([_between(draw, 1e-3, 2.0) for _ in range(number)], counts)

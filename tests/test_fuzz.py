@@ -13,7 +13,6 @@ import betastar as bs
 
 from . import fuzz
 
-
 #: With less noise some settings take seconds.
 NOISE = 0.1
 NUMBERS = [n for n in range(250) if min(part.noise_multiplier for part in fuzz.Case.draw(n).run.segments) >= NOISE][:200]
