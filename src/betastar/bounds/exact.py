@@ -341,7 +341,7 @@ class FourierCurve:
         width = 1.5 * spread
         for _ in range(60):
             low, high = max(middle - width, -45.0), min(middle + width, ceiling)
-            found = float(minimize_scalar(rate, bounds=(low, high), method="bounded", options={"xatol": 1e-7 * spread}).x)
+            found = float(minimize_scalar(rate, bounds=(low, high), method="bounded", options={"xatol": 1e-5 * spread}).x)
             if (found - low > 1e-3 * width or low == -45.0) and (high - found > 1e-3 * width or high == ceiling):
                 break
             middle, width = found, 2.0 * width
