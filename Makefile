@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all browser oldest lint docs bench audits golden lock clean
+.PHONY: demo test test-all browser oldest fuzz lint docs bench audits golden lock clean
 
 demo: $(READY)
 	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
@@ -44,6 +44,10 @@ $(OLDEST)/.ready$(TORCH): pyproject.toml requirements.lock tests/lowest.py
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(OLDEST)/requirements.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
+
+# 10,000 random settings by all methods, compared. What is done is kept in build/fuzz.jsonl: the same command goes on.
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --output build/fuzz.jsonl
 
 lint: $(READY)
 	$(BIN)/ruff check .

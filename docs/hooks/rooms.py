@@ -12,7 +12,7 @@ from tests.test_architecture import ORDER, SOURCE
 #: The modules of each room by how they start; the first room that fits holds a module.
 ROOMS = {
     "mathematics": ("arrays", "step", "transform", "bounds."),
-    "figures": ("views.plots", "views.rounding"),
+    "figures": ("views.plots",),
     "training": ("training.",),
     "audit": ("audit.",),
     "studies": ("studies.",),
@@ -25,7 +25,7 @@ PLACES = {
     "core": (1, 1, "run, threat, risk"),
     "training": (2, 0, "monitor, budget, gap"),
     "audit": (2, 2, "games for real"),
-    "figures": (3, 1, "plots, rounding"),
+    "figures": (3, 1, "plots"),
     "studies": (4, 0, "Adult, the paper"),
     "views": (4, 2, "commands, report, page"),
 }

@@ -6,7 +6,7 @@ from betastar.calibrate import NoNoiseNeeded, Target, calibrate
 from betastar.conversions import advantage_from_epsilon, epsilon_from_bayes_security
 from betastar.plan import Plan, noise_against_gap, plan
 from betastar.risk import Risk
-from betastar.run import DPSGD
+from betastar.run import DPSGD, RateWarning
 from betastar.threats import AttributeInference, Candidates, Membership
 
 __version__ = "0.1.0"
@@ -19,6 +19,7 @@ __all__ = [
     "Membership",
     "NoNoiseNeeded",
     "Plan",
+    "RateWarning",
     "RegimeWarning",
     "Risk",
     "Target",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
+from math import isfinite
 from typing import Any
 
 import numpy as np
+
+from betastar.rounding import plain, significant
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,10 @@ class Bound:
         if np.ndim(self.estimate):
             return repr(self)
         low, high = (
-            Context(prec=6, rounding=way).create_decimal_from_float(float(end))
-            for end, way in ((self.lower, ROUND_FLOOR), (self.upper, ROUND_CEILING))
+            significant(end, 6, upwards) if isfinite(end) else str(end)
+            for end, upwards in ((self.lower, False), (self.upper, True))
         )
-        return f"{self.estimate:.6g} [{float(low):.6g}, {float(high):.6g}]"
+        return f"{self.estimate:.6g} [{low}, {high}]"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,10 @@ class GaussianFit(Bound):
     """
 
     regret: Any
-    smallest_fpr: float
+    smallest_fpr: Any
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}, down to FPR {plain(self.smallest_fpr)}" if np.ndim(self.estimate) == 0 else repr(self)
 
 
 def stack(bounds: list[Bound], shape: tuple[int, ...]) -> Bound:
@@ -65,5 +70,7 @@ def stack(bounds: list[Bound], shape: tuple[int, ...]) -> Bound:
 
     first = bounds[0]
     if isinstance(first, GaussianFit):
-        return GaussianFit(join("lower"), join("estimate"), join("upper"), join("regret"), first.smallest_fpr)
+        floors = {bound.smallest_fpr for bound in bounds if isinstance(bound, GaussianFit)}
+        floor = first.smallest_fpr if len(floors) == 1 else join("smallest_fpr")
+        return GaussianFit(join("lower"), join("estimate"), join("upper"), join("regret"), floor)
     return Bound(join("lower"), join("estimate"), join("upper"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
 from typing import Any
 
@@ -23,7 +23,8 @@ from betastar.bounds.ceiling import never_sampled
 from betastar.bounds.exact import LEAST_NOISE
 from betastar.outcome import Outcome
 from betastar.risk import Risk
-from betastar.run import DPSGD
+from betastar.rounding import CALIBRATED, plain, shortened, significant
+from betastar.run import DPSGD, RateWarning, opacus_differs
 from betastar.step import Step
 from betastar.threats import Membership, Threat
 
@@ -62,9 +63,9 @@ class Target:
         self.given = None if self.condition is None else _valid(self.condition, metric.get(self.condition, 0.5))
         idle = self._idle()
         if self.value <= idle and self.metric != "bayes_security":
-            given = "" if self.given is None else f" with {self.condition}={self.given:g}"
+            given = "" if self.given is None else f" with {self.condition}={plain(self.given)}"
             raise ValueError(
-                f"{self.metric} must be greater than {idle:g}, what it is without a model{given}, got {self.value!r}."
+                f"{self.metric} must be greater than {plain(idle)}, what it is without a model{given}, got {self.value!r}."
             )
 
     def _idle(self) -> float:
@@ -147,6 +148,7 @@ def calibrate(
     batch_size: int | None = None,
     dataset_size: int | None = None,
     epochs: float | None = None,
+    opacus: bool | None = None,
     threat: Threat | None = None,
     method: str = "exact",
     tolerance: float = TOLERANCE,
@@ -155,7 +157,7 @@ def calibrate(
 
     Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs, and leave out one:
     the least noise, the largest rate or batch, the most steps or epochs, the fewest records (in whole batches). The answer is
-    checked.
+    checked. opacus: the rate that follows from batch_size and dataset_size, as for DPSGD.from_epochs.
     """
     if not isinstance(target, Target):
         raise TypeError(f"target must be a Target, got {target!r}.")
@@ -168,7 +170,7 @@ def calibrate(
         "dataset_size": dataset_size,
         "epochs": epochs,
     }
-    search = _search({name: value for name, value in given.items() if value is not None}, target, threat)
+    search = _search({name: value for name, value in given.items() if value is not None}, target, threat, bool(opacus))
 
     @cache
     def risk(value: float) -> Risk:
@@ -184,7 +186,12 @@ def calibrate(
                 stacklevel=2,
             )
             return search.make(LEAST_NOISE)
-    return search.make(solve(search, target, risk))
+    found = solve(search, target, risk)
+    sizes = {"batch_size": batch_size, "dataset_size": dataset_size, search.name: round(found) * search.unit}
+    chosen = opacus is not None or not (sizes["batch_size"] and sizes["dataset_size"])
+    if not chosen and (told := opacus_differs(sizes["batch_size"], sizes["dataset_size"])):
+        warnings.warn(told, RateWarning, stacklevel=2)
+    return search.make(found)
 
 
 def _sampling_only(steps: tuple[Step, ...]) -> Risk:
@@ -193,7 +200,7 @@ def _sampling_only(steps: tuple[Step, ...]) -> Risk:
     return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
 
 
-def _search(given: dict[str, Any], target: Target, threat: Threat) -> Search:
+def _search(given: dict[str, Any], target: Target, threat: Threat, opacus: bool) -> Search:
     """Which parameter is missing, and how a run follows from it."""
     by_epoch = any(name in given for name in ("batch_size", "dataset_size", "epochs"))
     wanted = (
@@ -206,7 +213,7 @@ def _search(given: dict[str, Any], target: Target, threat: Threat) -> Search:
     if len(missing) != 1:
         raise TypeError(f"leave out exactly one of {', '.join(wanted)}; missing: {', '.join(missing) or 'none'}.")
     name = missing[0]
-    maker = DPSGD.from_epochs if by_epoch else DPSGD
+    maker: Callable[..., DPSGD] = partial(DPSGD.from_epochs, opacus=opacus) if by_epoch else DPSGD
     # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
     unit = int(checks.whole("batch_size", given["batch_size"])) if name == "dataset_size" else 1
 
@@ -276,10 +283,13 @@ def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> floa
         return _whole(search, target, risk, exp(low), exp(high))
     from scipy.optimize import brentq
 
-    root = exp(float(brentq(excess, low, high, xtol=0.3 * ACCURACY, rtol=1e-12)))
-    value, nudge = root, ACCURACY
+    def outward(value: float) -> float:
+        """A short number, so that what is printed is what was checked."""
+        return min(max(shortened(value, CALIBRATED, not search.grows), search.low), search.high)
+
+    value, nudge = outward(exp(float(brentq(excess, low, high, xtol=0.3 * ACCURACY, rtol=1e-12)))), ACCURACY
     while not target.met(risk(value)):
-        value = min(max(value * (1.0 - nudge if search.grows else 1.0 + nudge), search.low), search.high)
+        value = outward(value * (1.0 - nudge if search.grows else 1.0 + nudge))
         nudge *= 2.0
     return value
 
@@ -288,10 +298,11 @@ def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: f
     """No crossing inside the range: the safe end fails, or the far end still meets the target."""
     if too_risky:
         reached = target.reached(risk(safe))
-        best = "at most" if target.metric == "bayes_security" else "at least"
+        security = target.metric == "bayes_security"
+        best = f"at most {significant(reached, 6, False)}" if security else f"at least {significant(reached, 6)}"
         raise ValueError(
             f"{target!r} cannot be reached by choosing {search.name}: "
-            f"{target.metric} is {best} {reached:.6g}, at {search.name}={safe * search.unit:g}."
+            f"{target.metric} is {best}, at {search.name}={safe * search.unit:g}."
         )
     if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
         return unsafe

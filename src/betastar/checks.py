@@ -10,6 +10,9 @@ import numpy as np
 
 from betastar.arrays import Real as Array
 
+#: Largest whole number that is taken: 2⁵³.
+MOST_WHOLE = 1 << 53
+
 
 def numbers(
     name: str, value: Any, allowed: str, *, low: float, high: float, open_low: bool = False, open_high: bool = False
@@ -36,10 +39,14 @@ def probability(name: str, value: Any, *, strict: bool = False) -> Any:
 
 
 def whole(name: str, value: Any, low: int = 1) -> Any:
-    """A whole number (or an array of them) of at least `low`; 3.0 counts as whole, 3.5 and True do not."""
-    allowed = f"a whole number of at least {low}"
-    array = _array(name, value, allowed)
-    if not np.isfinite(array).all() or (array < low).any() or (array != np.floor(array)).any():
+    """A whole number (or an array of them) of at least `low`; 3.0 counts as whole, 3.5 and True do not.
+
+    Above MOST_WHOLE a float no longer tells neighbouring whole numbers apart.
+    """
+    array = _array(name, value, f"a whole number of at least {low}")
+    allowed = f"a whole number of at least {low}" + (f" and at most {MOST_WHOLE}" if (array > MOST_WHOLE).any() else "")
+    whole = np.isfinite(array) & (array >= low) & (array <= MOST_WHOLE)
+    if not whole.all() or (array != np.floor(array)).any():
         raise ValueError(f"{name} must be {allowed}, got {_show(value)}.")
     return int(value) if array.ndim == 0 else array.astype(np.int64)
 

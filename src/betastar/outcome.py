@@ -12,6 +12,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtri
 
 from betastar import conversions
+from betastar.arrays import Real
 from betastar.bound import Bound, GaussianFit
 from betastar.bounds.exact import Value
 
@@ -19,6 +20,8 @@ from betastar.bounds.exact import Value
 SIDES = (-1.0, 0.0, 1.0)
 #: ε above this is reported as infinite.
 LARGEST_EPSILON = 1e12
+#: The Gaussian fit: slopes that are looked at, times that the best of them is refined, relative error, and largest log slope.
+SLOPES, FINER, MU_ACCURACY, LARGEST_SLOPE = 17, 3, 1e-8, 700.0
 
 
 class Curve(Protocol):
@@ -31,6 +34,8 @@ class Curve(Protocol):
     def hockey_stick(self, tau: float) -> Value: ...
 
     def true_positives(self, fpr: float) -> Value: ...
+
+    def threshold(self, fpr: float) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,8 @@ class Outcome:
         if not self.worst:
             beta = self.bayes_security
             least, middle = (conversions.mu_from_overlap(b) for b in (beta.upper, beta.estimate))
-            return GaussianFit(least, middle, inf if beta.lower < 1.0 else 0.0, inf, smallest_fpr)
+            some = inf if beta.lower < 1.0 else 0.0
+            return GaussianFit(least, middle, some, some, smallest_fpr)
         mu = self._enclose(lambda curve: _mu(curve, smallest_fpr))
         regret = max(_regret(curve, mu.upper) for curve in self.worst)
         return GaussianFit(mu.lower, mu.estimate, mu.upper, regret, smallest_fpr)
@@ -165,28 +171,53 @@ def _epsilon(curve: Curve, delta: float) -> tuple[float, float, float]:
 
 
 def _mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]:
-    """Largest Φ^{-1}(TPR) - Φ^{-1}(FPR) over FPR in [smallest_fpr, 1/2]; the other half is the reversed curve's."""
+    """The smallest μ whose Gaussian curve is not below this one where both error rates are at least `smallest_fpr`.
 
-    def at(logarithm: float) -> list[float]:
-        fpr = exp(logarithm)
-        rate, slack = curve.true_positives(fpr)
-        rates = (max(rate + side * slack, fpr) for side in SIDES)
-        return [float(ndtri(rate) - ndtri(fpr)) if rate <= 1.0 - smallest_fpr else -inf for rate in rates]
-
+    If they touch inside of that region, they share a tangent there, so H is at most the Gaussian's at every slope e^τ that the
+    curve has in the region, and equal at one: the largest μ(τ) with equal H. Or they touch at the smallest FPR. Slopes below 1
+    are the reversed curve's.
+    """
     value, error = curve.overlap()
     found = [[conversions.mu_from_overlap(max(value - side * error, 0.0)) for side in SIDES]]
-    grid = np.linspace(log(smallest_fpr), log(0.5), 13)
-    found += [at(logarithm) for logarithm in grid]
-    top = int(np.argmax([row[1] for row in found[1:]]))
-    if 0 < top < len(grid) - 1 and found[top + 1][1] > -inf:
-        from scipy.optimize import minimize_scalar
-
-        peak = minimize_scalar(
-            lambda x: -at(x)[1], bounds=(grid[top - 1], grid[top + 1]), method="bounded", options={"xatol": 1e-3}
-        )
-        found.append(at(float(peak.x)))
+    rate, slack = curve.true_positives(smallest_fpr)
+    lowest, middle, highest = (max(rate + side * slack, smallest_fpr) for side in SIDES)
+    if lowest <= 1.0 - smallest_fpr:
+        rates = (lowest, min(middle, 1.0 - smallest_fpr), min(highest, 1.0 - smallest_fpr))
+        found.append([float(ndtri(rate) - ndtri(smallest_fpr)) for rate in rates])
+    first, last = max(0.0, -curve.reversed().threshold(smallest_fpr)), min(curve.threshold(smallest_fpr), LARGEST_SLOPE)
+    if first < last:
+        taus = np.linspace(first, last, SLOPES)
+        rows = _mu_at(curve, taus)
+        top = int(np.argmax(rows[:, 1]))
+        found += rows.tolist()
+        for _ in range(FINER):  # around the largest, ever finer
+            taus = np.linspace(taus[max(top - 1, 0)], taus[min(top + 1, len(taus) - 1)], 7)
+            rows = _mu_at(curve, taus)
+            top = int(np.argmax(rows[:, 1]))
+            found += rows.tolist()
     low, middle, high = (max(column) for column in zip(*found, strict=True))
-    return low, middle, high
+    return low, middle, high * (1.0 + MU_ACCURACY)
+
+
+def _mu_at(curve: Curve, taus: Real) -> Real:
+    """μ of the Gaussian with the curve's H_{e^τ} at each τ ≥ 0: with H lowered by its error, as it is, and raised."""
+    sticks = [curve.hockey_stick(float(tau)) for tau in taus]
+    goals = np.array([[min(max(value + side * error, 0.0), 1.0) for side in SIDES] for value, error in sticks])
+    with np.errstate(divide="ignore"):
+        logs = np.log(goals)
+    low, high = np.full(goals.shape, log(1e-12)), np.full(goals.shape, log(100.0))
+    for _ in range(60):  # bisection
+        middle = 0.5 * (low + high)
+        below = _gaussian_log_delta(np.exp(middle), taus[:, None]) < logs
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.where(goals <= 0.0, 0.0, np.where(high >= log(100.0), inf, np.exp(high)))
+
+
+def _gaussian_log_delta(mu: Real, tau: Real) -> Real:
+    """Logarithm of H_{e^τ} between N(μ, 1) and N(0, 1)."""
+    first, second = log_ndtr(0.5 * mu - tau / mu), tau + log_ndtr(-0.5 * mu - tau / mu)
+    with np.errstate(divide="ignore"):
+        return first + np.log(-np.expm1(np.minimum(second - first, 0.0)))
 
 
 def _regret(curve: Curve, mu: float) -> float:

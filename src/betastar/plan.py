@@ -17,6 +17,7 @@ from betastar import checks
 from betastar.analyze import TOLERANCE, analyze, reliable
 from betastar.calibrate import Search, Target, calibrate, solve
 from betastar.risk import Risk
+from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.run import DPSGD
 from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
 
@@ -57,6 +58,7 @@ def plan(
     batch_size: int | None = None,
     dataset_size: int | None = None,
     epochs: float | None = None,
+    opacus: bool | None = None,
     relation: str = "substitution",
     method: str = "certified",
     tolerance: float = TOLERANCE,
@@ -65,6 +67,7 @@ def plan(
 
     Leave out the gap, or one of noise_multiplier, sample_rate (batch_size) and steps (epochs), or the gap and one of these:
     the membership target then decides the latter, and the attribute target the gap. Instead of the numbers of a run, a `run`.
+    opacus: the rate that follows from batch_size and dataset_size, as for DPSGD.from_epochs.
     """
     targets = {"membership": membership, "attribute": attribute}
     for name, target in targets.items():
@@ -79,7 +82,7 @@ def plan(
     numbers = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
     numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}
     given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
-    made = _whole_run(run, given)
+    made = _whole_run(run, given, opacus)
     how: dict[str, Any] = {"method": method, "tolerance": tolerance}
     member = Membership(relation)
     if made is None:
@@ -88,10 +91,10 @@ def plan(
             wanted.append((attribute, AttributeInference(enforced(gap))))
         if not wanted:
             raise TypeError("gap must be given, or a membership target: the attribute target alone cannot decide two parameters.")
-        made = _strictest([calibrate(target, threat=threat, **given, **how) for target, threat in wanted])
+        made = _strictest([calibrate(target, threat=threat, opacus=opacus, **given, **how) for target, threat in wanted])
     elif membership is not None and not membership.met(reached := reliable(made, member, method, tolerance)):
         raise ValueError(
-            f"{membership!r} is not met by the run, whatever the gap: {membership.metric} is {membership.reached(reached):.6g}. "
+            f"{membership!r} is not met by the run, whatever the gap: {membership.metric} is {_told(membership, reached)}. "
             "Leave out its noise, rate or steps, so that it can be chosen."
         )
     if gap is None:
@@ -101,8 +104,13 @@ def plan(
     elif attribute is not None and not attribute.met(
         reached := reliable(made, AttributeInference(enforced(gap)), method, tolerance)
     ):
-        raise ValueError(f"{attribute!r} is not met with gap {gap:g}: {attribute.metric} is {attribute.reached(reached):.6g}.")
+        raise ValueError(f"{attribute!r} is not met with gap {plain(gap)}: {attribute.metric} is {_told(attribute, reached)}.")
     return Plan(made, gap)
+
+
+def _told(target: Target, risk: Risk) -> str:
+    """The number to rely on."""
+    return significant(target.reached(risk), 6, upwards=target.metric != "bayes_security")
 
 
 def noise_against_gap(
@@ -115,7 +123,7 @@ def noise_against_gap(
     return [plan(attribute=attribute, noise_multiplier=noise, method=method, **sampling) for noise in noises]
 
 
-def _whole_run(run: DPSGD | None, given: dict[str, Any]) -> DPSGD | None:
+def _whole_run(run: DPSGD | None, given: dict[str, Any], opacus: bool | None) -> DPSGD | None:
     """The run, if nothing of it is missing."""
     if run is not None:
         if given:
@@ -126,7 +134,7 @@ def _whole_run(run: DPSGD | None, given: dict[str, Any]) -> DPSGD | None:
     if set(given) == {"noise_multiplier", "sample_rate", "steps"}:
         return DPSGD(**given)
     if set(given) == {"noise_multiplier", "batch_size", "dataset_size", "epochs"}:
-        return DPSGD.from_epochs(**given)
+        return DPSGD.from_epochs(**given, opacus=opacus)
     return None
 
 
@@ -145,4 +153,4 @@ def _widest(target: Target, run: DPSGD, method: str, tolerance: float) -> float:
     if target.met(risk(FARTHEST)):
         return FARTHEST
     distance = solve(Search("gap", lambda _: run, enforced(0.0), FARTHEST, True, False, 0.1), target, risk)
-    return max(0.0, (distance - OUTWARD[1]) / (1.0 + OUTWARD[0]) * (1.0 - 1e-12))
+    return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))

@@ -65,45 +65,46 @@ class Risk:
 
     def tpr(self, fpr: Any) -> Bound:
         """True-positive rate of the best attack with this false-positive rate (a number or an array)."""
-        rates = checks.probability("fpr", fpr)
-        if np.ndim(rates) == 0:
-            return self._each(lambda outcome: outcome.tpr(rates))
-        return self.tradeoff(rates)
+        return self._at(checks.probability("fpr", fpr), Outcome.tpr)
 
     def tradeoff(self, fpr: Any) -> Bound:
         """The whole curve: TPR at each FPR of an array; a sweep's shape comes first."""
-        rates = np.asarray(checks.probability("fpr", fpr))
-        curves = [stack([outcome.tpr(float(rate)) for rate in rates.ravel()], rates.shape or (1,)) for outcome in self._outcomes]
-        return stack(curves, self.shape + rates.shape) if self.shape else curves[0]
+        return self.tpr(np.atleast_1d(fpr))
 
     def delta(self, epsilon: Any) -> Bound:
-        """δ of (ε, δ)-DP: the worse of the two directions."""
+        """δ of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
         value = checks.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=np.inf)
-        return self._each(lambda outcome: outcome.delta(value))
+        return self._at(value, Outcome.delta)
 
     def epsilon(self, delta: Any) -> Bound:
-        """ε of (ε, δ)-DP: the worse of the two directions."""
-        value = checks.probability("delta", delta, strict=True)
-        return self._each(lambda outcome: outcome.epsilon(value))
+        """ε of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
+        return self._at(checks.probability("delta", delta, strict=True), Outcome.epsilon)
 
     def reconstruction(self, prior: Any) -> Bound:
-        """Probability that a record is reconstructed if the best guess without the model is right with `prior`."""
-        value = checks.probability("prior", prior)
-        return self._each(lambda outcome: outcome.tpr(value))
+        """Probability that a record is reconstructed if the best guess without the model is right with `prior` (or an array)."""
+        return self._at(checks.probability("prior", prior), Outcome.tpr)
 
     @property
     def gdp_mu(self) -> GaussianFit:
         """μ of Gaussian DP, fitted down to FPR 1e-5, with its regret."""
         return self.gaussian()
 
-    def gaussian(self, smallest_fpr: float = SMALLEST_FPR) -> GaussianFit:
-        """The smallest μ whose Gaussian curve lies above the trade-off curve where both error rates are ≥ smallest_fpr."""
+    def gaussian(self, smallest_fpr: Any = SMALLEST_FPR) -> GaussianFit:
+        """The smallest μ whose Gaussian curve lies above the trade-off curve where both error rates are ≥ smallest_fpr (or an
+        array). The smaller that floor, the larger is μ: name it beside μ."""
         value = checks.numbers(
             "smallest_fpr", smallest_fpr, "greater than 0 and below 0.5", low=0.0, high=0.5, open_low=True, open_high=True
         )
-        fit = self._each(lambda outcome: outcome.gaussian(value))
+        fit = self._at(value, Outcome.gaussian)
         assert isinstance(fit, GaussianFit)
         return fit
+
+    def _at(self, given: Any, metric: Callable[[Outcome, float], Bound]) -> Bound:
+        """A metric at a number, or at each of an array: a sweep's shape comes first."""
+        if np.ndim(given) == 0:
+            return self._each(lambda outcome: metric(outcome, given))
+        found = [metric(outcome, float(one)) for outcome in self._outcomes for one in np.ravel(given)]
+        return stack(found, self.shape + np.shape(given))
 
     def _each(self, metric: Callable[[Outcome], Bound]) -> Bound:
         return stack([metric(outcome) for outcome in self._outcomes], self.shape)

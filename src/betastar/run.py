@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import numpy as np
 
 from betastar import checks
+from betastar.rounding import plain
+
+#: Ratio of two sampling rates that is worth a word.
+NOTICEABLE = 1.05
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,23 @@ class Segment:
     @property
     def shape(self) -> tuple[int, ...]:
         return np.broadcast_shapes(*(np.shape(field) for field in (self.noise_multiplier, self.sample_rate, self.steps)))
+
+
+class RateWarning(UserWarning):
+    """Opacus would sample with a rate that is noticeably smaller than batch_size / dataset_size."""
+
+
+def opacus_differs(batch_size: Any, dataset_size: Any) -> str | None:
+    """A sentence if batch_size / dataset_size is more than 5 % above the rate of Opacus for some setting."""
+    batch, size = np.broadcast_arrays(np.asarray(batch_size), np.asarray(dataset_size))
+    expected, taken = batch / size, 1.0 / -(-size // batch)
+    worst = np.unravel_index(int(np.argmax(expected / taken)), batch.shape)
+    if expected[worst] <= NOTICEABLE * taken[worst]:
+        return None
+    return (
+        f"the rate is batch_size / dataset_size = {plain(expected[worst])}, but Opacus would sample with 1 / ⌈dataset_size / "
+        f"batch_size⌉ = {plain(taken[worst])}, which leaks less. Say opacus=True if Opacus trains, and opacus=False if not."
+    )
 
 
 class DPSGD:
@@ -62,22 +84,28 @@ class DPSGD:
         return run
 
     @classmethod
-    def from_epochs(cls, noise_multiplier: Any, batch_size: Any, dataset_size: Any, epochs: Any) -> DPSGD:
+    def from_epochs(
+        cls, noise_multiplier: Any, batch_size: Any, dataset_size: Any, epochs: Any, opacus: bool | None = None
+    ) -> DPSGD:
         """From what a training script has. The rate is batch_size / dataset_size.
 
         An epoch has ⌈dataset_size / batch_size⌉ steps, as many as a PyTorch loader has batches; a fraction of an epoch is
         rounded up.
+
+        opacus: True for the rate that Opacus takes from such a loader, 1 / ⌈dataset_size / batch_size⌉, which is the smaller one
+        unless the batches fill the data set exactly (batch 80 of 100: 0.5 instead of 0.8). False for batch_size / dataset_size.
+        None, the default, is the latter as well, with a RateWarning where the two differ by more than 5 %.
         """
         batch = np.asarray(checks.whole("batch_size", batch_size))
         size = np.asarray(checks.whole("dataset_size", dataset_size))
         length = np.asarray(checks.positive("epochs", epochs))
         if (batch > size).any():
             raise ValueError(f"batch_size must be at most dataset_size, got {batch_size!r} > {dataset_size!r}.")
-        steps = np.ceil(length * -(-size // batch) - 1e-9).astype(np.int64)
-        rate = batch / size
-        if steps.ndim == 0:
-            return cls(noise_multiplier, float(rate), int(steps))
-        return cls(noise_multiplier, rate, steps)
+        batches = -(-size // batch)
+        rate = 1.0 / batches if opacus else batch / size
+        if opacus is None and (told := opacus_differs(batch, size)):
+            warnings.warn(told, RateWarning, stacklevel=2)
+        return cls(noise_multiplier, rate, checks.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9)))
 
     @classmethod
     def from_dp_event(cls, event: Any) -> DPSGD:

@@ -40,10 +40,16 @@ class _Frozen:
         return f"{type(self).__name__}({inside})"
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and repr(self) == repr(other)
+        return isinstance(other, _Frozen) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(repr(self))
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        """All numbers of the arguments; the repr of a long array leaves most of them out."""
+        given = (getattr(self, name) for name in self._arguments)
+        whole = ((np.shape(value), tuple(value.ravel().tolist())) if isinstance(value, np.ndarray) else value for value in given)
+        return (type(self), *whole)
 
 
 class Membership(_Frozen):

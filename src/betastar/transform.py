@@ -36,6 +36,8 @@ COARSE_DENSITY, COARSE_NOISE, COARSE_COUNT = 0.34, 1.5, 100.0
 REACH, WIDE_REACH = 9.0, 18.0
 #: Logarithm of the finest scale at which the end point of the glued law is seen: what lies below weighs e^{-32}.
 FINEST = -16.0
+#: How real M'' must come out, relative to itself, for M to be known to 1e-9: for large θ the nodes do not reach far enough.
+REAL = 1e-6
 #: Entries of the node-times-argument matrix that are worked on at once: fits the cache, bounds the memory.
 BLOCK = 1 << 16
 
@@ -122,7 +124,7 @@ class Transform:
                 other = (value, slope, bend) if theta == 0.5 else self._moments(1.0 - theta)
                 value, slope, bend = value + other[0].conjugate(), slope - other[1].conjugate(), bend + other[2].conjugate()
             rounding = 1e-12 * float(np.abs(self.weight * self.loss**2 * np.exp(theta * self.loss)).sum())
-        if not abs(bend.imag) <= 1e-4 * bend.real + rounding < inf:  # a real number, or nothing
+        if not abs(bend.imag) <= REAL * bend.real + rounding < inf:  # a real number, or nothing
             return nan, nan, nan
         return value.real - self._gain, slope.real, bend.real
 

@@ -79,7 +79,7 @@ def test_require_gates_a_pipeline() -> None:
     done = run(f'analyze {ADULT} --metric bayes_security --require "bayes_security>=0.95" --require "epsilon<=0.5@delta=1e-5"', 1)
     first, second = done.stderr.splitlines()
     assert first == "betastar: not met: bayes_security>=0.95; the number to rely on is 0.899351."
-    assert "epsilon<=0.5@delta=1e-05" in second
+    assert "epsilon<=0.5@delta=1e-5" in second
     assert done.stdout, "the answer is printed all the same"
 
 

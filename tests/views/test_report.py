@@ -17,12 +17,12 @@ import pytest
 
 import betastar as bs
 from betastar.plan import enforced
+from betastar.rounding import down, percent, up
 from betastar.studies.config import Config
 from betastar.studies.train import train
 from betastar.views import statement
 from betastar.views.facts import load
 from betastar.views.report import draw, render, summarise, write
-from betastar.views.rounding import down, percent, up
 
 from ..command import COMMAND, call
 from ..studies.test_data import people

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from math import ceil, exp, floor, inf, log
+from math import exp, inf, log
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from betastar.audit import intervals
 from betastar.audit.verdict import ALARM
 from betastar.bound import Bound
 from betastar.calibrate import NoNoiseNeeded, Target, calibrate
+from betastar.rounding import down, plain, up
 from betastar.run import DPSGD
 from betastar.threats import Membership
 
@@ -143,15 +144,15 @@ class OneRun:
     @property
     def sentence(self) -> str:
         """The verdict for a person; what was measured is rounded down, what is claimed up."""
-        least = floor(1e3 * self.epsilon) / 1e3
+        least = down(self.epsilon, 3)
         measured = (
             f"of {self.canaries:,} canaries the attacker guessed {self.guesses:,} and was right for {self.right:,}, "
-            + (f"so that ε is at least {least:.3f}" if least > 0.0 else "which refutes no ε")
-            + f" at δ = {self.delta:g} ({100.0 * self.confidence:g} % confidence)"
+            + (f"so that ε is at least {least}" if float(least) > 0.0 else "which refutes no ε")
+            + f" at δ = {plain(self.delta)} ({100.0 * self.confidence:g} % confidence)"
         )
-        claimed = f"{ceil(1e3 * self.claimed) / 1e3:.3f}" if self.claimed < inf else "no finite ε"
+        claimed = up(self.claimed, 3) if self.claimed < inf else "no finite ε"
         if not self.violated:
-            p_value = f"{floor(1000.0 * self.p_value) / 1000.0:.3f}"
+            p_value = down(self.p_value, 3)
             return f"No violation: {measured}; claimed is {claimed} (p-value {p_value}).{self._reading()}"
         return (
             f"Bound violated: {measured}, where {claimed} is claimed; if the claim held, so many right guesses would have "
@@ -161,10 +162,10 @@ class OneRun:
     def _reading(self) -> str:
         if self.twin is None:
             return ""
-        noise, beta = ceil(1e3 * self.twin.noise_multiplier) / 1e3, ceil(1e4 * self.twin.bayes_security.upper) / 1e4
+        noise, beta = up(self.twin.noise_multiplier, 3), up(min(self.twin.bayes_security.upper, 1.0))
         return (
-            f" A reading, not a proof: as much as DP-SGD of the same rate and steps with noise multiplier {noise:.3f} leaks, "
-            f"whose Bayes security is {min(beta, 1.0):.4f}."
+            f" A reading, not a proof: as much as DP-SGD of the same rate and steps with noise multiplier {noise} leaks, "
+            f"whose Bayes security is {beta}."
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ bounds the Bayes security of the outputs from above, never from below.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, log, sqrt
+from math import log, sqrt
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from betastar import checks
 from betastar.arrays import Real, Whole
 from betastar.audit import intervals
 from betastar.bound import Bound
+from betastar.rounding import down, up
 
 #: Widest interval of the Bayes security that is worth having, unless another is asked for.
 WIDTH = 0.2
@@ -74,17 +75,17 @@ class Leakage:
     @property
     def sentence(self) -> str:
         """For a person; the interval is rounded outwards."""
-        low, high = floor(1e3 * self.bayes_security.lower) / 1e3, min(ceil(1e3 * self.bayes_security.upper) / 1e3, 1.0)
+        low, high = down(self.bayes_security.lower, 3), up(min(self.bayes_security.upper, 1.0), 3)
         attacker = "the nearest neighbour" if self.neighbours == 1 else f"the {self.neighbours} nearest neighbours"
         told = (
             f"An attacker who asks {attacker} is wrong in {self.wrong:,} of {self.examined:,} games, a Bayes security of "
-            f"{self.bayes_security.estimate:.3f} against this attacker ({100.0 * self.confidence:g} % interval {low:.3f} to "
-            f"{high:.3f})"
+            f"{self.bayes_security.estimate:.3f} against this attacker ({100.0 * self.confidence:g} % interval {low} to "
+            f"{high})"
         )
         if self.bayes_security.upper >= 1.0:
             told += ": no leakage was found, which does not prove that there is none"
         else:
-            told += f": that of the outputs is at most {high:.3f}, and may be less"
+            told += f": that of the outputs is at most {high}, and may be less"
         return told + ("." if self.converged else "; more games may change the estimate.")
 
     def as_dict(self) -> dict[str, Any]:

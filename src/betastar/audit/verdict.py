@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, floor, inf, log
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from betastar.analyze import analyze
 from betastar.arrays import Real
 from betastar.audit import intervals
 from betastar.bound import Bound
+from betastar.rounding import down, percent
 from betastar.run import DPSGD
 from betastar.threats import Threat
 
@@ -70,9 +71,9 @@ class Audit:
 
     def told(self, p_value: float) -> str:
         """The verdict by a p-value that may cover other attackers as well."""
-        limit = f"{min(ceil(1e4 * self.allowed.upper) / 100.0, 100.0):.2f} %"
+        limit = percent(min(self.allowed.upper, 1.0), 2)
         if p_value >= ALARM:
-            shown = f"{floor(1000.0 * p_value) / 1000.0:.3f}"
+            shown = down(p_value, 3)
             return f"No violation: {self._measured(self.success, self.games)}; the bound allows {limit} (p-value {shown})."
         tuned = self.tuned.lower > self.success.lower
         measured = self._measured(self.tuned, self.games // 2) if tuned else self._measured(self.success, self.games)
@@ -82,10 +83,10 @@ class Audit:
         )
 
     def _measured(self, success: Bound, games: int) -> str:
-        low, high = floor(1e4 * success.lower) / 100.0, ceil(1e4 * success.upper) / 100.0
+        low, high = percent(success.lower, 2, upwards=False).removesuffix(" %"), percent(success.upper, 2)
         return (
             f"in {games:,} games the attacker was right {100.0 * success.estimate:.2f} % of the time "
-            f"({100.0 * self.confidence:g} % interval {low:.2f} to {high:.2f} %)"
+            f"({100.0 * self.confidence:g} % interval {low} to {high})"
         )
 
     def as_dict(self) -> dict[str, Any]:

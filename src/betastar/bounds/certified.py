@@ -19,7 +19,7 @@ from betastar.arrays import Real
 from betastar.bounds import affinity, ceiling
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.exact import LEAST_NOISE
-from betastar.bounds.grid import EPS, LARGEST, PAD, GridStep, Tails, compose, one_sided, two_sided
+from betastar.bounds.grid import EPS, PAD, GridStep, Tails, compose, one_sided, two_sided
 from betastar.step import Step, head, loss, one_step_advantage, tail, threshold, visible
 
 #: Side of the rectangles of the symmetric pair, in standard deviations.
@@ -32,6 +32,10 @@ NEAREST = 1e-12
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 #: Grids that are tried: too coarse a grid composes to losses without end, each round is up to four times finer.
 ROUNDS = 24
+#: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
+FEW_CELLS = 8.0
+#: Most points of one step that are tried.
+NODES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,10 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     over, short = _rounded(steps, up=True), _rounded(steps, up=False)
     slack, rounding = min(1e-12, 1e-3 * tolerance), 1e-2 * tolerance
     spread = sqrt(8.0 * exponent)
-    grid, best = spread / 8.0, None
     largest = max(spread, *(_largest_loss(step, slack) for step in over))
+    grid, best = spread / 8.0, None
     for _ in range(ROUNDS):
-        if largest / grid > LARGEST:
+        if largest / grid > NODES:
             break
         above = compose([_grid_step(step, grid, symmetric, True, slack) for step in over], grid, slack, rounding)
         under = compose([_grid_step(step, grid, symmetric, False, slack) for step in over], grid, slack, rounding)
@@ -148,7 +152,7 @@ def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: flo
     advantage = one_step_advantage(p, sigma, distance)
     if symmetric:
         return two_sided(step.count, grid, above, advantage, (ahead, most), None)
-    if p < 1.0 and log1p(-p) > -grid:
+    if p < 1.0 and log1p(-p) > -FEW_CELLS * grid:
         return one_sided(step.count, grid, above, log1p(-p), (ahead, most))
     return two_sided(step.count, grid, above, advantage, (ahead, most), (behind, -least))
 

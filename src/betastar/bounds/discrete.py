@@ -17,6 +17,8 @@ from betastar.bounds.exact import Value
 
 #: Largest finite loss that is told from an infinite one (e^700 is about the largest number there is).
 FARTHEST = 700.0
+#: Corners that are looked at on each side of the best one.
+ASIDE = 64
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,32 @@ class Side:
         value = float(first[i] - exp(min(tau, FARTHEST)) * second[i])
         return max(value, 0.0) + self.infinite
 
-    def best(self, fpr: float) -> float:
-        """min over τ ≥ 0 of H_{e^τ} + e^τ·fpr; H is linear in e^τ between the losses."""
-        return float(np.min(self._corners + np.exp(np.append(0.0, self.losses)) * fpr))
+    def best(self, fpr: float) -> tuple[float, float]:
+        """min over τ ≥ 0 of H_{e^τ} + e^τ·fpr, and that τ; H is linear in e^τ between the losses, with slope -Q(L > τ)."""
+        near = self._around(self._above[1], fpr)
+        taus = self._taus[near]
+        return _least(self._corners[near] + np.exp(taus) * fpr, taus)
 
-    def best_reversed(self, fpr: float) -> float:
+    def best_reversed(self, fpr: float) -> tuple[float, float]:
         """The same over τ ≤ 0, where H_{e^τ} = 1 - e^τ + e^τ·H(-τ) with this side being the reversed direction."""
-        return float(np.min(1.0 - np.exp(-np.append(0.0, self.losses)) * (1.0 - self._corners - fpr)))
+        near = self._around(self._above[0], 1.0 - fpr - self.infinite)
+        taus = -self._taus[near]
+        return _least(1.0 - np.exp(taus) * (1.0 - self._corners[near] - fpr), taus)
+
+    @cached_property
+    def _taus(self) -> Real:
+        return np.append(0.0, self.losses)
+
+    @staticmethod
+    def _around(falling: Real, level: float) -> slice:
+        """The corners around the one where masses that fall reach a level; a few, as rounding may move the least value."""
+        corner = len(falling) - int(np.searchsorted(falling[::-1], level, side="right"))
+        return slice(max(0, corner - ASIDE), corner + ASIDE)
+
+
+def _least(values: Real, taus: Real) -> tuple[float, float]:
+    i = int(np.argmin(values))
+    return float(values[i]), float(taus[i])
 
 
 class DiscreteCurve:
@@ -95,5 +116,10 @@ class DiscreteCurve:
         return Value(1.0 - value, error)
 
     def true_positives(self, fpr: float) -> Value:
-        value = min(self.forward.best(fpr), self.backward.best_reversed(fpr))
-        return Value(min(max(value, fpr), 1.0), self.error)
+        return Value(min(max(self._touching(fpr)[0], fpr), 1.0), self.error)
+
+    def threshold(self, fpr: float) -> float:
+        return self._touching(fpr)[1]
+
+    def _touching(self, fpr: float) -> tuple[float, float]:
+        return min(self.forward.best(fpr), self.backward.best_reversed(fpr))

@@ -93,6 +93,8 @@ class FourierCurve:
     def __init__(self, parts: Sequence[Part], symmetric: bool) -> None:
         self.parts = tuple(parts)
         self.symmetric = symmetric
+        self._sticks: dict[float, Value] = {}
+        self._touched: dict[float, tuple[float, Value]] = {}
 
     def reversed(self) -> FourierCurve:
         """The curve of (Q, P)."""
@@ -183,7 +185,7 @@ class FourierCurve:
             terms, nodes = self._wide, WIDE_NODES
             sign = 1.0 if tau >= self._rest else -1.0
             lean = 0.5 * sign * min(one.sector(sign) for _, one in terms)
-            leaning = self._sum(replace(path, lean=lean), tau, terms, FINE)
+            leaning = self._sum(replace(path, lean=lean), tau, terms, FINE, error * modulus)
             if leaning[2] * leaning[0] < error * modulus:
                 modulus, value, error = leaning
         return Value(value, modulus * (error + self._distrust(terms, theta, nodes)))
@@ -197,8 +199,11 @@ class FourierCurve:
             error += abs(count * log(size)) * nodes + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * max(1.0 / size - 2.0, 0.0))
         return error + nodes
 
-    def _sum(self, path: _Path, tau: float, terms: Terms, finest: float) -> tuple[float, float, float]:
-        """Trapezoidal rule along a path, halved until two steps agree: (∫|f|, ∫f, error relative to ∫|f|)."""
+    def _sum(self, path: _Path, tau: float, terms: Terms, finest: float, known: float = inf) -> tuple[float, float, float]:
+        """Trapezoidal rule along a path, halved until two steps agree: (∫|f|, ∫f, error relative to ∫|f|).
+
+        known: an error that is had already; a path whose rounding alone is worse is not worth halving.
+        """
 
         def integrand(v: Real) -> tuple[Real, Real]:
             z, f = path.at(v)
@@ -228,7 +233,7 @@ class FourierCurve:
             if size[-8:].max() <= 1e-17 * peak or v > far:
                 break
         error = abs(value - 2.0 * every_second) / max(modulus, TINY)
-        while error > TOLERANCE and step > finest:
+        while error > TOLERANCE and step > finest and EPS * step * modulus < known:
             modulus_between = value_between = 0.0
             for start in np.arange(0.5 * step, v, 256 * step):
                 size, part = integrand(np.arange(start, min(v, start + 256 * step - 1e-9), step))
@@ -266,7 +271,12 @@ class FourierCurve:
         return Value(exp(self._atom) - value, error)
 
     def hockey_stick(self, tau: float) -> Value:
-        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ), accurate relative to itself where it is small."""
+        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ), accurate relative to itself where it is small. What was asked is kept."""
+        if tau not in self._sticks:
+            self._sticks[tau] = self._hockey_stick(tau)
+        return self._sticks[tau]
+
+    def _hockey_stick(self, tau: float) -> Value:
         if tau < 0.0:
             value, error = self.reversed().hockey_stick(-tau)
             return Value(-expm1(tau) + exp(tau) * value, exp(tau) * error)
@@ -304,6 +314,21 @@ class FourierCurve:
         """
         if fpr <= 0.0 or fpr >= 1.0 or not self.parts:
             return Value(min(max(fpr, 0.0), 1.0), 0.0)
+        value, error = self._touching(fpr)[1]
+        value = min(max(value, fpr), 1.0)
+        return Value(value, error + SEARCH * min(value, 1.0 - value))
+
+    def threshold(self, fpr: float) -> float:
+        """The τ of the best test with this false-positive rate: the logarithm of the curve's slope there."""
+        return self._touching(fpr)[0] if self.parts else 0.0
+
+    def _touching(self, fpr: float) -> tuple[float, Value]:
+        """The τ with the least H_{e^τ} + e^τ·fpr, and that value. What was asked is kept."""
+        if fpr not in self._touched:
+            self._touched[fpr] = self._touch(fpr)
+        return self._touched[fpr]
+
+    def _touch(self, fpr: float) -> tuple[float, Value]:
         from scipy.optimize import minimize_scalar
 
         seen: dict[float, Value] = {}
@@ -315,19 +340,22 @@ class FourierCurve:
 
         ceiling = -log(fpr)  # there e^τ·fpr = 1
         spread = sqrt(self._cumulants(self._wide, 0.5)[2])
-        middle = min(max(self._threshold(fpr), -45.0), ceiling)
+        middle = min(max(self._guess(fpr), -45.0), ceiling)
         width = 1.5 * spread
-        for _ in range(60):
-            low, high = max(middle - width, -45.0), min(middle + width, ceiling)
-            found = float(minimize_scalar(rate, bounds=(low, high), method="bounded", options={"xatol": 1e-7 * spread}).x)
-            if (found - low > 1e-3 * width or low == -45.0) and (high - found > 1e-3 * width or high == ceiling):
+        low, high = max(middle - width, -45.0), min(middle + width, ceiling)
+        for _ in range(200):  # until there is a minimum between low and high, or at an end of the range
+            width *= 2.0
+            if low > -45.0 and rate(low) <= rate(middle):
+                low, middle, high = max(low - width, -45.0), low, middle
+            elif high < ceiling and rate(high) <= rate(middle):
+                low, middle, high = middle, high, min(high + width, ceiling)
+            else:
                 break
-            middle, width = found, 2.0 * width
-        value, error = min(seen.values())
-        value = min(max(value, fpr), 1.0)
-        return Value(value, error + SEARCH * min(value, 1.0 - value))
+        minimize_scalar(rate, bounds=(low, high), method="bounded", options={"xatol": 3e-5 * spread})
+        best = min(seen, key=lambda tau: seen[tau])
+        return best, seen[best]
 
-    def _threshold(self, fpr: float) -> float:
+    def _guess(self, fpr: float) -> float:
         """A guess of the τ with Q(L > τ) = fpr: the signed root of 2(θK' - K), with K = log M, is nearly normal under Q."""
         goal = -float(ndtri(fpr))
         _, slope, bend = self._cumulants(self._wide, 0.0)

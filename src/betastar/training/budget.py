@@ -14,6 +14,7 @@ import numpy as np
 from betastar import checks
 from betastar.arrays import Real
 from betastar.bounds import affinity
+from betastar.rounding import plain, significant
 from betastar.threats import FARTHEST
 
 #: Single precision may understate a distance; it is charged with this much more (relative and absolute).
@@ -59,9 +60,13 @@ class Proof:
     def __str__(self) -> str:
         who = "of each record" if self.per_record else "of any record"
         return (
-            f"Proved: an attacker who wants the secret {who} faces β* ≥ {self.bayes_security:g} "
-            f"(budget fixed in advance; {self.steps} steps spent {self.spent:.4g} of {self.allowance:.4g})."
+            f"Proved: an attacker who wants the secret {who} faces β* ≥ {plain(self.bayes_security)} "
+            f"(budget fixed in advance; {self.steps} steps {_spending(self.spent, self.allowance)})."
         )
+
+
+def _spending(spent: float, allowance: float) -> str:
+    return f"spent {significant(spent, 4)} of {significant(allowance, 4, upwards=False)}"
 
 
 class Purse:
@@ -96,8 +101,8 @@ class Purse:
     def refusal(self, steps: int) -> BudgetExhausted:
         self.exhausted = True
         return BudgetExhausted(
-            f"the next step would break the budget of β* ≥ {self.budget.bayes_security:g} "
-            f"({self.spent:.4g} of {self.budget.allowance:.4g} spent after {steps} steps); it was not taken."
+            f"the next step would break the budget of β* ≥ {plain(self.budget.bayes_security)} "
+            f"({steps} steps {_spending(self.spent, self.budget.allowance)}); it was not taken."
         )
 
     def proof(self, steps: int) -> Proof:

@@ -32,7 +32,7 @@ def answer(setting: Setting) -> Answer:
         "sentence": wording.sentence(setting, success),
         "certainty": wording.certainty(setting, risk.bayes_security),
         "assumptions": wording.assumptions(setting),
-        "warnings": [str(one.message) for one in said],
+        "warnings": [*(str(one.message) for one in said), *setting.rate_notice],
         "parameters": parameters(setting),
         "python": setting.python(),
         "command": setting.command(),
@@ -45,7 +45,9 @@ def calibrated(setting: Setting, wish: Wish) -> Answer:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            run = bs.calibrate(wish.target, threat=setting.attack, method=setting.chosen_method, **given)
+            run = bs.calibrate(
+                wish.target, threat=setting.attack, method=setting.chosen_method, opacus=bool(setting.opacus), **given
+            )
         except (ValueError, TypeError) as problem:
             raise type(problem)(str(problem).replace(repr(wish.target), str(wish))) from None
     full = setting.with_run(run)

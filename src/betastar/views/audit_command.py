@@ -11,6 +11,7 @@ import typer
 
 from betastar import files
 from betastar.audit import Audit
+from betastar.rounding import significant
 from betastar.views import settings
 from betastar.views.commands import (
     Attack,
@@ -19,6 +20,7 @@ from betastar.views.commands import (
     Epochs,
     Json,
     Noise,
+    Opacus,
     Prior,
     Rate,
     Records,
@@ -45,6 +47,7 @@ def mechanism(
     records: Records = None,
     steps: Steps = None,
     epochs: Epochs = None,
+    opacus: Opacus = None,
     threat: Attack = "membership",
     distance: Distance = None,
     prior: Prior = 0.5,
@@ -75,6 +78,8 @@ def mechanism(
 
     setting = settings.Setting(**fields_of({**options, "method": None, "fpr": None, "delta": None, "metric": None}))
     wishes, run = wished(require), setting.run()
+    for notice in setting.rate_notice:
+        printing.complain(notice)
     if plot is not None:
         check_plot(plot, force)
     keep(into, "mechanism", force=force)
@@ -107,7 +112,6 @@ def _several() -> None:
 def show(sentence: str, audits: dict[str, Audit]) -> None:
     """The verdict, and what was measured beside the bound: a row for each attacker."""
     from betastar.views import printing
-    from betastar.views.wording import significant
 
     first = next(iter(audits.values()))
     interval = f"{100 * first.confidence:g} % interval"

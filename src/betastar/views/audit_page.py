@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from betastar import files
+from betastar.rounding import down, up
 from betastar.views.plots import WHO
 from betastar.views.reading import Inside, object_of
-from betastar.views.rounding import down, up
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: The audits of the page, by the names of their files.

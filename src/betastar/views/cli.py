@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from betastar.rounding import down
 from betastar.views import audit_command, audit_training, commands
 from betastar.views.report_command import report
 
@@ -306,7 +307,11 @@ class _progress:  # noqa: N801
         if news.get("finished"):
             self._accuracy = news["accuracy"]
             return
-        beta = f"β* {news['attribute']:.3f} (attribute) {news['membership']:.3f} (membership)" if "attribute" in news else ""
+        beta = (
+            f"β* {down(news['attribute'], 3)} (attribute) {down(news['membership'], 3)} (membership)"
+            if "attribute" in news
+            else ""
+        )
         text = f"epoch {news['epoch']}  loss {news['loss']:.3f}  accuracy {100 * self._accuracy:.1f} %  {beta}"
         self._bar.update(self._task, description=text, advance=1)
 

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from betastar.risk import SMALLEST_FPR
+from betastar.rounding import plain, significant
 from betastar.views import settings
 
 Noise = Annotated[float | None, typer.Option("--noise", help="Noise multiplier: standard deviation / clipping norm.")]
@@ -18,6 +20,14 @@ Batch = Annotated[int | None, typer.Option("--batch", help="Batch size, instead 
 Records = Annotated[int | None, typer.Option("--records", help="Number of training records.")]
 Steps = Annotated[int | None, typer.Option("--steps", help="Number of updates.")]
 Epochs = Annotated[float | None, typer.Option("--epochs", help="Instead of --steps (with --batch and --records).")]
+Opacus = Annotated[
+    bool | None,
+    typer.Option(
+        "--opacus/--no-opacus",
+        help="With --batch and --records: the rate that Opacus takes, 1/⌈records/batch⌉, or batch/records. "
+        "[default: batch/records, and a note where they differ noticeably]",
+    ),
+]
 Attack = Annotated[
     str,
     typer.Option(
@@ -94,6 +104,7 @@ def analyze(
     records: Records = None,
     steps: Steps = None,
     epochs: Epochs = None,
+    opacus: Opacus = None,
     threat: Attack = "membership",
     distance: Distance = None,
     method: Method = None,
@@ -136,6 +147,7 @@ def calibrate(
     records: Records = None,
     steps: Steps = None,
     epochs: Epochs = None,
+    opacus: Opacus = None,
     threat: Attack = "membership",
     distance: Distance = None,
     method: Method = None,
@@ -164,8 +176,7 @@ def calibrate(
         printing.as_json(answer)
         return
     name, value = next(iter(answer["found"].items()))
-    shown = f"{value:.9g}" if isinstance(value, float) else str(value)
-    printing.one(answer, f"{settings.RUN[name]} {shown} just meets {answer['target']}.")
+    printing.one(answer, f"{settings.RUN[name]} {plain(value)} just meets {answer['target']}.")
 
 
 def compare(
@@ -183,6 +194,7 @@ def compare(
     records: Records = None,
     steps: Steps = None,
     epochs: Epochs = None,
+    opacus: Opacus = None,
     threat: Attack = "membership",
     distance: Distance = None,
     method: Annotated[
@@ -237,6 +249,7 @@ def sweep(
     records: Annotated[str | None, typer.Option("--records", help="Number of training records, or a grid.")] = None,
     steps: Annotated[str | None, typer.Option("--steps", help="Number of updates, or a grid.")] = None,
     epochs: Annotated[str | None, typer.Option("--epochs", help="Epochs, or a grid.")] = None,
+    opacus: Opacus = None,
     threat: Attack = "membership",
     distance: Distance = None,
     method: Method = None,
@@ -271,9 +284,11 @@ def sweep(
     }
     if output is not None:
         grids.check_output(output, force)
-    grid = grids.Grid.read(texts, settings.Setting(threat=threat, distance=distance, method=method), metric)
+    grid = grids.Grid.read(texts, settings.Setting(threat=threat, distance=distance, method=method, opacus=opacus), metric)
     if output is not None and output.suffix in grids.PICTURES:
         grid.axes_of_picture()
+    for notice in next((point.rate_notice for point in grid.points() if point.rate_notice), []):
+        printing.complain(notice)
     with printing.counting("points", grid.size) as tell:
         found = grid.compute(tell)
     if output is not None:
@@ -312,7 +327,7 @@ def explore(
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     """Options of a command to the fields of a setting."""
     fields = {name: options[option.removeprefix("--")] for name, option in settings.RUN.items()}
-    fields |= {name: options[name] for name in ("threat", "distance", "method", "prior")}
+    fields |= {name: options[name] for name in ("opacus", "threat", "distance", "method", "prior")}
     lists = {"fpr": "fpr", "delta": "delta", "metrics": "metric"}
     return _whole_epochs(fields | {name: tuple(options[option]) for name, option in lists.items() if options[option]})
 
@@ -354,7 +369,7 @@ def wished(texts: list[str] | None) -> list[Any]:
 def demand(cases: Iterable[tuple[settings.Setting, str]], wishes: list[Any]) -> None:
     """Exit with 1 unless every wish holds for every setting, at the end of the bound that is not too optimistic."""
     import betastar
-    from betastar.views import printing, wording
+    from betastar.views import printing
 
     missed = 0
     for setting, name in cases if wishes else ():
@@ -362,7 +377,8 @@ def demand(cases: Iterable[tuple[settings.Setting, str]], wishes: list[Any]) -> 
         for wish in wishes:
             if not wish.target.met(risk):
                 missed += 1
-                reached = wording.significant(wish.reached(risk), 6, wish.metric != "bayes_security")
-                printing.complain(f"not met{' by ' + name if name else ''}: {wish}; the number to rely on is {reached}.")
+                floor = f", down to FPR {plain(SMALLEST_FPR)}" if wish.metric == "gdp_mu" else ""
+                reached = significant(wish.reached(risk), 6, wish.metric != "bayes_security")
+                printing.complain(f"not met{' by ' + name if name else ''}: {wish}; the number to rely on is {reached}{floor}.")
     if missed:
         raise typer.Exit(1)

@@ -18,13 +18,13 @@ from betastar.analyze import analyze
 from betastar.files import refuse_links
 from betastar.plan import enforced
 from betastar.risk import Risk
-from betastar.run import DPSGD
+from betastar.rounding import down, plain
+from betastar.run import DPSGD, opacus_differs
 from betastar.studies.seeds import guessable
 from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
 from betastar.views import recomputed
 from betastar.views.played import Played, played
 from betastar.views.reading import Inside, ReportError, lines_of, object_of, parsed
-from betastar.views.rounding import down
 
 DIAMETERS = ("exact", "ball", "centroid", "extremes")
 
@@ -100,6 +100,8 @@ class Facts:
     audits: tuple[Played, ...] = ()
     #: The seed of the run: "given", "guessable" (given, and may be found by trying), "kept" (drawn) or "deleted" (drawn).
     seed: str = ""
+    #: What is said of the rate of Opacus, if a setting does not choose between the two.
+    rate_notice: str | None = None
 
     @cached_property
     def membership(self) -> Against:
@@ -140,11 +142,15 @@ def load(source: str | Path) -> Facts:
 def of_setting(given: dict[str, Any], source: str) -> Facts:
     """From {"noise_multiplier": …, "sample_rate": …, "steps": …}, at the top or under "parameters".
 
-    batch_size and dataset_size may stand for the rate, then epochs for the steps. "distance" (clipping norms) adds attribute
-    inference, "threat" names what it is about; other keys are left alone.
+    batch_size and dataset_size may stand for the rate ("opacus": true takes that of Opacus), then epochs for the steps.
+    "distance" (clipping norms) adds attribute inference, "threat" names what it is about; other keys are left alone.
     """
     inner = given.get("parameters")
     known = {key: value for key, value in (inner if isinstance(inner, dict) else given).items() if value is not None}
+
+    opacus = known.get("opacus")
+    if opacus not in (None, True, False):
+        raise ReportError(f"{source}: opacus must be true or false, got {opacus!r}.")
 
     def need(*names: str) -> list[Any]:
         missing = [name for name in names if name not in known]
@@ -165,10 +171,11 @@ def of_setting(given: dict[str, Any], source: str) -> Facts:
         elif "steps" in known:
             names = ("noise_multiplier", "batch_size", "dataset_size", "steps")
             noise, batch, size, steps = need(*names)
-            run = DPSGD(noise, DPSGD.from_epochs(noise, batch, size, 1).sample_rate, steps)
+            run = DPSGD(noise, DPSGD.from_epochs(noise, batch, size, 1, opacus=bool(opacus)).sample_rate, steps)
         else:
             names = ("noise_multiplier", "batch_size", "dataset_size", "epochs")
-            run = DPSGD.from_epochs(*need(*names))
+            noise, batch, size, epochs = need(*names)
+            run = DPSGD.from_epochs(noise, batch, size, epochs, opacus=bool(opacus))
         distance = known.get("distance", known.get("distances"))
         threat = None if distance is None else AttributeInference(distance)
         if threat is not None:
@@ -180,7 +187,8 @@ def of_setting(given: dict[str, Any], source: str) -> Facts:
     if threat is not None:
         attributes = (Against(threat, _secret(known.get("threat")), "assumed", run),)
         parameters["distance"] = distance
-    return Facts("A setting of DP-SGD", run, parameters, _python(run, threat), attributes)
+    told = opacus_differs(known["batch_size"], known["dataset_size"]) if opacus is None and "batch_size" in names else None
+    return Facts("A setting of DP-SGD", run, parameters, _python(run, threat), attributes, rate_notice=told)
 
 
 def _secret(threat: Any) -> str:
@@ -301,27 +309,27 @@ def _exposures(path: Path) -> dict[int, float]:
 def _parameters(config: dict[str, Any], status: dict[str, Any], run: DPSGD) -> dict[str, Any]:
     names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
     source = status or config
-    found = {name: source[name] for name in names if source.get(name)}
+    found = {name: source[name] for name in names if source.get(name) not in (None, [], {})}
     found |= {"records": int(found["records"])} if "records" in found else {}
     return found | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
 
 
 #: What `betastar train` takes for granted, and options that are called otherwise than the field.
 DEFAULTS: dict[str, Any] = {"seed": None, "scope": "batch", "every": 1, "diameter": "exact", "ledger": True, "monitor": True}
-OPTIONS = {"noise_multiplier": "noise", "max_grad_norm": "clip", "values": "value"}
+OPTIONS = {"noise_multiplier": "noise", "max_grad_norm": "clip", "values": "value", "along": "with"}
 
 
 def _command(config: dict[str, Any]) -> str:
     """The command that makes such a run again. The seed is left out: who knows it can compute the noise."""
     words = ["betastar", "train", str(config.get("study", "adult"))]
     for name, value in config.items():
-        if name in ("study", "seed") or value in (None, False, [], {}) or value == DEFAULTS.get(name):
-            continue
+        if name in ("study", "seed") or value is None or value is False or value in ([], {}) or value == DEFAULTS.get(name):
+            continue  # a gap of 0 stays, which equals False
         option = "--" + OPTIONS.get(name, name).replace("_", "-")
         if value is True:
             words.append(option)
         elif name == "between":
-            words += [option, ":".join(f"{end:g}" for end in value)]
+            words += [option, ":".join(map(plain, value))]
         elif isinstance(value, dict):
             words += [word for key, one in value.items() for word in (option, f"{key}={one}")]
         else:

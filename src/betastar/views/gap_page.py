@@ -9,8 +9,8 @@ from statistics import mean
 from typing import Any
 
 from betastar import files
+from betastar.rounding import down
 from betastar.views import plots
-from betastar.views.rounding import down
 
 COLOURS = {"age": "#c8553d", "sex": "#3b6ea8", "race": "#5b8c5a", "marital_status": "#8e6c8a", "item": "#c8553d"}
 TITLES = {"age": "age", "sex": "sex", "race": "race", "marital_status": "marital status", "item": "first item"}

@@ -18,6 +18,8 @@ import numpy as np
 
 import betastar as bs
 from betastar import files
+from betastar.risk import SMALLEST_FPR
+from betastar.rounding import plain
 from betastar.views.answers import number
 from betastar.views.settings import OPTIONS, Setting, choose
 
@@ -108,14 +110,17 @@ class Grid:
     def size(self) -> int:
         return prod(map(len, self.axes.values()))
 
+    def points(self) -> Iterator[Setting]:
+        for values in product(*self.axes.values()):
+            fields: dict[str, Any] = dict(zip(self.axes, values, strict=True))
+            yield replace(self.base, **fields)
+
     def compute(self, tell: Callable[[int], None] | None = None) -> Result:
         """tell: is told how many points are done."""
         bounds = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bs.RegimeWarning)  # a warning for each point would say nothing
-            for values in product(*self.axes.values()):
-                fields: dict[str, Any] = dict(zip(self.axes, values, strict=True))
-                point = replace(self.base, **fields)
+            for point in self.points():
                 risk = bs.analyze(point.run(), point.attack, method=point.chosen_method)
                 reading: Any = getattr(risk, self.metric)
                 bounds.append(reading if self.condition is None else reading(self.condition[1]))
@@ -152,6 +157,8 @@ class Result:
 
     def as_json(self) -> dict[str, Any]:
         condition = dict([self.grid.condition]) if self.grid.condition else {}
+        if self.grid.metric == "gdp_mu":
+            condition = {"smallest_fpr": SMALLEST_FPR}
         shape = [len(values) for values in self.grid.axes.values()]
         sides = {
             side: _nested([number(getattr(one, side)) for one in self.bounds], shape) for side in ("lower", "estimate", "upper")
@@ -176,7 +183,10 @@ class Result:
         shape = (len(self.grid.axes[down]), len(self.grid.axes[across]))
         safe = self.grid.metric == "bayes_security"
         values = np.array([one.lower if safe else one.upper for one in self.bounds], dtype=float).reshape(shape)
-        condition = "" if self.grid.condition is None else f" at {self.grid.condition[0]} {self.grid.condition[1]:g}"
+        if self.grid.metric == "gdp_mu":
+            condition = f" down to FPR {plain(SMALLEST_FPR)}"
+        else:
+            condition = "" if self.grid.condition is None else f" at {self.grid.condition[0]} {plain(self.grid.condition[1])}"
         ax = plots.heatmap(
             values,
             plots.axes(size=(6.4, 4.6)),
@@ -189,7 +199,7 @@ class Result:
             limits=(0.0, 1.0) if self.grid.metric not in ("epsilon", "gdp_mu") else None,
             risky=not safe,
         )
-        fixed = [f"{AXES[name]} {values[0]:g}" for name, values in self.grid.axes.items() if len(values) == 1]
+        fixed = [f"{AXES[name]} {plain(values[0])}" for name, values in self.grid.axes.items() if len(values) == 1]
         ax.set_title(f"{self.grid.base.attack.describe()}; {', '.join(fixed)}", fontsize=9)
         return ax
 

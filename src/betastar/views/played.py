@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from betastar.rounding import significant
 from betastar.run import DPSGD
 from betastar.views.plots import WHO
 from betastar.views.reading import Inside, object_of
-from betastar.views.wording import significant
 
 #: What was played, in the order of a report.
 KINDS = {"mechanism": "Games on the mechanism", "training": "Games on real training", "one-run": "One run, many canaries"}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from betastar.rounding import plain
 from betastar.views import wording
 from betastar.views.answers import Answer
 
@@ -101,7 +102,7 @@ def side_by_side(answers: Sequence[Answer], names: Sequence[str]) -> None:
 
 def label(parameters: dict[str, Any]) -> str:
     """A setting in a few words."""
-    known = [f"{WORDS[name]} {parameters[name]:.6g}" for name in WORDS if name in parameters and parameters[name] is not None]
+    known = [f"{WORDS[name]} {plain(parameters[name])}" for name in WORDS if name in parameters and parameters[name] is not None]
     kept = [word for word in known if "batch_size" not in parameters or not word.startswith(("rate", "steps"))]
     return ", ".join(kept)
 

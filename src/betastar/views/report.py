@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from betastar import checks
 from betastar.files import check, write_all
+from betastar.rounding import down, plain
 from betastar.views import plots, statement
 from betastar.views.facts import Facts, load
 from betastar.views.played import HEADS
 from betastar.views.reading import ReportError
 from betastar.views.recomputed import SAME, contradiction
-from betastar.views.rounding import down
 
 if TYPE_CHECKING:
     import jinja2
@@ -184,7 +184,7 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
 
 def _shown(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return plain(value)
     if isinstance(value, list):
         shown = ", ".join(_shown(one) for one in value[:20])
         return f"{shown}, …" if len(value) > 20 else shown

@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 import betastar as bs
+from betastar.rounding import plain
+from betastar.run import opacus_differs
 from betastar.threats import Threat
 
 #: Words for a threat, and what it is in Python.
@@ -31,6 +33,7 @@ RUN = {
 }
 OPTIONS = {
     **RUN,
+    "opacus": "--opacus",
     "threat": "--threat",
     "distance": "--distance",
     "distances": "--distance",
@@ -73,6 +76,7 @@ class Setting:
     dataset_size: int | None = None
     steps: int | None = None
     epochs: float | None = None
+    opacus: bool | None = None
     threat: str = "membership"
     distance: float | None = None
     method: str | None = None
@@ -112,6 +116,10 @@ class Setting:
     def arguments(self) -> dict[str, Any]:
         """The known fields as the core takes them: by epochs, or by rate and steps."""
         given = self.given
+        if self.opacus is not None and "sample_rate" in given:
+            raise ValueError(
+                "opacus must be left out where sample_rate is given; it says how batch_size and dataset_size make the rate."
+            )
         sizes = "batch_size" in given and "dataset_size" in given
         if "sample_rate" in given and ("batch_size" in given or "dataset_size" in given):
             raise ValueError("sample_rate must be left out where batch_size or dataset_size are given; they make the rate.")
@@ -121,14 +129,22 @@ class Setting:
             raise ValueError("epochs must come with batch_size and dataset_size; give steps with sample_rate.")
         if "steps" in given and sizes:
             # Checks the two sizes, and is the one place that knows the rate.
-            rate = bs.DPSGD.from_epochs(1.0, given.pop("batch_size"), given.pop("dataset_size"), 1).sample_rate
-            given["sample_rate"] = rate
+            sizes_of = given.pop("batch_size"), given.pop("dataset_size")
+            given["sample_rate"] = bs.DPSGD.from_epochs(1.0, *sizes_of, 1, opacus=bool(self.opacus)).sample_rate
         return given
+
+    @property
+    def rate_notice(self) -> list[str]:
+        """What is said of the rate of Opacus, if nobody chose between the two rates and they differ noticeably."""
+        if self.opacus is not None or self.batch_size is None or self.dataset_size is None:
+            return []
+        told = opacus_differs(self.batch_size, self.dataset_size)
+        return [told.replace("opacus=True", "--opacus").replace("opacus=False", "--no-opacus")] if told else []
 
     def run(self) -> bs.DPSGD:
         given = self.arguments()
         if set(given) == {"noise_multiplier", "batch_size", "dataset_size", "epochs"}:
-            return bs.DPSGD.from_epochs(**given)
+            return bs.DPSGD.from_epochs(**given, opacus=bool(self.opacus))
         if set(given) == {"noise_multiplier", "sample_rate", "steps"}:
             return bs.DPSGD(**given)
         name = self._first_missing(given)
@@ -147,6 +163,8 @@ class Setting:
     def python(self, target: str | None = None) -> str:
         """Python that repeats it. target: of a calibration, as Python."""
         given = self.arguments()
+        if self.opacus is not None and {"batch_size", "dataset_size"} & set(given):
+            given["opacus"] = self.opacus
         inside = ", ".join(f"{name}={value!r}" for name, value in given.items())
         attack = THREATS[self.threat].format(distance=self.distance)
         lines = ["import betastar as bs", ""]
@@ -167,6 +185,7 @@ class Setting:
         for name in (*RUN, "threat", "distance", "method", "prior"):
             if getattr(self, name) not in (None, defaults[name]):
                 words += [OPTIONS[name], _plain(getattr(self, name))]
+        words += [] if self.opacus is None else ["--opacus" if self.opacus else "--no-opacus"]
         for name, option in (("fpr", "--fpr"), ("delta", "--delta"), ("metrics", "--metric")):
             if getattr(self, name) != defaults[name]:
                 words += [word for value in getattr(self, name) for word in (option, _plain(value))]
@@ -180,9 +199,17 @@ class Setting:
         if {"sample_rate", "steps"} & given:
             return replace(self, noise_multiplier=run.noise_multiplier, sample_rate=run.sample_rate, steps=run.steps)
         records = self.dataset_size or round((self.batch_size or 1) / run.sample_rate)
-        batch = self.batch_size or round(run.sample_rate * records)
+        batch = self.batch_size or _largest_batch(run.sample_rate, records, bool(self.opacus))
         epochs = self.epochs or run.steps // -(-records // batch)
         return replace(self, noise_multiplier=run.noise_multiplier, batch_size=batch, dataset_size=records, epochs=epochs)
+
+
+def _largest_batch(rate: float, records: int, opacus: bool) -> int:
+    """The largest batch with this rate. With Opacus's, several have the same number of batches."""
+    batches = round(1.0 / rate)
+    if not opacus or batches == 1:
+        return round(rate * records)
+    return (records - 1) // (batches - 1)
 
 
 def choose(name: str, value: str, allowed: Any) -> str:
@@ -195,4 +222,4 @@ def choose(name: str, value: str, allowed: Any) -> str:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
+    return value if isinstance(value, str) else plain(value)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from betastar.analyze import RegimeWarning, analyze
+from betastar.rounding import down, percent, plain, tiny, up
 from betastar.views.facts import Against, Facts
-from betastar.views.rounding import down, percent, tiny, up
 
 #: Lowest β* of each band. An example, and the report says so.
 BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
@@ -96,7 +96,7 @@ def _sentence(one: Against) -> str:
     if one.kind == "proved":
         return (
             f"{who} at most {share} of the time, against 50 % without the model. Gap clipping fixed this before training (gap "
-            f"{one.gap:g} clipping norms): it holds for every record and may be published."
+            f"{plain(one.gap)} clipping norms): it holds for every record and may be published."
         )
     if one.kind == "assumed":
         return f"{who} at most {share} of the time, provided that no step's gradients are farther apart than was said."
@@ -110,6 +110,8 @@ def notices(facts: Facts) -> list[str]:
         found.append(
             f"This run is not finished. The report covers the {len(facts.entries)} epochs that are; each further step lowers β*."
         )
+    if facts.rate_notice:
+        found.append(f"Of the sampling rate: {facts.rate_notice}")
     if "synthetic" in facts.title:
         found.append("The records are synthetic: a stand-in of the same shape. Nobody's data were used.")
     if facts.stopped:
@@ -142,8 +144,8 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
         ("Bayes security β*, exact", [down(one.integrated) for one in columns]),
-        ("β*, attained by an attack that exists", [f"{one.attained:.4f}" for one in columns]),
-        ("β*, the paper's closed form", [f"{_paper(one):.4f}" for one in columns]),
+        ("β*, attained by an attack that exists", [up(one.attained) for one in columns]),
+        ("β*, the paper's closed form", [down(_paper(one)) for one in columns]),
     ]
     if brief:
         return heads, rows
@@ -165,7 +167,7 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     ]
     rows.append(("δ at ε = 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]))
     fits = [one.certified.gdp_mu for one in columns]
-    rows.append(("μ of Gaussian DP, fitted", [up(float(fit.upper)) for fit in fits]))
+    rows.append((f"μ of Gaussian DP, fitted down to FPR {plain(fits[0].smallest_fpr)}", [up(float(fit.upper)) for fit in fits]))
     rows.append(("regret of that fit", [up(float(fit.regret)) for fit in fits]))
     return heads, rows
 
@@ -179,7 +181,9 @@ def _paper(one: Against) -> float:
 def statement(facts: Facts) -> list[tuple[str, str]]:
     """Unit of privacy, adjacency, checkpoints, sampling, accountant, trust: what a claim means, and for whom."""
     rate = facts.run.segments[0].sample_rate
-    sampling = f"Poisson: each record is drawn independently with probability {rate:.4g} at each of the {facts.run.steps} steps"
+    sampling = (
+        f"Poisson: each record is drawn independently with probability {plain(rate)} at each of the {facts.run.steps} steps"
+    )
     made = ", as Opacus drew it in this run." if facts.is_run else "; a loader that shuffles is not covered."
     return [
         ("Unit of privacy", "One record (one row of the training data). A person with several rows is protected less."),
@@ -248,7 +252,7 @@ def claims(facts: Facts) -> list[tuple[str, str]]:
             found.append(
                 (
                     one.title,
-                    f"Proved in advance: the gap of {one.gap:g} clipping norms is enforced at every step, for every record, "
+                    f"Proved in advance: the gap of {plain(one.gap)} clipping norms is enforced at every step, for every record, "
                     "whatever the data. It may be published.",
                 )
             )

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 import betastar as bs
+from betastar.rounding import plain
 from betastar.views.settings import choose
 
 #: Each metric, the side that is asked for, and an example that people can copy.
@@ -51,7 +52,7 @@ class Wish:
     def __str__(self) -> str:
         sign = ">=" if self.metric == "bayes_security" else "<="
         usual = self.given is None or (self.metric, self.given) == ("success", 0.5)
-        return f"{self.metric}{sign}{self.value:.12g}" + ("" if usual else f"@{self.condition}={self.given:.12g}")
+        return f"{self.metric}{sign}{plain(self.value)}" + ("" if usual else f"@{self.condition}={plain(self.given)}")
 
 
 def parse(text: str, name: str = "target") -> Wish:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from math import isfinite
 from typing import Any
 
 import betastar as bs
-from betastar.views.rounding import percent
+from betastar.rounding import percent, plain, significant
 from betastar.views.settings import RUN, SUGGESTIONS, Setting
 
 WHO = {
@@ -22,7 +20,7 @@ ASKED = {
     "membership-add-remove": "the attacker guesses whether the record was used, or nothing in its place",
     "attribute": (
         "the attacker knows the rest of the record, and the clipped gradients of the attribute's values are never farther "
-        "apart than {distance:g} clipping norms at any step"
+        "apart than {distance} clipping norms at any step"
     ),
 }
 #: Bounds wider than this are said to be wide.
@@ -51,7 +49,7 @@ def _digits(excess: float) -> int:
 
 def assumptions(setting: Setting) -> list[str]:
     return [
-        "a worst-case record: " + ASKED[setting.threat].format(distance=setting.distance),
+        "a worst-case record: " + ASKED[setting.threat].format(distance=setting.distance and plain(setting.distance)),
         "an attacker who knows all other records and sees every update",
         "Poisson sampling: each step samples every record independently with the same probability",
         "ideal Gaussian noise on the sum of clipped gradients",
@@ -80,16 +78,6 @@ def certainty(setting: Setting, beta: bs.Bound) -> str:
     return f"Exact: an integral whose numerical error, {significant(width, 1)} here, is estimated but not proved."
 
 
-def significant(value: float | None, digits: int = 3, upwards: bool = True) -> str:
-    """So many digits, rounded up (what an attacker can do) or down (β*)."""
-    if value is None or not isfinite(value):
-        return "no bound"
-    way = ROUND_CEILING if upwards else ROUND_FLOOR
-    # What double precision cannot tell from a short number is that number: 0.05 stays 0.05.
-    exact = Context(prec=14).create_decimal_from_float(value)
-    return f"{float(Context(prec=digits, rounding=way).plus(exact)):.{digits}g}".replace("e-0", "e-")
-
-
 def explain(problem: Exception | str, names: Mapping[str, str]) -> str:
     """An error of the core in the words of an interface: its names for the fields, and what usually helps."""
     text = str(problem)
@@ -115,16 +103,16 @@ def table(answer: Mapping[str, Any], short: bool = False) -> list[tuple[str, str
     if "success" in answer:
         one = answer["success"]
         idle = max(one["prior"], 1.0 - one["prior"])
-        title = "right guesses" if short else f"right guesses, prior {_near(one['prior'])}"
+        title = "right guesses" if short else f"right guesses, prior {plain(one['prior'])}"
         rows.append((title, percent(one["upper"], 2), f"{100 * one['estimate']:.2f} %", f"{100 * idle:.10g} %"))
     for one in answer.get("tpr", ()):
-        title = f"{'TPR' if short else 'true positives'} at FPR {_near(one['fpr'])}"
-        rows.append((title, significant(one["upper"], 4), _near(one["estimate"]), _near(one["fpr"])))
+        title = f"{'TPR' if short else 'true positives'} at FPR {plain(one['fpr'])}"
+        rows.append((title, significant(one["upper"], 4), _near(one["estimate"]), plain(one["fpr"])))
     for one in answer.get("epsilon", ()):
-        rows.append((f"ε at δ {_near(one['delta'])}", significant(one["upper"], 4), _near(one["estimate"]), "0"))
+        rows.append((f"ε at δ {plain(one['delta'])}", significant(one["upper"], 4), _near(one["estimate"]), "0"))
     if "gdp_mu" in answer:
         one = answer["gdp_mu"]
-        title = "μ" if short else f"Gaussian μ, fitted down to FPR {_near(one['smallest_fpr'])}"
+        title = f"{'μ' if short else 'Gaussian μ, fitted'} down to FPR {plain(one['smallest_fpr'])}"
         rows.append((title, significant(one["upper"], 4), _near(one["estimate"]), "0"))
     return rows
 

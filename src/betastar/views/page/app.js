@@ -190,7 +190,7 @@ function element(html) {
 
 function fillKnob(name) {
   const dial = { ...KNOBS, ...DIALS }[name], field = $(name), slider = $(`${name}-slider`);
-  if (document.activeElement !== field) field.value = dial.whole ? state[name] : Number(Number(state[name]).toPrecision(6));
+  if (document.activeElement !== field) field.value = dial.whole ? state[name] : state.solve === name ? up(Number(state[name]), 6) : String(Number(state[name]));
   slider.value = place(dial, state[name]);
   slider.setAttribute("aria-valuetext", field.value);
 }

@@ -1,0 +1,317 @@
+"""Random settings, each analysed by the three methods that may be relied on, and compared: no number may be on the unsafe side.
+
+`make fuzz` checks 10,000 of them. Setting number i is always the same. What is done is kept in a file with one line for each
+setting, so that the same command goes on where it stopped; the command exits with 1 if a setting has a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from math import exp, inf, isnan, log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+import betastar as bs
+from betastar.analyze import TOLERANCE, reliable
+from betastar.rounding import plain
+from betastar.threats import Threat
+
+METHODS = ("certified", "exact", "affinity")
+#: Nobody waits longer than this for one answer (processor time).
+SECONDS = 10.0
+#: Two proved numbers that differ by less differ by the rounding of the comparison.
+ROUNDING = 1e-12
+FLOOR = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A setting of the fuzz test; its number determines everything."""
+
+    number: int
+    run: bs.DPSGD
+    threat: Threat
+
+    @classmethod
+    def draw(cls, number: int) -> Case:
+        draw = np.random.default_rng([14, number])
+        extreme = draw.random() < 0.05
+        segments = int(draw.choice([1, 2, 3], p=[0.8, 0.1, 0.1]))
+        run = _segment(draw, extreme)
+        for _ in range(segments - 1):
+            run += _segment(draw, extreme)
+        return cls(number, run, _threat(draw, run, extreme))
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.run!r}, {self.threat.describe()}"
+
+
+def _between(draw: np.random.Generator, low: float, high: float) -> float:
+    """In even ratios."""
+    return float(exp(draw.uniform(log(low), log(high))))
+
+
+def _segment(draw: np.random.Generator, extreme: bool) -> bs.DPSGD:
+    rate = 1.0 if draw.random() < 0.05 else _between(draw, 1e-14 if extreme else 1e-5, 1.0)
+    noise = _between(draw, 0.02, 1e6) if extreme else _between(draw, 0.35, 30.0)
+    return bs.DPSGD(noise, rate, round(_between(draw, 1.0, 1e9 if extreme else 1e5)))
+
+
+def _threat(draw: np.random.Generator, run: bs.DPSGD, extreme: bool) -> Threat:
+    kind = draw.choice(["substitution", "add-remove", "distance", "distances"], p=[0.35, 0.3, 0.25, 0.1])
+    if kind in ("substitution", "add-remove"):
+        return bs.Membership(str(kind))
+    if extreme:
+        return bs.AttributeInference(float(draw.choice([0.0, 5e-324, 1e-300, 1e-20, 1e-12, 1e-7, 2.0])))
+    if kind == "distances" and len(run.segments) == 1:
+        number = min(int(draw.integers(2, 6) if draw.random() < 0.9 else draw.integers(25, 90)), int(run.steps))
+        counts = np.full(number, int(run.steps) // number)
+        counts[0] += int(run.steps) - counts.sum()
+        return bs.AttributeInference([_between(draw, 1e-3, 2.0) for _ in range(number)], counts)
+    return bs.AttributeInference(_between(draw, 1e-3, 2.0))
+
+
+#: Each metric: how it is read, and the least and the most that it can be.
+Reading = Callable[[bs.Risk], bs.Bound]
+METRICS: dict[str, tuple[Reading, float, float]] = {
+    "bayes_security": (lambda risk: risk.bayes_security, 0.0, 1.0),
+    "advantage": (lambda risk: risk.advantage, 0.0, 1.0),
+    "success(.5)": (lambda risk: risk.success(), 0.5, 1.0),
+    "success(.1)": (lambda risk: risk.success(0.1), 0.9, 1.0),
+    "success(.999)": (lambda risk: risk.success(0.999), 0.999, 1.0),
+    "success(4 secrets)": (lambda risk: risk.success([0.1, 0.2, 0.3, 0.4]), 0.4, 1.0),
+    "tpr(.1)": (lambda risk: risk.tpr(0.1), 0.1, 1.0),
+    "tpr(.01)": (lambda risk: risk.tpr(0.01), 0.01, 1.0),
+    "tpr(1e-6)": (lambda risk: risk.tpr(1e-6), 1e-6, 1.0),
+    "epsilon(.01)": (lambda risk: risk.epsilon(0.01), 0.0, inf),
+    "epsilon(1e-6)": (lambda risk: risk.epsilon(1e-6), 0.0, inf),
+    "delta(0)": (lambda risk: risk.delta(0.0), 0.0, 1.0),
+    "delta(1)": (lambda risk: risk.delta(1.0), 0.0, 1.0),
+    "reconstruction(1/74)": (lambda risk: risk.reconstruction(1 / 74), 1 / 74, 1.0),
+    "gdp_mu": (lambda risk: risk.gdp_mu, 0.0, inf),
+}
+
+
+@dataclass
+class Report:
+    """Faults of a setting, and the processor time of its slowest answer."""
+
+    case: Case
+    faults: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    slowest: str = ""
+
+    def timed(self, what: str, compute: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", bs.NoNoiseNeeded)
+            found = compute()
+        took = time.process_time() - start
+        if took > self.seconds:
+            self.seconds, self.slowest = took, what
+        return found
+
+    def expect(self, right: bool, what: str) -> None:
+        if not right:
+            self.faults.append(what)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "number": self.case.number,
+            "setting": str(self.case),
+            "faults": self.faults,
+            "seconds": round(self.seconds, 3),
+            "slowest": self.slowest,
+        }
+
+
+def check(number: int, tolerance: float = TOLERANCE, quick: bool = False) -> Report:
+    """Everything that must hold of a setting. tolerance: width of the certified interval of β*.
+
+    quick: the dear questions, about the exact curve of an attribute and about calibration, are asked of fewer settings.
+    """
+    case = Case.draw(number)
+    report = Report(case)
+    risks: dict[str, bs.Risk] = {}
+    found: dict[str, dict[str, bs.Bound]] = {}
+    try:
+        # Of the exact curve the ends to rely on: attacks that exist are certified's, and take longer to read.
+        read_quickly = reliable(case.run, case.threat, "exact", tolerance)
+        for method in METHODS:
+            risks[method] = report.timed(method, lambda method=method: bs.analyze(case.run, case.threat, method, tolerance))
+            found[method] = {}
+            for name, (read, least, most) in _asked(case, method, quick):
+                risk = read_quickly if method == "exact" and name != "bayes_security" else risks[method]
+                found[method][name] = bound = report.timed(f"{method}: {name}", lambda read=read, risk=risk: read(risk))
+                _is_bound(report, f"{method}: {name}", bound, least, most)
+        for name in METRICS:
+            _agree(report, name, {method: found[method][name] for method in METHODS if name in found[method]})
+        _mu_holds_between_its_points(report, risks, found)
+        _arrays_are_their_numbers(report, risks, found)
+        if number % (12 if quick else 4) == 0:
+            _calibrated(report, found, tolerance)
+    except Exception as problem:  # a crash is a fault, too, and the next setting is looked at all the same
+        report.faults.append(f"{type(problem).__name__}: {problem}")
+    return report
+
+
+def _asked(case: Case, method: str, quick: bool) -> list[tuple[str, tuple[Reading, float, float]]]:
+    """Every metric; of the exact curve, which takes longer to read, β* and one or two others in turn, and μ now and then."""
+    number, member = case.number, isinstance(case.threat, bs.Membership)
+    every = list(METRICS.items())
+    if method != "exact":
+        return every
+    if quick and not member and number % 10:
+        return every[:2]
+    curve = every[1:-1]
+    turn = [curve[number % len(curve)], *([curve[(number + 6) % len(curve)]] if member else [])]
+    return [every[0], *turn, *([every[-1]] if number % (10 if member else 100) == 0 else [])]
+
+
+def _is_bound(report: Report, what: str, bound: bs.Bound, least: float, most: float) -> None:
+    low, middle, high = float(bound.lower), float(bound.estimate), float(bound.upper)
+    report.expect(not any(map(isnan, (low, middle, high))), f"{what} is not a number: {bound}")
+    report.expect(low <= middle <= high, f"{what} is out of order: {low!r}, {middle!r}, {high!r}")
+    report.expect(least - ROUNDING <= low and high <= most + ROUNDING, f"{what} is out of range: {low!r}, {high!r}")
+
+
+def _agree(report: Report, name: str, found: dict[str, bs.Bound]) -> None:
+    """The end to rely on, by each method, against the attacks that certified has found; and the two proofs against each other."""
+    proof = found["certified"]
+    low, high = float(proof.lower), float(proof.upper)
+    for method in ("exact", "affinity"):
+        if method not in found:
+            continue
+        lower, upper = float(found[method].lower), float(found[method].upper)
+        if name == "bayes_security":
+            report.expect(lower <= high + ROUNDING, f"{method}: unsafe {name}, {lower!r} above certified {high!r}")
+            report.expect(low <= upper + ROUNDING, f"{method}: {name} {upper!r} below what is proved, {low!r}")
+        else:
+            report.expect(upper >= low - _slack(low), f"{method}: unsafe {name}, {upper!r} below certified {low!r}")
+            report.expect(lower <= high + _slack(high), f"{method}: {name} {lower!r} above what is proved, {high!r}")
+    if name == "bayes_security":  # certified starts from the affinity
+        wide = found["affinity"]
+        report.expect(float(wide.lower) <= low + ROUNDING, f"affinity: {name} {wide.lower!r} above certified {low!r}")
+        report.expect(float(wide.upper) >= high - ROUNDING, f"affinity: {name} {wide.upper!r} below certified {high!r}")
+
+
+def _slack(number: float) -> float:
+    return ROUNDING * (1.0 + number) if number < inf else 0.0
+
+
+def _mu_holds_between_its_points(report: Report, risks: dict[str, bs.Risk], found: dict[str, dict[str, bs.Bound]]) -> None:
+    """No point of a curve that is attained lies above the Gaussian's, wherever both error rates are at least the floor."""
+    rates = np.geomspace(FLOOR, 0.5, 40)
+    rates = np.concatenate([rates, 1.0 - rates])
+    curve = report.timed("certified: 80 points of the curve", lambda: risks["certified"].tradeoff(rates))
+    seen = np.asarray(curve.lower) <= 1.0 - FLOOR
+    with np.errstate(invalid="ignore"):
+        mu = np.where(seen, ndtri(np.asarray(curve.lower)) - ndtri(rates), -inf)
+    worst = int(np.argmax(mu))
+    for method in ("certified", "exact"):
+        if "gdp_mu" not in found[method]:
+            continue
+        upper = float(found[method]["gdp_mu"].upper)
+        report.expect(
+            upper >= mu[worst] - 1e-9, f"{method}: unsafe gdp_mu, {upper!r} below {mu[worst]!r} at FPR {rates[worst]!r}"
+        )
+
+
+def _arrays_are_their_numbers(report: Report, risks: dict[str, bs.Risk], found: dict[str, dict[str, bs.Bound]]) -> None:
+    """What is asked with an array is what is asked with each of its numbers."""
+    asked: dict[str, Callable[[bs.Risk], bs.Bound]] = {
+        "tpr(.01)": lambda risk: risk.tpr(np.array([0.01])),
+        "epsilon(.01)": lambda risk: risk.epsilon(np.array([[0.01]])),
+        "delta(1)": lambda risk: risk.delta(np.array([1.0])),
+        "reconstruction(1/74)": lambda risk: risk.reconstruction(np.array([1 / 74])),
+    }
+    for name, ask in asked.items():
+        one = ask(risks["certified"])
+        same = all(
+            np.ndim(getattr(one, end)) and np.ravel(getattr(one, end))[0] == getattr(found["certified"][name], end)
+            for end in ("lower", "estimate", "upper")
+        )
+        report.expect(same, f"certified: {name} of an array is {one!r}, not {found['certified'][name]!r}")
+
+
+def _calibrated(report: Report, found: dict[str, dict[str, bs.Bound]], tolerance: float) -> None:
+    """Each parameter, found again from the risk that the setting has: it meets the target as it is printed."""
+    case = report.case
+    run, beta = case.run, float(found["certified"]["bayes_security"].lower)
+    if len(run.segments) > 1 or not 1e-6 < beta < 1.0 - 1e-6 or getattr(case.threat, "counts", None) is not None:
+        return
+    target = bs.Target(bayes_security=beta)
+    given = {"noise_multiplier": run.noise_multiplier, "sample_rate": run.sample_rate, "steps": run.steps}
+    left_out = ("noise_multiplier", "sample_rate", "steps")[case.number // 12 % 3]
+    rest = {name: value for name, value in given.items() if name != left_out}
+    method = ("certified", "exact")[case.number // 36 % 2]
+    try:
+        made = report.timed(
+            f"calibrate {left_out}, {method}",
+            lambda: bs.calibrate(target, threat=case.threat, method=method, tolerance=tolerance, **rest),
+        )
+    except ValueError as problem:
+        report.expect("does not limit" in str(problem) or "cannot be reached" in str(problem), f"calibrate: {problem}")
+        return
+    printed = {name: float(plain(getattr(made, name))) for name in given}
+    again = reliable(bs.DPSGD(**printed), case.threat, method, tolerance)
+    report.expect(target.met(again), f"calibrate {left_out}, {method}: {printed} misses {target!r}: {again.bayes_security}")
+    if method == "exact":
+        proof = bs.analyze(bs.DPSGD(**printed), case.threat, "certified", tolerance).bayes_security
+        report.expect(float(proof.upper) >= beta, f"calibrate {left_out}: certified refutes {target!r} for {printed}: {proof}")
+
+
+def _kept(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of settings that are done; the last one may be cut off."""
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--settings", type=int, default=10_000, help="how many are checked (default: 10000)")
+    arguments.add_argument("--tolerance", type=float, default=TOLERANCE, help="width of the certified interval of β*")
+    arguments.add_argument("--output", type=Path, default=Path("build/fuzz.jsonl"), help="what is done is kept here")
+    arguments.add_argument("--quick", action="store_true", help="ask what takes long of fewer settings")
+    options = arguments.parse_args()
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    done = {line["number"]: line for line in _kept(options.output)}
+    faults = sum(bool(line["faults"]) for line in done.values())
+    slow = max((line["seconds"] for line in done.values()), default=0.0)
+    with options.output.open("a") as file:
+        file.write("\n" if done else "")  # the last line may have been cut off
+        for number in (i for i in range(options.settings) if i not in done):
+            start = time.process_time()
+            line = check(number, options.tolerance, options.quick).as_dict()
+            line["total"] = round(time.process_time() - start, 3)
+            if line["seconds"] > SECONDS:
+                line["faults"].append(f"{line['slowest']} took {line['seconds']} s of processor time")
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            done[number] = line
+            faults, slow = faults + bool(line["faults"]), max(slow, line["seconds"])
+            for fault in line["faults"]:
+                print(f"\n{line['setting']}\n    {fault}", flush=True)
+            print(
+                f"\r{len(done)} of {options.settings}, {faults} with a fault, slowest answer {slow:.1f} s",
+                end="",
+                file=sys.stderr,
+            )
+    print(f"\n{len(done)} settings, {faults} with a fault, slowest answer {slow:.1f} s; kept in {options.output}.")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""The first 200 of the random settings that have some noise; `make fuzz` checks 10,000."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import betastar as bs
+
+from . import fuzz
+
+#: With less noise some settings take seconds.
+NOISE = 0.1
+NUMBERS = [n for n in range(250) if min(part.noise_multiplier for part in fuzz.Case.draw(n).run.segments) >= NOISE][:200]
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_no_number_is_on_the_unsafe_side(tenth: int) -> None:
+    reports = [fuzz.check(number, tolerance=1e-2, quick=True) for number in NUMBERS[tenth::10]]
+    assert len(reports) == 20
+    assert not [(str(report.case), report.faults) for report in reports if report.faults]
+
+
+def test_the_checks_see_a_number_on_the_unsafe_side() -> None:
+    """Each of the comparisons complains of a number that is too good by a little."""
+    report = fuzz.Report(fuzz.Case.draw(1))
+    proof, risky = bs.Bound(0.9, 0.9001, 0.9002), bs.Bound(0.1, 0.1001, 0.1002)
+    fuzz._agree(report, "bayes_security", {"certified": proof, "exact": bs.Bound(0.9003, 0.9003, 0.9003), "affinity": proof})
+    assert "exact: unsafe bayes_security" in report.faults.pop(0)
+    report.faults.clear()
+    fuzz._agree(report, "advantage", {"certified": risky, "exact": risky, "affinity": bs.Bound(0.0, 0.05, 0.0999)})
+    assert "affinity: unsafe advantage" in report.faults.pop(0)
+    report.faults.clear()
+    fuzz._is_bound(report, "tpr", bs.Bound(0.2, 0.1, 0.3), 0.0, 1.0)
+    assert "out of order" in report.faults.pop()
+
+
+def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    kept = tmp_path / "fuzz.jsonl"
+    done = {"number": 0, "setting": "kept from before", "faults": [], "seconds": 0.5, "slowest": ""}
+    kept.write_text(json.dumps(done) + "\n" + '{"number": 1, "set')  # cut off in the middle
+    command = [sys.executable, "-m", "tests.fuzz", "--settings", "3", "--tolerance", "0.01", "--output", str(kept)]
+    ended = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    assert "3 settings, 0 with a fault" in ended.stdout
+    lines = list(fuzz._kept(kept))
+    assert [line["number"] for line in lines] == [0, 1, 2]
+    assert lines[0] == done
