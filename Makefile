@@ -35,8 +35,8 @@ oldest: $(OLDEST)/.ready$(TORCH)
 	$(OLDEST)/bin/python -c 'import sys, torch, opacus, numpy; print("Python", sys.version.split()[0], "torch", torch.__version__, \
 		"opacus", opacus.__version__, "numpy", numpy.__version__)'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -W default -m "not slow" tests/test_golden.py \
-		tests/views/test_commands.py tests/views/test_worker.py tests/views/test_plots.py tests/training/test_accountant.py \
-		tests/training/test_monitor.py tests/training/test_gap.py tests/training/test_callbacks.py tests/crosscheck/test_dp_accounting.py
+		tests/cli/test_commands.py tests/web/test_worker.py tests/figures/test_plots.py tests/training/test_accountant.py \
+		tests/training/test_monitor.py tests/training/test_gap_clipping.py tests/training/test_callbacks.py tests/crosscheck/test_dp_accounting.py
 
 $(OLDEST)/.ready$(TORCH): pyproject.toml requirements.lock tests/lowest.py
 	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
@@ -53,6 +53,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # The site, in build/site; every snippet of it runs. The variable silences an advertisement.
 docs: $(READY)
@@ -71,7 +72,7 @@ audits: $(READY)
 	$(ADULT) --challenge most-exposed -o build/audits/membership --plot docs/audits/membership.png > docs/audits/membership.json
 	$(ADULT) --challenge most-exposed --threat attribute --value 17.0 --value 90.0 -o build/audits/attribute \
 		--plot docs/audits/attribute.png > docs/audits/attribute.json
-	$(BIN)/python -m betastar.views.audit_page docs/audits
+	$(BIN)/python -m betastar.report.audit_page docs/audits
 
 golden: $(READY)
 	$(BIN)/python tests/golden/generate.py

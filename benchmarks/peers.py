@@ -24,7 +24,7 @@ from rich.progress import track
 from rich.table import Table
 
 import betastar as bs
-from betastar import transform
+from betastar.bounds import transform
 
 HERE = Path(__file__).parent
 SETTINGS = [tuple(row) for row in json.loads((HERE / "settings.json").read_text())]

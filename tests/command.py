@@ -12,7 +12,7 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
-from betastar.views import cli
+from betastar.cli import main
 
 COMMAND = str(Path(sys.executable).parent / "betastar")
 
@@ -36,7 +36,7 @@ def call(*words: str, text: str = "", cwd: Path | None = None) -> subprocess.Com
             warnings.simplefilter("ignore", hidden)
         warnings.showwarning = lambda message, *_, **__: err.write(f"{message}\n")
         try:
-            cli.main()
+            main.main()
         except SystemExit as end:
             code = end.code or 0
         finally:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.views.facts import _command
-from betastar.views.report import write
+from betastar.report.facts import _command
+from betastar.report.report import write
 
 from .command import call
 

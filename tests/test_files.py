@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from betastar import files
-from betastar.audit.kept import Kept
+from betastar.audit.training_audit.game_folder import Kept
 from betastar.training import JsonLines
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import betastar as bs
-from betastar import transform
+from betastar.bounds import transform
 from betastar.bounds.certified import certify
 from betastar.bounds.exact import FourierCurve, Part
-from betastar.step import Step
+from betastar.scenario.step import Step
 
 ROWS = json.loads((Path(__file__).parent / "golden" / "golden.json").read_text())
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 import betastar as bs
 from betastar import rounding
+from betastar.answers import targets, wording
+from betastar.answers.settings import Setting
 from betastar.training.budget import Budget, Purse
-from betastar.views import targets, wording
-from betastar.views.settings import Setting
 
 from .command import call
 

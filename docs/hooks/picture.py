@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import betastar as bs
+from betastar.figures import plots
 from betastar.rounding import down, percent
-from betastar.views import plots
 
 PICTURE = Path(__file__).parents[1] / "assets" / "picture"
 SETTINGS = {1.0: plots.ATTRIBUTE, 3.51: plots.MEMBERSHIP, 18.0: plots.PROVED}

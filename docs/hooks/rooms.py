@@ -1,42 +1,59 @@
-"""The rooms of the code and the arrows between them, read from the imports by the code that tests them."""
+"""Draws the rooms of the code and the arrows between them, from the contracts in pyproject.toml and from the imports."""
 
 from __future__ import annotations
 
 import ast
+import tomllib
 from functools import cache
 from pathlib import Path
 
-from tests import test_architecture
-from tests.test_architecture import ORDER, SOURCE
+import grimp
 
-#: The modules of each room by how they start; the first room that fits holds a module.
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "betastar"
+#: What each room holds.
 ROOMS = {
-    "mathematics": ("arrays", "step", "transform", "bounds."),
-    "figures": ("views.plots",),
-    "training": ("training.",),
-    "audit": ("audit.",),
-    "studies": ("studies.",),
-    "views": ("views.",),
-    "core": ("",),
+    "scenario": "what was run, who attacks",
+    "bounds": "steps to a curve",
+    "risk": "a curve to answers",
+    "training": "monitor, budget, gap clipping",
+    "audit": "the attacker's games",
+    "figures": "plots",
+    "datasets": "records to train on",
+    "runs": "betastar train",
+    "studies": "the paper, gap clipping",
+    "answers": "a question to its answer",
+    "report": "for whoever decides",
+    "web": "the page",
+    "cli": "the commands",
 }
-#: Where each room is drawn (column, row), and what it is.
+
+#: Where each room is drawn (column, row).
 PLACES = {
-    "mathematics": (0, 1, "one step, and many"),
-    "core": (1, 1, "run, threat, risk"),
-    "training": (2, 0, "monitor, budget, gap"),
-    "audit": (2, 2, "games for real"),
-    "figures": (3, 1, "plots"),
-    "studies": (4, 0, "Adult, the paper"),
-    "views": (4, 2, "commands, report, page"),
+    **{name: (column, 1) for column, name in enumerate(("scenario", "bounds", "risk"))},
+    **{"training": (3, 0), "audit": (3, 2), "figures": (4, 1), "datasets": (4, 0), "runs": (5, 0), "studies": (5, 1)},
+    **{"answers": (4, 2), "report": (6, 0), "web": (5, 2), "cli": (6, 1)},
 }
-WIDTH, HEIGHT, BOX = 1000, 340, (168, 76)
+STEP, BOX = (172, 118), (156, 76)
+WIDTH, HEIGHT = STEP[0] * 7 + 10, STEP[1] * 3 + 10
 
 
 @cache
-def used_by(module: str) -> frozenset[tuple[str, int]]:
-    """Modules that a module imports, with how often."""
-    found = [other for other, _ in test_architecture.imports(_path(module)) if other]
-    return frozenset((other, found.count(other)) for other in found)
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("betastar", cache_dir=None)
+
+
+@cache
+def modules() -> list[str]:
+    """Every module without the name of the package, packages left out."""
+    return sorted(m.removeprefix("betastar.") for m in graph().modules if _path(m.removeprefix("betastar.")).is_file())
+
+
+def layers() -> list[str]:
+    """The rooms as the contract orders them, upstream first."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contract = tomllib.load(file)["tool"]["importlinter"]["contracts"][0]
+    return [name.strip() for layer in reversed(contract["layers"]) for name in layer.replace("|", ":").split(":")]
 
 
 def _path(module: str) -> Path:
@@ -44,33 +61,40 @@ def _path(module: str) -> Path:
 
 
 def room(module: str) -> str:
-    return next(name for name, starts in ROOMS.items() if module.startswith(starts))
+    return module.split(".")[0]
 
 
+def used_by(module: str) -> list[str]:
+    """Modules and packages of betastar that a module imports."""
+    found = graph().find_modules_directly_imported_by(f"betastar.{module}")
+    return sorted(other.removeprefix("betastar.") for other in found if other.startswith("betastar."))
+
+
+@cache
 def arrows() -> dict[tuple[str, str], int]:
     """(importing room, imported room): number of imports."""
     found: dict[tuple[str, str], int] = {}
-    for module in ORDER:
-        for other, number in used_by(module):
+    for module in modules():
+        for other in used_by(module):
             pair = room(module), room(other)
-            if pair[0] != pair[1]:
-                found[pair] = found.get(pair, 0) + number
+            if pair[0] != pair[1] and set(pair) <= set(ROOMS):
+                found[pair] = found.get(pair, 0) + 1
     return found
 
 
 def picture() -> str:
     """Rooms as boxes; an arrow leads from a room to one that uses it."""
-    found, boxes, lines = arrows(), [], []
-    centre = {name: (90 + 205 * column, 50 + 120 * row) for name, (column, row, _) in PLACES.items()}
-    for name, (_, _, words) in PLACES.items():
+    boxes, lines = [], []
+    centre = {name: (90 + STEP[0] * column, 50 + STEP[1] * row) for name, (column, row) in PLACES.items()}
+    for name, words in ROOMS.items():
         x, y = centre[name]
-        size = sum(room(module) == name for module in ORDER)
+        size = sum(room(module) == name for module in modules())
         boxes.append(
             f'<rect x="{x - BOX[0] / 2}" y="{y - BOX[1] / 2}" width="{BOX[0]}" height="{BOX[1]}" rx="8"/>'
             f'<text x="{x}" y="{y - 12}" class="name">{name}</text><text x="{x}" y="{y + 9}">{words}</text>'
             f'<text x="{x}" y="{y + 28}" class="small">{size} modules</text>'
         )
-    for (user, used), number in sorted(found.items()):
+    for (user, used), number in sorted(arrows().items()):
         (x0, y0), (x1, y1) = _edge(centre[used], centre[user]), _edge(centre[user], centre[used])
         width = 1 + min(number, 40) / 20
         lines.append(
@@ -96,12 +120,12 @@ def _edge(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, 
 def table() -> str:
     """Every module with the first sentence of its docstring, room by room, upstream first."""
     rows = []
-    for name in PLACES:
+    for name in layers():
         rows.append(f"\n### {name}\n\n| module | what it is | uses |\n|---|---|---|")
-        for module in (one for one in ORDER if room(one) == name):
+        for module in (one for one in modules() if room(one) == name):
             said = (ast.get_docstring(ast.parse(_path(module).read_text())) or "").split("\n")[0].replace("|", "\\|")
-            uses = sorted(other for other, _ in used_by(module) if room(other) == name and other != module)
-            others = sorted({room(other) for other, _ in used_by(module)} - {name})
+            uses = [other for other in used_by(module) if room(other) == name]
+            others = sorted({room(other) for other in used_by(module)} - {name})
             used = ", ".join([one.rsplit(".", 1)[-1] for one in uses] + [f"**{one}**" for one in others])
             rows.append(f"| `{module}` | {said} | {used} |")
     return "\n".join(rows)

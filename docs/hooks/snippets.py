@@ -93,7 +93,7 @@ def _python(code: str, names: dict[str, Any], figure: str) -> tuple[str, str]:
             if not out.getvalue().startswith(promise):
                 raise SnippetError(f"printed {out.getvalue().strip()!r}, but the comment says {promise!r}")
     if value is not None and hasattr(value, "figure") and hasattr(value, "plot"):
-        from betastar.views import plots
+        from betastar.figures import plots
 
         return printed, plots.inline(value, figure).replace("\n", "")
     return printed, ""
@@ -109,7 +109,7 @@ def _command(line: str) -> str:
     """What `betastar …`, or `echo '…' | betastar …`, prints."""
     from typer.testing import CliRunner
 
-    from betastar.views.cli import app
+    from betastar.cli.main import app
 
     expected = int(line.rsplit("# exit code ", 1)[1]) if "# exit code " in line else 0
     words, given = shlex.split(line, comments=True), None

@@ -16,8 +16,15 @@ from scipy.optimize import linprog
 from scipy.stats import binom
 
 import betastar as bs
-from betastar.audit import guesses as guesses_module
-from betastar.audit.guesses import best_guesses, epsilon_at_least, judge_one_run, numbers_of_guesses, one_run_verdict, p_value
+from betastar.audit.one_run_audit import guesses as guesses_module
+from betastar.audit.one_run_audit.guesses import (
+    best_guesses,
+    epsilon_at_least,
+    judge_one_run,
+    numbers_of_guesses,
+    one_run_verdict,
+    p_value,
+)
 
 ADD_REMOVE = bs.Membership("add-remove")
 

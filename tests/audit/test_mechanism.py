@@ -14,9 +14,10 @@ import pytest
 from scipy.stats import binom
 
 import betastar as bs
-from betastar import step
-from betastar.audit import ALARM, Audit, mechanism, pairs, verdict
-from betastar.threats import Threat
+from betastar.audit import ALARM, Audit, mechanism, results
+from betastar.audit.mechanism_audit import worst_pairs
+from betastar.scenario import step
+from betastar.scenario.threats import Threat
 
 ADD_REMOVE = bs.Membership("add-remove")
 Setting = tuple[bs.DPSGD, Threat]
@@ -90,7 +91,7 @@ def test_intervals_cover_on_many_games() -> None:
 def test_other_priors(prior: float, threat: Threat) -> None:
     run = bs.DPSGD(0.6, 0.3, 8)
     audit = mechanism(run, threat, games=50_000, seed=2, confidence=0.99, prior=prior, width=0.5)
-    pair = pairs.worst(threat.steps(run), threat, prior)
+    pair = worst_pairs.worst(threat.steps(run), threat, prior)
     curve = pair.curve(threat.steps(run))
     exact = 1.0 - prior + prior * curve.hockey_stick(np.log((1.0 - prior) / prior)).value
     assert exact in audit.success
@@ -139,9 +140,13 @@ def test_loss_is_that_of_a_step() -> None:
     x = np.linspace(-6.0, 6.0, 101)
     for rate, noise, distance in ((1e-3, 0.5, 2.0), (0.3, 2.0, 1.0), (1.0, 1.0, 0.4), (0.01, 0.02, 2.0)):
         one = step.Step(rate, noise, distance, 1)
-        np.testing.assert_allclose(pairs.loss(x[None], one, pairs.LINE), step.loss(x, rate, noise, distance), rtol=1e-12)
-        np.testing.assert_array_equal(pairs.loss(x[None], one, pairs.LINE_EXCHANGED), -pairs.loss(x[None], one, pairs.LINE))
-        a, b = (np.array(place) for place in pairs.side_by_side(distance))
+        np.testing.assert_allclose(
+            worst_pairs.loss(x[None], one, worst_pairs.LINE), step.loss(x, rate, noise, distance), rtol=1e-12
+        )
+        np.testing.assert_array_equal(
+            worst_pairs.loss(x[None], one, worst_pairs.LINE_EXCHANGED), -worst_pairs.loss(x[None], one, worst_pairs.LINE)
+        )
+        a, b = (np.array(place) for place in worst_pairs.side_by_side(distance))
         assert np.linalg.norm(a - b) == pytest.approx(distance)
         assert np.linalg.norm(a) == pytest.approx(1.0)
 
@@ -218,9 +223,9 @@ def test_any_game_can_be_judged() -> None:
     generator = np.random.default_rng(0)
     positive = generator.random(1000) < 0.5
     run, threat = bs.DPSGD(1.0, 0.1, 10), bs.Membership()
-    bound, chance = verdict.advantage_bound(run, threat, 0.5), generator.random(1000)
+    bound, chance = results.advantage_bound(run, threat, 0.5), generator.random(1000)
     evidence = np.where(positive, 9.0, -9.0)
-    sure = verdict.judge(positive, evidence, chance, run, threat, bound, prior=0.5, confidence=0.95, seed=0, pair="canary")
+    sure = results.judge(positive, evidence, chance, run, threat, bound, prior=0.5, confidence=0.95, seed=0, pair="canary")
     assert isinstance(sure, Audit)
     assert sure.violated
     assert sure.right == 1000

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
-from betastar.audit.canary import Canaries
-from betastar.audit.witness import CanaryEye, Witness, watching
+from betastar.audit.training_audit.attackers import CanaryEye, Witness, watching
+from betastar.audit.training_audit.canary import Canaries
 from betastar.training import Secret
 from tests.audit.trainings import BATCH, NORM, claim, factory, make, one_run, play
 

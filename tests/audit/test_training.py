@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.canary import Canaries, marks
-from betastar.audit.witness import CanaryEye, Gradients, RecordEye, Witness, watching
-from betastar.audit.worlds import worlds
+from betastar.audit.training_audit.attackers import CanaryEye, Gradients, RecordEye, Witness, watching
+from betastar.audit.training_audit.canary import Canaries, marks
+from betastar.audit.training_audit.challenges import worlds
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, one_run, play, table
 
@@ -312,7 +312,7 @@ def test_a_distance_that_is_exceeded_is_said() -> None:
 
 def test_streams_have_nothing_in_common() -> None:
     """Starting weights, noise, the attacker's own draws: noise that repeats the starting weights would tell too much."""
-    from betastar.audit.replay import streams
+    from betastar.audit.training_audit.one_game import streams
 
     assert len({*streams(1, 3), *streams(2, 3)}) == 6
     assert streams(1, 3) == streams(1, 3)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from betastar.studies.config import Config
-from betastar.studies.train import train
-from betastar.views.cli import app
-from betastar.views.report import write
+from betastar.cli.main import app
+from betastar.report.report import write
+from betastar.runs.config import Config
+from betastar.runs.loop import train
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "audited_training.py"
 SMALL = ["--sample", "60", "--batch-size", "20", "--epochs", "1", "--noise", "0.5", "--hidden", "4", "--references", "20"]
@@ -54,7 +54,7 @@ def test_a_broken_one_exits_with_1(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text(EXAMPLE.read_text().replace("noise_multiplier=NOISE,\n        max", "noise_multiplier=0.05,\n        max"))
     done = subprocess.run(
-        [sys.executable, "-m", "betastar.views.cli", "audit", "training", broken, *FEW, "--games", "100"],
+        [sys.executable, "-m", "betastar.cli.main", "audit", "training", broken, *FEW, "--games", "100"],
         capture_output=True,
         text=True,
         check=False,

@@ -9,8 +9,7 @@ import pytest
 from scipy.special import ndtr
 
 import betastar as bs
-from betastar import transform
-from betastar.bounds import affinity
+from betastar.bounds import affinity, transform
 from betastar.bounds.exact import FourierCurve, Part
 
 

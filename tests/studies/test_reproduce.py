@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from betastar.datasets.study import StudyError
 from betastar.studies.paper.reproduce import SCRIPTS, reproduce
-from betastar.studies.study import StudyError
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
 

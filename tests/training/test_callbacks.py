@@ -27,7 +27,7 @@ def plain(steps: int) -> AttributeMonitor:
 def test_lightning(tmp_path: Path) -> None:
     from lightning import LightningModule, Trainer
 
-    from betastar.training.for_lightning import MonitorCallback
+    from betastar.training.callbacks.lightning import MonitorCallback
 
     class Task(LightningModule):
         def __init__(self, **options: Any) -> None:
@@ -75,7 +75,7 @@ def test_lightning(tmp_path: Path) -> None:
 def test_hugging_face(tmp_path: Path) -> None:
     from transformers import Trainer, TrainingArguments
 
-    from betastar.training.for_transformers import MonitorCallback
+    from betastar.training.callbacks.transformers import MonitorCallback
 
     def train(**options: Any) -> tuple[Any, AttributeMonitor]:
         module, data, secret = build("tanh")

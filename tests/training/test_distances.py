@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from betastar.training import GradientError, Records, Secret
-from betastar.training.ruler import Ruler
-from betastar.training.tracer import Tracer
-from betastar.training.wiring import Wiring
+from betastar.training.gradients.distances import Ruler
+from betastar.training.gradients.variant_gradients import Tracer
+from betastar.training.opacus.adapter import Wiring
 
 from .private import MODELS, VALUES, build, clipped, clone, diameters, oracle, private, table
 

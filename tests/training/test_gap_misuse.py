@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from betastar.training import AttributeMonitor, GradientError, Records, Secret
 
 from .private import VALUES, build, clone, fit, gapped, private, table
-from .test_gap import weights
+from .test_gap_clipping import weights
 
 
 def test_plain_functions_are_called_through_the_optimizer() -> None:

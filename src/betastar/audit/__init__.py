@@ -5,15 +5,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from betastar.audit.games import mechanism
-from betastar.audit.guesses import OneRun
-from betastar.audit.neighbours import Leakage, leakage
-from betastar.audit.verdict import ALARM, Audit, RocPoint
+from betastar.audit.leakage_estimate import Leakage, leakage
+from betastar.audit.mechanism_audit.games import mechanism
+from betastar.audit.one_run_audit.guesses import OneRun
+from betastar.audit.results import ALARM, Audit, RocPoint
 
 if TYPE_CHECKING:
-    from betastar.audit.chorus import one_run
-    from betastar.audit.retrain import Trials, training
-    from betastar.audit.witness import AuditError
+    from betastar.audit.one_run_audit.games import one_run
+    from betastar.audit.training_audit.attackers import AuditError
+    from betastar.audit.training_audit.games import Trials, training
 
 __all__ = [
     "ALARM",

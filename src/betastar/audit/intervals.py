@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import betainc, betaincinv
 
 from betastar.arrays import Real
-from betastar.bound import Bound
+from betastar.risk.interval import Bound
 
 
 def clopper_pearson(hits: int, games: int, confidence: float) -> Bound:

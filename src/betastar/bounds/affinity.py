@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.chebyshev import chebfit, chebval
 
-from betastar import transform
 from betastar.arrays import Real
-from betastar.bounds.interpolate import condense
-from betastar.step import Step
+from betastar.bounds import transform
+from betastar.bounds.interpolation import condense
+from betastar.scenario.step import Step
 
 #: Relative error that quadrature (and interpolation between distances) may have; both ends are moved outwards by it.
 PAD = 1e-8

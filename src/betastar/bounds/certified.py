@@ -14,13 +14,12 @@ from math import exp, log1p, sqrt
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from betastar import transform
 from betastar.arrays import Real
-from betastar.bounds import affinity, ceiling
+from betastar.bounds import affinity, no_noise, transform
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.exact import LEAST_NOISE
 from betastar.bounds.grid import EPS, PAD, GridStep, Tails, compose, one_sided, two_sided
-from betastar.step import Step, head, loss, one_step_advantage, tail, threshold, visible
+from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold, visible
 
 #: Side of the rectangles of the symmetric pair, in standard deviations.
 CELL = 0.05
@@ -62,8 +61,8 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
         return Certificate(worse.above, better.below, worse.lower, better.upper)
     if any(step.noise < LEAST_NOISE for step in steps):
         louder = certify([replace(s, noise=max(s.noise, LEAST_NOISE)) for s in steps], symmetric, tolerance, attained)
-        lower = exp(ceiling.never_sampled(steps)) * (1.0 - PAD)
-        return Certificate(ceiling.curve(steps), louder.below, min(lower, louder.upper, BELOW_ONE), louder.upper)
+        lower = exp(no_noise.never_sampled(steps)) * (1.0 - PAD)
+        return Certificate(no_noise.curve(steps), louder.below, min(lower, louder.upper, BELOW_ONE), louder.upper)
     build = transform.glued if symmetric else transform.line
     exponent = affinity.total(build, steps)
     families = (transform.line, transform.symmetric) if symmetric and attained else (transform.line,)
@@ -90,8 +89,8 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
             shrink = min(0.5, max(shrink, 0.8 * sqrt(tolerance / width)))
         grid *= shrink
     if best is None:
-        idle = min(exp(ceiling.never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
-        return Certificate(ceiling.curve(steps), (), idle, upper) if idle > lower else Certificate(None, (), lower, upper)
+        idle = min(exp(no_noise.never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
+        return Certificate(no_noise.curve(steps), (), idle, upper) if idle > lower else Certificate(None, (), lower, upper)
     above, under, grid = best
     below: tuple[DiscreteCurve, ...] = (under,) if fixed else ()
     if attained and not fixed:

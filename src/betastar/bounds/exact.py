@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from betastar import transform
 from betastar.arrays import Complex, Real
-from betastar.step import head, one_step_overlap, tail, threshold
-from betastar.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform
+from betastar.bounds import transform
+from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform
+from betastar.scenario.step import head, one_step_overlap, tail, threshold
 
 #: What two steps of the rule in v must agree to, relative to the integral of the modulus.
 TOLERANCE = 1e-9

@@ -20,7 +20,7 @@ import numpy as np
 
 from betastar.arrays import Real, Whole
 from betastar.bounds.discrete import DiscreteCurve, Side
-from betastar.transform import log1p as complex_log1p
+from betastar.bounds.transform import log1p as complex_log1p
 
 #: (gain, mass) = (P(S) - Q(S), Q(S)) of the outcomes S with a loss above each l.
 Tails = Callable[[Real], tuple[Real, Real]]

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from betastar import checks
+from betastar import validation
 from betastar.arrays import Real
 from betastar.bounds import affinity
 from betastar.rounding import plain, significant
-from betastar.threats import FARTHEST
+from betastar.scenario.threats import FARTHEST
 
 #: Single precision may understate a distance; it is charged with this much more (relative and absolute).
 CHARGE = 1e-4, 1e-5
@@ -39,7 +39,7 @@ class Budget:
     per_record: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bayes_security", checks.probability("bayes_security", self.bayes_security, strict=True))
+        object.__setattr__(self, "bayes_security", validation.probability("bayes_security", self.bayes_security, strict=True))
 
     @property
     def allowance(self) -> float:

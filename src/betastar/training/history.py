@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from betastar.analyze import analyze
 from betastar.arrays import Real
 from betastar.bounds import affinity
-from betastar.risk import Risk
-from betastar.run import DPSGD
-from betastar.threats import FARTHEST, AttributeInference, Membership
+from betastar.risk.analyze import analyze
+from betastar.risk.risk import Risk
+from betastar.scenario.run import DPSGD
+from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
 
 #: What a number of each scope is (theory, section 6).
 SCOPES = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import erfc
 
-from betastar import checks
+from betastar import validation
 from betastar.arrays import Real
 from betastar.bounds import affinity
 
@@ -75,7 +75,7 @@ class Ledger:
 
     def most_exposed(self, number: int = 10) -> list[Exposure]:
         """Records with the largest leakage first."""
-        number = checks.whole("number", number)
+        number = validation.whole("number", number)
         beta, leakage = self.bayes_security, self.leakage
         order = np.argsort(-leakage, kind="stable")
         order = order[self.measured[order]][:number]
@@ -83,13 +83,13 @@ class Ledger:
 
     def quantiles(self, probabilities: Any = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)) -> dict[float, float]:
         """Distribution of leakage over the records that were measured."""
-        points = np.atleast_1d(checks.probability("probabilities", list(probabilities)))
+        points = np.atleast_1d(validation.probability("probabilities", list(probabilities)))
         values = np.quantile(self.leakage[self.measured], points) if self.measured.any() else np.zeros(len(points))
         return {float(q): float(v) for q, v in zip(points, values, strict=True)}
 
     def histogram(self, bins: int = 30) -> tuple[Real, Real]:
         """(counts, edges) of β* over the records that were measured."""
-        return np.histogram(self.bayes_security[self.measured], bins=checks.whole("bins", bins))
+        return np.histogram(self.bayes_security[self.measured], bins=validation.whole("bins", bins))
 
     def __repr__(self) -> str:
         return f"Ledger({int(self.measured.sum())} of {len(self.leakage)} records measured, {self.scope} scope)"

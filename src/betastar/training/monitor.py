@@ -9,25 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from betastar import checks
+from betastar import validation
 from betastar.arrays import Real
-from betastar.risk import Risk
-from betastar.run import DPSGD
-from betastar.training import inspection, processes
+from betastar.risk.risk import Risk
+from betastar.scenario.run import DPSGD
+from betastar.training import attaching, processes
+from betastar.training.batch_capture import Listener, too_many
 from betastar.training.budget import Budget, BudgetExhausted, Proof, Purse
-from betastar.training.gradient_check import GradientCheck
-from betastar.training.gradients import Gradients, joined
+from betastar.training.checks.gradients import GradientCheck
+from betastar.training.checks.sampling import largest_batch
+from betastar.training.checks.step_checks import NotProved, StepChecks
+from betastar.training.checks.step_counter import same_contents
+from betastar.training.gradients.distances import DIAMETERS, Ruler
+from betastar.training.gradients.factors import Gradients, joined
+from betastar.training.gradients.variant_gradients import Tracer
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
-from betastar.training.listener import Listener, too_many
+from betastar.training.opacus.adapter import Wiring, loss_of
 from betastar.training.records import Records, Source, pair
-from betastar.training.ruler import DIAMETERS, Ruler
-from betastar.training.sampling_check import largest_batch
-from betastar.training.secret import Secret
-from betastar.training.step_checks import NotProved, StepChecks
-from betastar.training.step_counter import same_contents
-from betastar.training.tracer import Tracer
-from betastar.training.wiring import Wiring, loss_of
+from betastar.training.secrets.secret import Secret
 from betastar.training.writers import Writer
 
 
@@ -79,21 +79,21 @@ class AttributeMonitor:
                 "gradients that are not used."
             )
         self.secret = secret
-        self.scope = checks.choice("scope", scope, SCOPES)
-        self.diameter = checks.choice("diameter", diameter, DIAMETERS)
-        self.every = checks.whole("every", every)
-        inspection.budget(budget, self.scope, self.diameter)
-        self._ledger_every = self.every * checks.whole("ledger", int(ledger), low=0)
+        self.scope = validation.choice("scope", scope, SCOPES)
+        self.diameter = validation.choice("diameter", diameter, DIAMETERS)
+        self.every = validation.whole("every", every)
+        attaching.budget(budget, self.scope, self.diameter)
+        self._ledger_every = self.every * validation.whole("ledger", int(ledger), low=0)
         self.writers = list(writers)
         self._wiring = Wiring(model, optimizer, loader, amplification, accountant)
         self._wiring.check_precision()
         self._loss = loss_of(criterion)
-        inspection.reduction(self._loss, self._wiring.loss_reduction)
+        attaching.reduction(self._loss, self._wiring.loss_reduction)
         self._source = Source(loader.dataset, loader.collate_fn, split, self._wiring.device)
-        memory = checks.whole("memory", memory, low=1 << 20)
+        memory = validation.whole("memory", memory, low=1 << 20)
         self._tracer = Tracer(self._wiring, self._loss)
-        self._ruler = Ruler(self._tracer, secret, diameter, inspection.values(secret, diameter, extremes), memory)
-        inspection.dry_run(self._wiring, self._source, secret, self._loss, self._tracer, self._ruler, self.scope)
+        self._ruler = Ruler(self._tracer, secret, diameter, attaching.values(secret, diameter, extremes), memory)
+        attaching.dry_run(self._wiring, self._source, secret, self._loss, self._tracer, self._ruler, self.scope)
 
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
@@ -180,7 +180,7 @@ class AttributeMonitor:
             if self.scope == "batch":
                 own = self._measure_batch(batch, indices)
             else:
-                inspection.known(batch, self._source)
+                attaching.known(batch, self._source)
             if not (self._due() or self.purse):
                 self._gradients.skip()
             elif len(batch):

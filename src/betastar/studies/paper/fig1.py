@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import betastar as bs
-from betastar.studies.folder import RunFolder
+from betastar.figures import plots
+from betastar.runs.folder import RunFolder
 from betastar.studies.paper.sheet import Sheet, at, mean
-from betastar.views import plots
 
 DELTAS = {"Adult": 3.8e-6, "Purchase-100": 4e-7}
 

@@ -7,8 +7,8 @@ from math import sqrt
 import numpy as np
 from scipy.stats import norm
 
+from betastar.figures import plots
 from betastar.studies.paper.sheet import Sheet
-from betastar.views import plots
 
 
 def error(rate: float, noise: float) -> float:

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.special import erfinv
 
 import betastar as bs
+from betastar.figures import plots
 from betastar.studies.paper.sheet import Sheet
-from betastar.views import plots
 
 STEPS = 5000
 

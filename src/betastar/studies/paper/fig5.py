@@ -8,9 +8,9 @@ import warnings
 from collections.abc import Callable
 
 import betastar as bs
+from betastar.figures import plots
 from betastar.studies.paper.sheet import Sheet
 from betastar.studies.paper.tightness import accountant
-from betastar.views import plots
 
 RATE, NOISE = 1e-3, 1.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import betastar as bs
-from betastar.conversions import advantage_from_epsilon
+from betastar.figures import plots
+from betastar.risk.conversions import advantage_from_epsilon
 from betastar.studies.paper.sheet import Sheet
-from betastar.views import plots
 
 RATE = 10 / 100_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import betastar as bs
+from betastar.figures import plots
 from betastar.studies.paper.sheet import Sheet
-from betastar.views import plots
 
 RUN = bs.DPSGD(2.0, 1e-4, 500_000)
 

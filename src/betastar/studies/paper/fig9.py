@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from betastar.figures import plots
 from betastar.studies.paper.sheet import Sheet, at, mean
-from betastar.views import plots
 
 
 def make(sheet: Sheet) -> None:

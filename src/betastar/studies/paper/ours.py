@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 import betastar as bs
-from betastar.studies.config import Config
-from betastar.studies.folder import RunFolder
+from betastar.figures import plots
+from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder
+from betastar.runs.loop import Training
 from betastar.studies.paper.sheet import Sheet
-from betastar.studies.train import Training
 from betastar.training import AttributeMonitor
-from betastar.views import plots
 
 
 def low_noise(sheet: Sheet) -> None:

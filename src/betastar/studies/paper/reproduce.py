@@ -11,9 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from betastar import files
+from betastar.datasets.study import StudyError
 from betastar.studies.paper import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, numbers, ours, table, tightness
 from betastar.studies.paper.sheet import Sheet, training_seconds
-from betastar.studies.study import StudyError
 
 SCRIPTS: dict[str, Callable[[Sheet], None]] = {
     "fig1": fig1.make,

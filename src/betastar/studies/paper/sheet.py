@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from betastar.studies.config import Config
-from betastar.studies.folder import RunFolder
-from betastar.studies.train import train_seeds
-from betastar.views import plots
+from betastar.figures import plots
+from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder
+from betastar.runs.loop import train_seeds
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import betastar as bs
-from betastar.studies.folder import RunFolder
+from betastar.runs.folder import RunFolder
 from betastar.studies.paper.sheet import Sheet
 
 PAPER = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import betastar as bs
+from betastar.figures import plots
 from betastar.studies.paper.sheet import Sheet
-from betastar.views import plots
 
 NOISES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5, 2.0, 3.0, 5.0)
 EPOCHS = (1, 10, 20, 30, 40, 50, 60, 80, 100)

@@ -1,0 +1,95 @@
+"""A setting to its answer: one JSON object, the same from the command line and from the page's API."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import betastar as bs
+from betastar.answers import wording
+from betastar.answers.settings import RUN, Setting
+from betastar.answers.targets import Wish
+
+Answer = dict[str, Any]
+
+
+class TooSlowError(ValueError):
+    """An answer would take longer than its asker wants to wait."""
+
+
+def answer(setting: Setting) -> Answer:
+    """Everything that is said about a setting."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        risk = bs.analyze(setting.run(), setting.attack, method=setting.chosen_method)
+    success = risk.success(setting.prior)  # needed for the sentence in any case
+    said_success = {"prior": setting.prior, **bound(success)}
+    found = {name: said_success if name == "success" else _READ[name](setting, risk) for name in setting.metrics}
+    return {
+        **found,
+        "sentence": wording.sentence(setting, success),
+        "certainty": wording.certainty(setting, risk.bayes_security),
+        "assumptions": wording.assumptions(setting),
+        "warnings": [*(str(one.message) for one in said), *setting.rate_notice],
+        "parameters": parameters(setting),
+        "python": setting.python(),
+        "command": setting.command(),
+    }
+
+
+def calibrated(setting: Setting, wish: Wish) -> Answer:
+    """The parameter that was left out, so that the wish is just met, and the answer for it."""
+    given = setting.arguments()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            run = bs.calibrate(
+                wish.target, threat=setting.attack, method=setting.chosen_method, opacus=bool(setting.opacus), **given
+            )
+        except (ValueError, TypeError) as problem:
+            raise type(problem)(str(problem).replace(repr(wish.target), str(wish))) from None
+    full = setting.with_run(run)
+    name = next(name for name in RUN if name in full.given and name not in setting.given)
+    more = answer(full)
+    more["warnings"] = [str(one.message).replace(repr(wish.target), str(wish)) for one in said] + more["warnings"]
+    more["python"] = setting.python(wish.python())
+    more["command"] = setting.command("calibrate", "--target", f'"{wish}"')
+    return {"target": str(wish), "found": {name: getattr(full, name)}, **more}
+
+
+def parameters(setting: Setting) -> dict[str, Any]:
+    """What was asked, with the rate and the steps that follow from it."""
+    run = setting.run()
+    full = {**setting.given, "sample_rate": run.sample_rate, "steps": run.steps}
+    more = {"distance": setting.distance} if setting.distance is not None else {}
+    return {name: full[name] for name in RUN if name in full} | {
+        "threat": setting.threat,
+        **more,
+        "method": setting.chosen_method,
+        "prior": setting.prior,
+    }
+
+
+def bound(one: bs.Bound) -> dict[str, float | None]:
+    """As JSON; null where there is no finite bound."""
+    return {name: number(getattr(one, name)) for name in ("lower", "estimate", "upper")}
+
+
+def number(value: Any) -> float | None:
+    return float(value) if isfinite(value) else None
+
+
+def _gaussian(setting: Setting, risk: bs.Risk) -> Any:
+    fit = risk.gdp_mu
+    return {**bound(fit), "regret": number(fit.regret), "smallest_fpr": fit.smallest_fpr}
+
+
+_READ: dict[str, Callable[[Setting, bs.Risk], Any]] = {
+    "bayes_security": lambda setting, risk: bound(risk.bayes_security),
+    "advantage": lambda setting, risk: bound(risk.advantage),
+    "tpr": lambda setting, risk: [{"fpr": rate, **bound(risk.tpr(rate))} for rate in setting.fpr],
+    "epsilon": lambda setting, risk: [{"delta": delta, **bound(risk.epsilon(delta))} for delta in setting.delta],
+    "gdp_mu": _gaussian,
+}

@@ -1,0 +1,225 @@
+"""A setting as people give it: plain numbers and words, for the command line and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+import betastar as bs
+from betastar.rounding import plain
+from betastar.scenario.run import opacus_differs
+from betastar.scenario.threats import Threat
+
+#: Words for a threat, and what it is in Python.
+THREATS = {
+    "membership": "bs.Membership()",
+    "membership-add-remove": 'bs.Membership("add-remove")',
+    "attribute": "bs.AttributeInference(distances={distance!r})",
+}
+#: Below this noise each point of the exact curve takes seconds.
+LITTLE_NOISE = 0.5
+METHODS = ("exact", "certified", "affinity", "paper")
+METRICS = ("bayes_security", "advantage", "success", "tpr", "epsilon", "gdp_mu")
+#: What defines a run, and the option of the command line for each.
+RUN = {
+    "noise_multiplier": "--noise",
+    "sample_rate": "--rate",
+    "batch_size": "--batch",
+    "dataset_size": "--records",
+    "steps": "--steps",
+    "epochs": "--epochs",
+}
+OPTIONS = {
+    **RUN,
+    "opacus": "--opacus",
+    "threat": "--threat",
+    "distance": "--distance",
+    "distances": "--distance",
+    "method": "--method",
+    "prior": "--prior",
+    "fpr": "--fpr",
+    "delta": "--delta",
+    "metric": "--metric",
+    "target": "--target",
+    "require": "--require",
+    "games": "--games",
+    "seed": "--seed",
+    "confidence": "--confidence",
+    "width": "--width",
+    "jobs": "--jobs",
+}
+#: What usually helps whoever gave something that is not allowed.
+SUGGESTIONS = {
+    "noise_multiplier": "Common values are 0.5 to 10.",
+    "sample_rate": "It is the batch size divided by the number of records, as 0.01.",
+    "batch_size": "Common values are 64 to 4096.",
+    "dataset_size": "It is the number of training records, as 50000.",
+    "steps": "It is the number of updates in all, as 2000.",
+    "epochs": "Common values are 1 to 100.",
+    "distance": "It is measured in clipping norms: 2 is the worst case, 1 a common value.",
+    "distances": "It is measured in clipping norms: 2 is the worst case, 1 a common value.",
+    "prior": "0.5 is a fair coin.",
+    "fpr": "Common values are 0.01 and 0.001.",
+    "delta": "Common values are 1e-5, or less than one over the number of records.",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What was run, who attacks, and how to compute it. Whoever leaves a field out leaves it None."""
+
+    noise_multiplier: float | None = None
+    sample_rate: float | None = None
+    batch_size: int | None = None
+    dataset_size: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    opacus: bool | None = None
+    threat: str = "membership"
+    distance: float | None = None
+    method: str | None = None
+    prior: float = 0.5
+    fpr: tuple[float, ...] = (0.01, 0.001)
+    delta: tuple[float, ...] = (1e-5,)
+    metrics: tuple[str, ...] = METRICS
+
+    def __post_init__(self) -> None:
+        choose("threat", self.threat, THREATS)
+        if self.method is not None:
+            choose("method", self.method, METHODS)
+        for metric in self.metrics:
+            choose("metric", metric, METRICS)
+        if self.threat == "attribute" and self.distance is None:
+            raise ValueError(f"distance must be given with threat attribute. {SUGGESTIONS['distance']}")
+        if self.threat != "attribute" and self.distance is not None:
+            raise ValueError(f"distance must be left out with threat {self.threat}; it belongs to threat attribute.")
+
+    @property
+    def chosen_method(self) -> str:
+        """Exact; but certified where the exact curve takes long to read: for attribute inference, and for little noise."""
+        little = self.noise_multiplier is not None and self.noise_multiplier < LITTLE_NOISE
+        return self.method or ("certified" if little or self.threat == "attribute" else "exact")
+
+    @property
+    def attack(self) -> Threat:
+        if self.threat == "attribute":
+            return bs.AttributeInference(self.distance)
+        return bs.Membership("add-remove" if self.threat == "membership-add-remove" else "substitution")
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields of the run that are known."""
+        return {name: getattr(self, name) for name in RUN if getattr(self, name) is not None}
+
+    def arguments(self) -> dict[str, Any]:
+        """The known fields as the core takes them: by epochs, or by rate and steps."""
+        given = self.given
+        if self.opacus is not None and "sample_rate" in given:
+            raise ValueError(
+                "opacus must be left out where sample_rate is given; it says how batch_size and dataset_size make the rate."
+            )
+        sizes = "batch_size" in given and "dataset_size" in given
+        if "sample_rate" in given and ("batch_size" in given or "dataset_size" in given):
+            raise ValueError("sample_rate must be left out where batch_size or dataset_size are given; they make the rate.")
+        if "steps" in given and "epochs" in given:
+            raise ValueError("steps must be left out where epochs are given, or the other way round.")
+        if "epochs" in given and "sample_rate" in given:
+            raise ValueError("epochs must come with batch_size and dataset_size; give steps with sample_rate.")
+        if "steps" in given and sizes:
+            # Checks the two sizes, and is the one place that knows the rate.
+            sizes_of = given.pop("batch_size"), given.pop("dataset_size")
+            given["sample_rate"] = bs.DPSGD.from_epochs(1.0, *sizes_of, 1, opacus=bool(self.opacus)).sample_rate
+        return given
+
+    @property
+    def rate_notice(self) -> list[str]:
+        """What is said of the rate of Opacus, if nobody chose between the two rates and they differ noticeably."""
+        if self.opacus is not None or self.batch_size is None or self.dataset_size is None:
+            return []
+        told = opacus_differs(self.batch_size, self.dataset_size)
+        return [told.replace("opacus=True", "--opacus").replace("opacus=False", "--no-opacus")] if told else []
+
+    def run(self) -> bs.DPSGD:
+        given = self.arguments()
+        if set(given) == {"noise_multiplier", "batch_size", "dataset_size", "epochs"}:
+            return bs.DPSGD.from_epochs(**given, opacus=bool(self.opacus))
+        if set(given) == {"noise_multiplier", "sample_rate", "steps"}:
+            return bs.DPSGD(**given)
+        name = self._first_missing(given)
+        other = " (or sample_rate and steps)" if name == "batch_size" and len(given) < 2 else ""
+        raise ValueError(f"{name} must be given, too{other}. {SUGGESTIONS[name]}")
+
+    def _first_missing(self, given: Mapping[str, Any]) -> str:
+        by_rate = "sample_rate" in given or ("steps" in given and not {"batch_size", "dataset_size"} & set(given))
+        wanted = (
+            ("noise_multiplier", "sample_rate", "steps")
+            if by_rate
+            else ("noise_multiplier", "batch_size", "dataset_size", "epochs")
+        )
+        return next(name for name in wanted if name not in given)
+
+    def python(self, target: str | None = None) -> str:
+        """Python that repeats it. target: of a calibration, as Python."""
+        given = self.arguments()
+        if self.opacus is not None and {"batch_size", "dataset_size"} & set(given):
+            given["opacus"] = self.opacus
+        inside = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        attack = THREATS[self.threat].format(distance=self.distance)
+        lines = ["import betastar as bs", ""]
+        if target is None:
+            lines.append(f"run = bs.DPSGD{'.from_epochs' if 'epochs' in given else ''}({inside})")
+        else:
+            extra = "" if self.threat == "membership" else f", threat={attack}"
+            method = "" if self.chosen_method == "exact" else f', method="{self.chosen_method}"'
+            lines.append(f"run = bs.calibrate({target}, {inside}{extra}{method})")
+        lines.append(f'risk = bs.analyze(run, {attack}, method="{self.chosen_method}")')
+        lines.append("print(risk.bayes_security)")
+        return "\n".join(lines)
+
+    def command(self, verb: str = "analyze", *more: str) -> str:
+        """The command line that repeats it."""
+        words = ["betastar", verb, *more]
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in (*RUN, "threat", "distance", "method", "prior"):
+            if getattr(self, name) not in (None, defaults[name]):
+                words += [OPTIONS[name], _plain(getattr(self, name))]
+        words += [] if self.opacus is None else ["--opacus" if self.opacus else "--no-opacus"]
+        for name, option in (("fpr", "--fpr"), ("delta", "--delta"), ("metrics", "--metric")):
+            if getattr(self, name) != defaults[name]:
+                words += [word for value in getattr(self, name) for word in (option, _plain(value))]
+        return " ".join(words)
+
+    def with_run(self, run: bs.DPSGD) -> Setting:
+        """The same, with what a calibration found."""
+        given = set(self.given)
+        if {"batch_size", "dataset_size", "steps"} <= given:
+            return replace(self, noise_multiplier=run.noise_multiplier)
+        if {"sample_rate", "steps"} & given:
+            return replace(self, noise_multiplier=run.noise_multiplier, sample_rate=run.sample_rate, steps=run.steps)
+        records = self.dataset_size or round((self.batch_size or 1) / run.sample_rate)
+        batch = self.batch_size or _largest_batch(run.sample_rate, records, bool(self.opacus))
+        epochs = self.epochs or run.steps // -(-records // batch)
+        return replace(self, noise_multiplier=run.noise_multiplier, batch_size=batch, dataset_size=records, epochs=epochs)
+
+
+def _largest_batch(rate: float, records: int, opacus: bool) -> int:
+    """The largest batch with this rate. With Opacus's, several have the same number of batches."""
+    batches = round(1.0 / rate)
+    if not opacus or batches == 1:
+        return round(rate * records)
+    return (records - 1) // (batches - 1)
+
+
+def choose(name: str, value: str, allowed: Any) -> str:
+    """One of the words that are allowed, or a suggestion of the nearest."""
+    if value in allowed:
+        return value
+    near = get_close_matches(str(value), list(allowed), 1, 0.4)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.{hint}")
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else plain(value)

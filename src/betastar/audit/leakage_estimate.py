@@ -1,0 +1,246 @@
+"""Leakage without a model of the attacker: nearest neighbours learn from games what the outputs tell about the worlds.
+
+After Cherubin, Chatzikokolakis, Palamidessi, "F-BLEAU: Fast Black-box Leakage Estimation" (2019). What such an attacker reaches
+bounds the Bayes security of the outputs from above, never from below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import Any
+
+import numpy as np
+
+from betastar import validation
+from betastar.arrays import Real, Whole
+from betastar.audit import intervals
+from betastar.risk.interval import Bound
+from betastar.rounding import down, up
+
+#: Widest interval of the Bayes security that is worth having, unless another is asked for.
+WIDTH = 0.2
+#: Fewest games that teach anything, and how often their number is halved to see how the estimate moves.
+FEWEST, HALVINGS = 16, 6
+#: A move of the estimate that is too small to matter.
+ROOM = 0.01
+#: Games are said to have been drawn with other priors in at most one of a billion cases.
+UNLIKELY = 1e-9
+#: Up to so many features a tree of the outputs is faster than all distances; those are computed for so many outputs at a time.
+TREE, BLOCK = 10, 256
+
+CAVEAT = (
+    "A real attacker reaches this, so the Bayes security of these outputs is not above the upper end. It is no guarantee: a "
+    "better attacker, more games or other features may show more leakage. Nearest neighbours come near the best attacker in the "
+    "limit of many games only, and until then the outputs look safer than they are. Nothing is said about other records or "
+    "other outputs."
+)
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """What nearest neighbours learned about the worlds from the outputs.
+
+    neighbours: how many vote, chosen within the games that teach. wrong: of the `examined` games, which taught nothing.
+    bayes_security: the error of this attacker (or of one who ignores the outputs, if that is less) in units of the error without
+    outputs, with its Clopper-Pearson interval at `confidence`; only its upper end bounds the Bayes security of the outputs.
+    limit: what the error of one nearest neighbour would leave to the best attacker if its games were infinitely many (Cover,
+    Hart 1967), or what was reached if that is less; a reading. convergence: (games that teach, estimate), the fewest first.
+    """
+
+    worlds: int
+    games: int
+    examined: int
+    features: int
+    neighbours: int
+    wrong: int
+    prior: tuple[float, ...]
+    confidence: float
+    seed: int
+    bayes_security: Bound
+    limit: Bound
+    convergence: tuple[tuple[int, float], ...]
+
+    @property
+    def converged(self) -> bool:
+        """From a quarter and half of the teaching games on, the estimate moved by half its interval's width at most, or ROOM."""
+        room = max(ROOM, 0.5 * float(self.bayes_security.width))
+        last = [estimate for _, estimate in self.convergence[-3:]]
+        return len(last) == 3 and all(abs(estimate - last[-1]) <= room for estimate in last)
+
+    @property
+    def caveat(self) -> str:
+        return CAVEAT
+
+    @property
+    def sentence(self) -> str:
+        """For a person; the interval is rounded outwards."""
+        low, high = down(self.bayes_security.lower, 3), up(min(self.bayes_security.upper, 1.0), 3)
+        attacker = "the nearest neighbour" if self.neighbours == 1 else f"the {self.neighbours} nearest neighbours"
+        told = (
+            f"An attacker who asks {attacker} is wrong in {self.wrong:,} of {self.examined:,} games, a Bayes security of "
+            f"{self.bayes_security.estimate:.3f} against this attacker ({100.0 * self.confidence:g} % interval {low} to "
+            f"{high})"
+        )
+        if self.bayes_security.upper >= 1.0:
+            told += ": no leakage was found, which does not prove that there is none"
+        else:
+            told += f": that of the outputs is at most {high}, and may be less"
+        return told + ("." if self.converged else "; more games may change the estimate.")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        names = ("worlds", "games", "examined", "features", "neighbours", "wrong", "confidence", "seed", "converged")
+        bounds = {
+            name: {"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}
+            for name, bound in (("bayes_security", self.bayes_security), ("limit", self.limit))
+        }
+        moves = [{"games": number, "bayes_security": estimate} for number, estimate in self.convergence]
+        words = {"caveat": self.caveat, "sentence": self.sentence}
+        return {
+            **{name: getattr(self, name) for name in names},
+            "prior": list(self.prior),
+            **bounds,
+            "convergence": moves,
+            **words,
+        }
+
+
+def leakage(
+    worlds: Any, outputs: Any, *, seed: int = 0, confidence: float = 0.95, prior: Any = None, width: float = WIDTH
+) -> Leakage:
+    """How much the outputs of games tell about their worlds.
+
+    worlds: the number of each game's world, 0, 1, …. outputs: what the attacker sees, a row of numbers for each game. prior:
+    probabilities with which the worlds were drawn; equal ones if left out. width: the widest interval of the Bayes security that
+    is accepted; too few games for it are refused.
+
+    Half of the games, drawn with `seed`, teach: they set the scale of each feature and choose between 1, ln n and √n neighbours,
+    each game judged by the others. The attacker is then fixed, and the other half examines him: his errors there are binomial.
+    """
+    labels, seen, priors = _games(worlds, outputs, prior)
+    confidence = validation.probability("confidence", confidence, strict=True)
+    idle = 1.0 - float(priors.max())
+    games = len(labels)
+    _enough(games, idle, confidence, validation.positive("width", width))
+    order = np.random.default_rng(validation.whole("seed", seed, low=0)).permutation(games)
+    taught, held = order[: games // 2], order[games // 2 :]
+    convergence = []
+    for number in _growing(len(taught)):
+        lesson = taught[:number]
+        scaled, asked = _standardise(seen[lesson], seen[held])
+        neighbours = _choose(scaled, labels[lesson], len(priors))
+        near = _nearest(scaled, asked, neighbours)
+        wrong = np.count_nonzero(_vote(labels[lesson][near], len(priors)) != labels[held])
+        convergence.append((number, min(1.0, float(wrong) / len(held) / idle)))
+    alone = np.count_nonzero(labels[lesson][near[:, 0]] != labels[held])
+    error, nearest = (intervals.clopper_pearson(int(count), len(held), confidence) for count in (wrong, alone))
+    reached = [min(1.0, e / idle) for e in (error.lower, error.estimate, error.upper)]
+    left = [_best(e, len(priors)) / idle for e in (nearest.lower, nearest.estimate, nearest.upper)]
+    return Leakage(
+        worlds=len(priors),
+        games=games,
+        examined=len(held),
+        features=seen.shape[1],
+        neighbours=neighbours,
+        wrong=int(wrong),
+        prior=tuple(float(p) for p in priors),
+        confidence=confidence,
+        seed=int(seed),
+        bayes_security=Bound(*reached),
+        limit=Bound(*(min(pair) for pair in zip(left, reached, strict=True))),
+        convergence=tuple(convergence),
+    )
+
+
+def _best(error: float, worlds: int) -> float:
+    """The least error of any attacker if one nearest neighbour among infinitely many errs so often (Cover, Hart 1967)."""
+    most = (worlds - 1) / worlds
+    return most * (1.0 - sqrt(max(0.0, 1.0 - error / most)))
+
+
+def _growing(most: int) -> list[int]:
+    """Halves of halves of a number, the smallest first."""
+    return [most >> i for i in range(HALVINGS, -1, -1) if most >> i >= FEWEST]
+
+
+def _standardise(lesson: Real, asked: Real) -> tuple[Real, Real]:
+    """Mean 0 and deviation 1 in the lesson; a feature that is constant there tells nothing and is left out."""
+    middle, scale = lesson.mean(axis=0), lesson.std(axis=0)
+    useful = scale > 1e-12 * np.abs(lesson).max(axis=0)
+    return (lesson[:, useful] - middle[useful]) / scale[useful], (asked[:, useful] - middle[useful]) / scale[useful]
+
+
+def _choose(lesson: Real, labels: Whole, worlds: int) -> int:
+    """How many neighbours are wrong least often about games of the lesson, each asked about by the others; at a tie, more."""
+    number = len(labels)
+    options = sorted({2 * int(0.5 * wanted) + 1 for wanted in (1.0, log(number), sqrt(number))})  # odd: two worlds never tie
+    near = _nearest(lesson, lesson, options[-1] + 1)
+    self = near == np.arange(number)[:, None]
+    self[~self.any(axis=1), -1] = True  # hidden behind others with the same output
+    votes = labels[near[~self].reshape(number, -1)]
+    wrong = {k: np.count_nonzero(_vote(votes[:, :k], worlds) != labels) for k in options}
+    return min(options, key=lambda k: (wrong[k], -k))
+
+
+def _vote(votes: Whole, worlds: int) -> Whole:
+    """The world with most votes in each row, the nearest neighbour's counting for one and a half."""
+    counts = np.stack([(votes == world).sum(axis=1) + 0.5 * (votes[:, 0] == world) for world in range(worlds)])
+    return counts.argmax(axis=0)
+
+
+def _nearest(lesson: Real, asked: Real, neighbours: int) -> Whole:
+    """Which outputs of the lesson are nearest to each one that is asked about, the nearest first."""
+    if lesson.shape[1] == 0:  # all alike
+        return np.broadcast_to(np.arange(neighbours), (len(asked), neighbours))
+    if lesson.shape[1] <= TREE:
+        from scipy.spatial import cKDTree
+
+        return cKDTree(lesson).query(asked, k=np.arange(1, neighbours + 1))[1]
+    found = np.empty((len(asked), neighbours), dtype=np.int64)
+    lengths = (lesson**2).sum(axis=1)
+    for start in range(0, len(asked), BLOCK):
+        far = lengths - 2.0 * asked[start : start + BLOCK] @ lesson.T  # squared distances but for a constant in each row
+        some = np.argpartition(far, neighbours - 1, axis=1)[:, :neighbours]
+        ranks = np.argsort(np.take_along_axis(far, some, axis=1), axis=1)
+        found[start : start + BLOCK] = np.take_along_axis(some, ranks, axis=1)
+    return found
+
+
+def _games(worlds: Any, outputs: Any, prior: Any) -> tuple[Whole, Real, Real]:
+    labels = np.atleast_1d(validation.whole("worlds", worlds, low=0))
+    seen = np.asarray(validation.numbers("outputs", outputs, "finite numbers of size at most 1e100", low=-1e100, high=1e100))
+    if labels.ndim != 1:
+        raise ValueError(f"worlds must be a list with one number for each game, got shape {labels.shape}.")
+    if seen.ndim != 2 or seen.shape[1] == 0 or len(seen) != len(labels):
+        raise ValueError(f"outputs must have a row for each of the {len(labels)} games, got shape {seen.shape}.")
+    if len(np.unique(labels)) < 2:
+        raise ValueError(f"worlds must be of at least two kinds, got {np.unique(labels).tolist()} only.")
+    if prior is None:
+        number = int(labels.max()) + 1
+        if number > len(labels):
+            raise ValueError(f"worlds must be numbered 0, 1, … without gaps, got {number - 1} among {len(labels)} games.")
+        priors = np.full(number, 1.0 / number)
+    else:
+        priors = np.asarray(validation.fraction("prior", prior))
+        number = priors.size
+        if priors.ndim != 1 or abs(priors.sum() - 1.0) > 1e-9:
+            raise ValueError(f"prior must be a list of probabilities that add up to 1, got {prior!r}.")
+    if labels.max() >= number:
+        raise ValueError(f"worlds must be below {number}, the number of priors, got {int(labels.max())}.")
+    for world, count in enumerate(np.bincount(labels, minlength=number)):
+        if priors[world] not in intervals.clopper_pearson(int(count), len(labels), 1.0 - UNLIKELY / number):
+            raise ValueError(
+                f"prior must be the probabilities with which the worlds were drawn, got {priors[world]:.4g} for world {world}, "
+                f"which was drawn in {int(count)} of {len(labels)} games."
+            )
+    return labels, seen, priors
+
+
+def _enough(games: int, idle: float, confidence: float, width: float) -> None:
+    needed = 2 * max(intervals.games_needed(2.0 * idle * width, confidence), FEWEST)
+    if games < needed:
+        raise ValueError(
+            f"worlds must be of at least {needed} games for an interval of the Bayes security no wider than {width:g} at "
+            f"confidence {confidence:g}, got {games}. Play more, or accept a larger width."
+        )

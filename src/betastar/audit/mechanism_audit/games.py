@@ -1,0 +1,107 @@
+"""Games on the mechanism itself: outputs of the worst-case pair of gradients, and the best attacker there is."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from betastar import validation
+from betastar.audit import intervals
+from betastar.audit.mechanism_audit.worst_pairs import play, worst
+from betastar.audit.results import Audit, advantage_bound, judge
+from betastar.scenario.run import DPSGD
+from betastar.scenario.threats import Membership, Threat
+
+#: Widest interval of the advantage that is worth having, unless another is asked for.
+WIDTH = 0.2
+#: Steps that one chunk of games plays, and the fewest and most games in it. A chunk has its own seed, so that results do not
+#: depend on who plays it.
+CHUNK, FEWEST, MOST = 1 << 22, 16, 1 << 12
+
+
+def mechanism(
+    run: DPSGD,
+    threat: Threat | None = None,
+    games: int = 100_000,
+    seed: int | None = None,
+    confidence: float = 0.95,
+    jobs: int = 1,
+    tell: Callable[[int, int], None] | None = None,
+    *,
+    prior: float = 0.5,
+    width: float = WIDTH,
+    actual: DPSGD | None = None,
+) -> Audit:
+    """Play the game of a threat (default: membership by substitution) so many times and compare with the bound.
+
+    The worst-case pair of gradients is used, and the attacker sees every step and weighs both worlds by their likelihood:
+    nobody does better, so that the measured success meets the exact one. prior: probability of the positive world. width: the
+    widest interval of the advantage that is accepted; too few games for it are refused. jobs: processes, -1 for all cores; the
+    result does not depend on them. tell: called with the games played and their number. seed: drawn and reported if left out.
+    actual: what was really run, if that is not what `run` claims; attacker and bound go by the claim. It shows which faults an
+    audit of so many games would find.
+    """
+    threat = Membership() if threat is None else threat
+    confidence = validation.probability("confidence", confidence, strict=True)
+    prior = validation.probability("prior", prior, strict=True)
+    games, jobs = validation.whole("games", games), jobs_of(jobs)
+    width = validation.numbers("width", width, "greater than 0 and below 2", low=0.0, high=2.0, open_low=True, open_high=True)
+    seed = seed_of(seed)
+    needed = intervals.games_needed(width * min(prior, 1.0 - prior) / 0.5, confidence)
+    if games < needed:
+        raise ValueError(
+            f"games must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
+            f"{confidence:g}, got {games}."
+        )
+    if isinstance(run, DPSGD) and run.shape:
+        raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
+    bound = advantage_bound(run, threat, prior)
+    believed, real = threat.steps(run), threat.steps(_same_steps(run, actual))
+    pair = worst(believed, threat, prior)
+    size = min(max(CHUNK // sum(step.count for step in believed), FEWEST), MOST)
+    sizes = [size] * (games // size) + [games % size] * (games % size > 0)
+    seeds = np.random.SeedSequence(seed).spawn(len(sizes))
+    chunks = [(believed, real, pair, prior, number, own) for number, own in zip(sizes, seeds, strict=True)]
+    parts, done = [], 0
+    for part in spread(play, chunks, jobs):
+        parts.append(part)
+        done += len(part[0])
+        if tell is not None:
+            tell(done, games)
+    positive, evidence, ties = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return judge(positive, evidence, ties, run, threat, bound, prior=prior, confidence=confidence, seed=seed, pair=pair.name)
+
+
+def spread(function: Callable[..., Any], chunks: list[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
+    """The results for the chunks in order, here or in other processes."""
+    if jobs == 1:
+        yield from (function(*chunk) for chunk in chunks)
+        return
+    try:
+        from joblib import Parallel, delayed
+    except ImportError:
+        raise ValueError(f"jobs must be 1 unless joblib is installed (pip install 'betastar[audit]'), got {jobs}.") from None
+    with warnings.catch_warnings():  # of a process that has grown and is replaced: where warnings are errors, it hangs
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
+        yield from Parallel(n_jobs=jobs, return_as="generator")(delayed(function)(*chunk) for chunk in chunks)
+
+
+def seed_of(seed: Any) -> int:
+    return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(validation.whole("seed", seed, low=0))
+
+
+def jobs_of(jobs: Any) -> int:
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
+        raise ValueError(f"jobs must be a whole number of at least 1, or -1 for all cores, got {jobs!r}.")
+    return jobs
+
+
+def _same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:
+    if actual is None:
+        return run
+    if not isinstance(actual, DPSGD) or [s.steps for s in actual.segments] != [s.steps for s in run.segments]:
+        raise ValueError(f"actual must be a DPSGD with as many segments and steps as run, {run!r}, got {actual!r}.")
+    return actual

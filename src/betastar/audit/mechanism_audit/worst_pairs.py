@@ -1,0 +1,108 @@
+"""The worlds that a game is played in: where the challenge's gradient points in each of them, step by step.
+
+In units of the clipping norm, one step shows y = ξ·a + σz in the positive world and y = ξ·b + σz in the other, where ξ = 1
+with probability p (theory, sections 1 and 2). Both pairs below attain ‖a‖, ‖b‖ ≤ 1 and ‖a - b‖ = R.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log, sqrt
+
+import numpy as np
+
+from betastar.arrays import Real
+from betastar.bounds import transform
+from betastar.bounds.exact import LEAST_NOISE, FourierCurve, Part
+from betastar.bounds.interpolation import condense
+from betastar.scenario.step import Step, log_mixture
+from betastar.scenario.threats import FARTHEST, Threat
+
+Place = tuple[float, ...]
+#: Numbers drawn at once: they fit the cache, and bound the memory whatever the number of steps.
+BLOCK = 1 << 16
+#: Less noise than this is as good as none.
+QUIETEST = 1e-100
+
+
+def on_a_line(distance: float) -> tuple[Place, Place]:
+    """a = 1, b = 1 - R: substitution at R = 2, add or remove at R = 1."""
+    return (1.0,), (1.0 - distance,)
+
+
+def side_by_side(distance: float) -> tuple[Place, Place]:
+    """‖a‖ = ‖b‖ = 1 and a·b = 1 - R²/2, in the plane."""
+    along, across = sqrt(max(0.0, 1.0 - 0.25 * distance * distance)), 0.5 * distance
+    return (along, across), (along, -across)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A pair of worlds for every distance. `transform`: of its exact curve. exchanged: positive is the world of b."""
+
+    name: str
+    places: Callable[[float], tuple[Place, Place]]
+    transform: Callable[..., transform.Transform]
+    exchanged: bool = False
+
+    def worlds(self, distance: float) -> tuple[Place, Place]:
+        a, b = self.places(distance)
+        return (b, a) if self.exchanged else (a, b)
+
+    def curve(self, steps: Sequence[Step]) -> FourierCurve:
+        """The exact trade-off curve of a game with this pair."""
+        louder = [Step(s.rate, max(s.noise, LEAST_NOISE), s.distance, s.count) for s in steps]
+        parts = [Part(n, self.transform, rate, noise, r, self.exchanged) for n, rate, noise, r in condense(louder)]
+        return FourierCurve(parts, symmetric=self.places is side_by_side or all(part.distance == FARTHEST for part in parts))
+
+
+LINE = Pair("on a line", on_a_line, transform.line)
+SIDE_BY_SIDE = Pair("side by side", side_by_side, transform.symmetric)
+LINE_EXCHANGED = Pair("on a line, worlds exchanged", on_a_line, transform.line, exchanged=True)
+
+
+def worst(steps: Sequence[Step], threat: Threat, prior: float) -> Pair:
+    """The pair whose best attacker is right most often. Membership has one; a gap has three candidates (theory, section 2)."""
+    if not threat.symmetric or all(step.distance == FARTHEST for step in steps):
+        return LINE
+    pairs = (LINE, SIDE_BY_SIDE) if prior == 0.5 else (LINE, SIDE_BY_SIDE, LINE_EXCHANGED)
+    return max(pairs, key=lambda pair: pair.curve(steps).hockey_stick(log((1.0 - prior) / prior)).value)
+
+
+def play(
+    believed: Sequence[Step], actual: Sequence[Step], pair: Pair, prior: float, games: int, seed: np.random.SeedSequence
+) -> tuple[np.ndarray, Real, Real]:
+    """So many games: which world it was, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
+
+    Outputs are drawn from the actual steps; the attacker weighs them by those that it believes in. Both have the same counts.
+    """
+    generator = np.random.default_rng(seed)
+    positive = generator.random(games) < prior
+    evidence = np.zeros(games)
+    for claim, truth in zip(believed, actual, strict=True):
+        a, b = pair.worlds(truth.distance)
+        mean = np.where(positive, np.array(a)[:, None], np.array(b)[:, None])[:, None, :]
+        at_once = max(1, BLOCK // (games * len(a)))
+        for start in range(0, truth.count, at_once):
+            steps = min(at_once, truth.count - start)
+            # Equal steps may change places without changing the evidence: those that sample the challenge come first.
+            sampled = np.arange(steps)[:, None] < generator.binomial(steps, truth.rate, games)
+            output = generator.standard_normal((len(a), steps, games))
+            output *= truth.noise
+            output += mean * sampled
+            evidence += loss(output, claim, pair).sum(axis=0)
+    return positive, evidence, generator.random(games)
+
+
+def loss(output: Real, step: Step, pair: Pair) -> Real:
+    """log P/Q of one step's output, whose coordinates are on the first axis."""
+    a, b = (_log_against_noise(output, place, step) for place in pair.worlds(step.distance))
+    return a - b
+
+
+def _log_against_noise(output: Real, place: Place, step: Step) -> Real:
+    """log of (1-p)N(0,σ²) + pN(a,σ²) over N(0,σ²): log(1 - p + p·e^{(a·y - ‖a‖²/2)/σ²})."""
+    variance = max(step.noise, QUIETEST) ** 2
+    along = sum(output[i] * (coordinate / variance) for i, coordinate in enumerate(place))
+    return log_mixture(along - 0.5 * sum(c * c for c in place) / variance, step.rate)

@@ -1,0 +1,199 @@
+"""What the games say: success, advantage and ROC with intervals, beside the bound. For any game, however it was played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log
+from typing import Any
+
+import numpy as np
+
+from betastar.arrays import Real
+from betastar.audit import intervals
+from betastar.risk.analyze import analyze
+from betastar.risk.interval import Bound
+from betastar.rounding import down, percent
+from betastar.scenario.run import DPSGD
+from betastar.scenario.threats import Threat
+
+#: A bound that holds is called violated in at most one of a thousand audits.
+ALARM = 1e-3
+#: False-positive rates of the ROC points, before their rounding to whole games.
+RATES = np.array([*np.geomspace(1e-4, 0.05, 12), *np.arange(0.075, 0.98, 0.025)])
+
+
+@dataclass(frozen=True)
+class RocPoint:
+    """A test's rate of false alarms and of right alarms; the true point lies in the rectangle, for all points together."""
+
+    fpr: Bound
+    tpr: Bound
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Games against a bound.
+
+    right: games in which the attacker's guess was right. success, advantage: with their Clopper-Pearson interval; roc: with
+    rectangles that hold together; each at `confidence`. bound, allowed: advantage and success that analyze computes: `upper` is
+    what no attacker exceeds, `estimate` what the best attacker on the worst known pair of gradients reaches.
+    tuned: success with the threshold (and the statistic, where there are several) that did best in every second game, measured
+    in the others. It finds faults that mislead an attacker who believes in the claimed parameters. p_value: of so much success if
+    the bound holds, by the fixed threshold or the tuned one (the smaller of the two, doubled: a union bound).
+    prior: probability of the positive world, or of each world where there are more than two; these have no ROC.
+    """
+
+    run: DPSGD
+    threat: Threat
+    pair: str
+    games: int
+    seed: int
+    confidence: float
+    prior: float | tuple[float, ...]
+    right: int
+    success: Bound
+    advantage: Bound
+    allowed: Bound
+    bound: Bound
+    tuned: Bound
+    roc: tuple[RocPoint, ...]
+    p_value: float
+
+    @property
+    def violated(self) -> bool:
+        return self.p_value < ALARM
+
+    @property
+    def sentence(self) -> str:
+        """The verdict for a person; the interval is rounded outwards, what is allowed upwards."""
+        return self.told(self.p_value)
+
+    def told(self, p_value: float) -> str:
+        """The verdict by a p-value that may cover other attackers as well."""
+        limit = percent(min(self.allowed.upper, 1.0), 2)
+        if p_value >= ALARM:
+            shown = down(p_value, 3)
+            return f"No violation: {self._measured(self.success, self.games)}; the bound allows {limit} (p-value {shown})."
+        tuned = self.tuned.lower > self.success.lower
+        measured = self._measured(self.tuned, self.games // 2) if tuned else self._measured(self.success, self.games)
+        return (
+            f"Bound violated: {measured}, where at most {limit} is possible; if the bound held, so many right guesses would "
+            f"have probability {p_value:.1e} at most."
+        )
+
+    def _measured(self, success: Bound, games: int) -> str:
+        low, high = percent(success.lower, 2, upwards=False).removesuffix(" %"), percent(success.upper, 2)
+        return (
+            f"in {games:,} games the attacker was right {100.0 * success.estimate:.2f} % of the time "
+            f"({100.0 * self.confidence:g} % interval {low} to {high})"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        claim = {"run": repr(self.run), "threat": self.threat.describe(), "pair": self.pair}
+        plain = {name: getattr(self, name) for name in ("games", "seed", "confidence", "prior", "right")}
+        bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound", "tuned")}
+        roc = [{"fpr": _ends(point.fpr), "tpr": _ends(point.tpr)} for point in self.roc]
+        verdict = {"p_value": self.p_value, "violated": self.violated, "sentence": self.sentence}
+        return {**claim, **plain, **bounds, "roc": roc, **verdict}
+
+
+def advantage_bound(run: DPSGD, threat: Threat, prior: float) -> Bound:
+    """What analyze says about the advantage in a game with this prior."""
+    risk = analyze(run, threat)
+    return risk.advantage if prior == 0.5 else _advantage(risk.success(prior), min(prior, 1.0 - prior))
+
+
+def judge(
+    positive: np.ndarray,
+    evidence: Real,
+    ties: Real,
+    run: DPSGD,
+    threat: Threat,
+    bound: Bound,
+    *,
+    prior: float,
+    confidence: float,
+    seed: int,
+    pair: str,
+    others: Sequence[Real] = (),
+) -> Audit:
+    """An audit from games: the world of each, drawn with `prior`, the evidence log P/Q for it, and numbers that break ties.
+
+    The attacker says "positive" if the evidence exceeds log((1-π)/π). That threshold is known before the games and is the best
+    one for every pair, symmetric or not (Bayes' rule; at π = 1/2 it is 0 and reaches the total variation). So the number of
+    right guesses is binomial, and its interval exact. others: more statistics that are large in the positive world; what each
+    says of an odd game may depend on the even ones.
+    """
+    games = len(evidence)
+    right = _right(positive, evidence, log((1.0 - prior) / prior))
+    statistic = max((evidence, *others), key=lambda one: _right(positive[::2], one[::2], _best(positive[::2], one[::2])))
+    held_out, again = games // 2, _right(positive[1::2], statistic[1::2], _best(positive[::2], statistic[::2]))
+    idle = min(prior, 1.0 - prior)
+    score = np.empty(games)
+    score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
+    found = intervals.curve(score[positive], score[~positive], RATES, confidence)
+    most = _success(bound, idle).upper
+    p_value = min(1.0, 2.0 * min(intervals.p_value(*counts, most) for counts in ((right, games), (again, held_out))))
+    tuned = intervals.clopper_pearson(again, held_out, confidence)
+    roc = tuple(RocPoint(fpr, tpr) for fpr, tpr in found)
+    about: dict[str, Any] = {"run": run, "threat": threat, "pair": pair, "seed": seed, "confidence": confidence, "prior": prior}
+    return _audit(right, games, bound, idle, tuned=tuned, roc=roc, p_value=p_value, **about)
+
+
+def judge_many(
+    world: np.ndarray,
+    evidence: Real,
+    run: DPSGD,
+    threat: Threat,
+    *,
+    prior: tuple[float, ...],
+    confidence: float,
+    seed: int,
+    pair: str,
+) -> Audit:
+    """The same for more than two worlds: the evidence has a column for each, and the attacker names the likeliest.
+
+    Over all priors the attacker gains most, 1 - β*, from a fair pair of worlds (theory, section 8): wrong guesses are at least
+    β*·(1 - max π).
+    """
+    games, idle = len(world), 1.0 - max(prior)
+    right = int(np.count_nonzero(np.argmax(evidence + np.log(prior), axis=1) == world))
+    bound = analyze(run, threat).advantage
+    p_value = intervals.p_value(right, games, _success(bound, idle).upper)
+    tuned = intervals.clopper_pearson(right, games, confidence)
+    about: dict[str, Any] = {"run": run, "threat": threat, "pair": pair, "seed": seed, "confidence": confidence, "prior": prior}
+    return _audit(right, games, bound, idle, tuned=tuned, roc=(), p_value=p_value, **about)
+
+
+def _audit(right: int, games: int, bound: Bound, idle: float, **known: Any) -> Audit:
+    """From the counts of an attacker; idle: share of wrong guesses without the model."""
+    success = intervals.clopper_pearson(right, games, known["confidence"])
+    found: dict[str, Any] = {"success": success, "advantage": _advantage(success, idle), "allowed": _success(bound, idle)}
+    return Audit(right=right, games=games, bound=bound, **found, **known)
+
+
+def _right(positive: np.ndarray, evidence: Real, threshold: float) -> int:
+    return int(np.count_nonzero((evidence > threshold) == positive))
+
+
+def _best(positive: np.ndarray, evidence: Real) -> float:
+    """The threshold with the most right guesses in these games."""
+    order = np.argsort(evidence)
+    gains = np.cumsum(np.where(positive[order], -1, 1))  # of saying "negative" up to here
+    best = int(np.argmax(gains))
+    return float(evidence[order[best]]) if gains[best] > 0 else -inf
+
+
+def _advantage(success: Bound, idle: float) -> Bound:
+    """By how much the model reduces wrong guesses, 1 - (1-s)/idle, where idle is their share without it; 2s - 1 at idle 1/2."""
+    return Bound(*(1.0 - (1.0 - s) / idle for s in (success.lower, success.estimate, success.upper)))
+
+
+def _success(advantage: Bound, idle: float) -> Bound:
+    return Bound(*(1.0 - (1.0 - a) * idle for a in (advantage.lower, advantage.estimate, advantage.upper)))
+
+
+def _ends(bound: Bound) -> dict[str, float]:
+    return {"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}

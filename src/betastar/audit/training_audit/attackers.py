@@ -1,0 +1,228 @@
+"""The attackers of real training: what each of them sees, and what it makes of it.
+
+The witness sees every update as the optimizer is about to apply it (a hook of PyTorch's own, so that the user's loop stays as it
+is), and weighs the candidates by the likelihood of what it saw. In units of the clipping norm, a step shows y = ξ·g + o + σ·z,
+ξ = 1 with probability p: g is the candidate's clipped gradient at the weights before the step, o the sum of the others, taken for
+Gaussian with mean p·Σ g_j and covariance p(1-p)·Σ g_j g_jᵀ. With Σ the covariance of o + σ·z, a step speaks for a candidate by
+log(1 - p + p·exp((y - E o)ᵀΣ⁻¹g - gᵀΣ⁻¹g/2)). For a canary, whose weight nobody else moves, o = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from betastar.arrays import Real
+from betastar.audit.training_audit.canary import Canaries
+from betastar.scenario.run import DPSGD
+from betastar.scenario.step import log_mixture
+from betastar.training import Records
+
+#: Gradients that are written out at once.
+PORTION = 256
+
+
+class AuditError(ValueError):
+    """What was given cannot be audited: says what, and what to do."""
+
+
+class Eye(Protocol):
+    """What a witness looks at, for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. trained: ids of the weights that get noise."""
+
+    def look(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]: ...
+
+
+@dataclass
+class Witness:
+    """What was seen of one training. trace: what each step said for the first candidate, against the last."""
+
+    run: DPSGD
+    eye: Eye
+    logs: Real
+    trace: list[float] = field(default_factory=list)
+
+    def step(self, trained: set[int]) -> None:
+        rate, noise = at(self.run, len(self.trace))
+        towards, squares = self.eye.look(rate, noise, trained)
+        self.logs = self.logs + log_mixture(towards - 0.5 * squares, rate)
+        self.trace.append(float(towards[0] - towards[-1]))
+
+
+def at(run: DPSGD, step: int) -> tuple[float, float]:
+    """Rate and noise of a step; beyond the last step those of the last."""
+    for segment in run.segments:
+        if step < segment.steps:
+            break
+        step -= segment.steps
+    return float(segment.sample_rate), float(segment.noise_multiplier)
+
+
+@contextmanager
+def watching(model: nn.Module, witness: Witness) -> Iterator[None]:
+    """While the user's code trains this model.
+
+    Opacus keeps the clipped sum beside each weight, and has put noise on it before PyTorch's optimizer steps: a step without that
+    sum is not the mechanism that is audited, or not yet.
+    """
+    own = {id(parameter) for parameter in model.parameters()}
+    steppers: list[Any] = []
+
+    def hook(optimizer: Any, *_: Any) -> None:
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        mine = [parameter for parameter in held if id(parameter) in own and parameter.requires_grad]
+        if not mine:
+            return
+        if any(getattr(parameter, "summed_grad", None) is None for parameter in mine):
+            raise AuditError(
+                f"train must make its optimizer private with Opacus, got a step of {type(optimizer).__name__} alone."
+            )
+        if optimizer not in steppers:
+            steppers.append(optimizer)
+        if len(steppers) > 1:
+            names = " and ".join(type(one).__name__ for one in steppers)
+            raise AuditError(f"train must have one optimizer for the whole model, got two: {names}.")
+        try:
+            with torch.no_grad():
+                witness.step({id(parameter) for parameter in mine})
+        except AuditError:
+            raise
+        except Exception as problem:
+            raise AuditError(f"the attacker could not follow this training, {type(problem).__name__}: {problem}") from problem
+
+    handle = register_optimizer_step_pre_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class CanaryEye:
+    """Looks at the canary's weight alone. signs: which way each candidate pushes it; 0 for one that is not there."""
+
+    def __init__(self, model: Canaries, signs: tuple[float, ...], scale: float) -> None:
+        self._weight, self._signs, self._scale = model.canary.weight, np.array(signs), scale
+
+    def look(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
+        seen = float(seen_of(self._weight, trained)[0, 0]) * self._scale
+        return seen * self._signs / noise**2, (self._signs / noise) ** 2
+
+
+def seen_of(weight: Tensor, trained: set[int]) -> Tensor:
+    """The noisy gradient of the canaries' weights."""
+    if id(weight) not in trained or weight.grad is None:
+        raise AuditError("train must give its optimizer all of model.parameters(): a canary has a weight of its own among them.")
+    return weight.grad.detach().cpu()
+
+
+class RecordEye:
+    """Looks along the gradients of the candidates, at the weights before the step, on a twin of the model.
+
+    there: which candidates are records; the others are empty places. others: a function that gives some of the other records
+    (None: they are taken to contribute nothing), of which there are `number`. farthest: the largest distance between
+    candidates so far, in clipping norms.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        gradients: Gradients,
+        candidates: Records,
+        there: list[bool],
+        scale: float,
+        others: Callable[[], Records] | None,
+        number: int,
+    ) -> None:
+        self._model, self.gradients, self._candidates, self._scale = model, gradients, candidates, scale
+        self._there, self._others, self._number = torch.tensor(there), others, number
+        self.farthest = 0.0
+
+    def look(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
+        own = {name: p for name, p in self._model.named_parameters() if id(p) in trained}
+        self.gradients.follow(self._model, list(own))
+        seen = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten().cpu() for p in own.values()])
+        seen = seen.double() * self._scale
+        found = self.gradients(self._candidates).double()
+        towards = torch.zeros(len(self._there), found.shape[1], dtype=torch.float64)
+        towards[self._there] = found
+        self.farthest = max(self.farthest, float(torch.pdist(towards).max()))
+        weighed = towards
+        if self._others is not None:
+            sample = self.gradients(self._others())
+            seen = seen - rate * self._number * sample.double().mean(dim=0)
+            # Who of the others was sampled, and whom their expected sum is estimated from.
+            missing = max(0.0, 1.0 / len(sample) - 1.0 / self._number)
+            each = (rate * (1.0 - rate) * self._number + (rate * self._number) ** 2 * missing) / len(sample)
+            if each > 0.0:
+                core = (sample @ sample.T).double() + torch.eye(len(sample), dtype=torch.float64) * (noise * noise / each)
+                inner = (sample @ towards.T.to(sample.dtype)).double()
+                weighed = towards - (torch.linalg.solve(core, inner).T.to(sample.dtype) @ sample).double()  # Woodbury
+        weighed = weighed / (noise * noise)
+        return (weighed @ seen).numpy(), (weighed * towards).sum(dim=1).numpy()
+
+
+class Gradients:
+    """Clipped gradients of single records, in clipping norms, written out: (records, weights)."""
+
+    def __init__(self, twin: nn.Module, criterion: Any, norm: float) -> None:
+        self.twin, self._criterion, self._norm = twin.cpu().eval(), criterion, norm
+        self.names = [name for name, parameter in twin.named_parameters() if parameter.requires_grad]
+        self._together = True
+
+    def follow(self, model: nn.Module, trained: list[str] | None = None) -> None:
+        """Take over all that the model holds; trained: names of the weights whose gradients count, as before if left out."""
+        self.twin.load_state_dict(model.state_dict())
+        self.names = self.names if trained is None else trained
+
+    def _loss(self, weights: dict[str, Tensor], *record: Tensor) -> Tensor:
+        inputs, target = (part[None] for part in record)
+        loss: Tensor = self._criterion(functional_call(self.twin, weights, (inputs,)), target).sum()
+        return loss
+
+    def raw(self, records: Records) -> Tensor:
+        weights = {name: p.detach() for name, p in self.twin.named_parameters() if name in self.names}
+        inputs, target = records.inputs[0], records.target
+        with torch.enable_grad():
+            if self._together:
+                try:
+                    found = vmap(grad(self._loss), (None, 0, 0), chunk_size=PORTION)(weights, inputs, target)
+                    return torch.cat([found[name].flatten(1) for name in self.names], dim=1)
+                except RuntimeError:  # a layer that cannot be vectorised: one by one
+                    self._together = False
+            alone = [grad(self._loss)(weights, *record) for record in zip(inputs, target, strict=True)]
+            return torch.stack([torch.cat([one[name].flatten() for name in self.names]) for one in alone])
+
+    def __call__(self, records: Records) -> Tensor:
+        found = self.raw(records)
+        lengths = found.double().norm(dim=1, keepdim=True)
+        return found * (1.0 / lengths.clamp(min=self._norm)).to(found.dtype)
+
+
+@torch.no_grad()
+def outputs(twin: nn.Module, criterion: Any, candidates: Records) -> Real:
+    """What an attacker who only asks the model sees: for each candidate its loss and, where there are two or more, the margin of
+    its class over the others."""
+    asked = twin(candidates.inputs[0])
+    losses = torch.stack([criterion(a[None], b[None]).sum() for a, b in zip(asked, candidates.target, strict=True)])
+    columns = [losses]
+    if asked.ndim == 2 and asked.shape[1] > 1 and not candidates.target.is_floating_point() and candidates.target.ndim == 1:
+        own = asked.gather(1, candidates.target[:, None])[:, 0]
+        rest = asked.scatter(1, candidates.target[:, None], -torch.inf).logsumexp(dim=1)
+        columns = [own - rest]
+    return torch.cat(columns).double().numpy()
+
+
+def weights(gradients: Gradients, candidates: Records) -> Real:
+    """What an attacker who holds the final weights sees besides: the length of each candidate's gradient, weights along it."""
+    found = gradients.raw(candidates).double()
+    lengths = found.norm(dim=1)
+    own = torch.cat([p.detach().flatten() for name, p in gradients.twin.named_parameters() if name in gradients.names]).double()
+    along = (found @ own) / lengths.clamp(min=1e-12)
+    return torch.cat([lengths.clamp(min=1e-12).log(), along]).numpy()

@@ -1,0 +1,46 @@
+"""Other ways to read a trace, for trainings that are not what they claim: an attacker who believes the claim would be misled.
+
+A trace holds one number a step: what was seen of the challenge, which pulls it up in the positive world. Each statistic is large
+in the positive world; which of them serves best is found out in one half of the games, and measured in the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from betastar.arrays import Real
+from betastar.scenario.run import DPSGD
+
+
+def statistics(traces: Real, positive: np.ndarray, run: DPSGD) -> list[Real]:
+    """traces: (games, steps)."""
+    return [traces.sum(axis=1), outliers(traces), *rounds(traces, run), familiar(traces, positive)]
+
+
+def outliers(traces: Real) -> Real:
+    """Largest and smallest against the median: noise that is the same at each step, or too small, cannot hide a single hit."""
+    return traces.max(axis=1) + traces.min(axis=1) - 2.0 * np.median(traces, axis=1)
+
+
+def rounds(traces: Real, run: DPSGD) -> list[Real]:
+    """Largest and smallest sum over the steps of equal number in each round of 1/p steps: batches that come in the same order."""
+    length = round(1.0 / float(np.max([segment.sample_rate for segment in run.segments])))
+    whole = traces.shape[1] // length
+    if length < 2 or whole < 2:
+        return []
+    folded = traces[:, : whole * length].reshape(len(traces), whole, length).sum(axis=1)
+    return [folded.max(axis=1) + folded.min(axis=1)]
+
+
+def familiar(traces: Real, positive: np.ndarray) -> Real:
+    """How much nearer the nearest even game of the positive world is than that of the other: randomness that repeats itself."""
+    even = np.arange(len(traces)) % 2 == 0
+    nearest = []
+    for world in (positive, ~positive):
+        known = traces[even & world]
+        if not len(known):
+            return np.zeros(len(traces))
+        squares = (traces**2).sum(axis=1)[:, None] + (known**2).sum(axis=1) - 2.0 * traces @ known.T
+        squares[np.flatnonzero(even & world), np.arange(len(known))] = np.inf  # not its own neighbour
+        nearest.append(np.sqrt(np.maximum(squares.min(axis=1), 0.0)))
+    return nearest[1] - nearest[0]

@@ -1,0 +1,179 @@
+"""One game on real training: build the model anew, train it on the data of one world by the user's own code, and attack."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from opacus.grad_sample import AbstractGradSampleModule
+from torch import nn
+
+from betastar.arrays import Real
+from betastar.audit.training_audit.attackers import (
+    AuditError,
+    CanaryEye,
+    Gradients,
+    RecordEye,
+    Witness,
+    outputs,
+    watching,
+    weights,
+)
+from betastar.audit.training_audit.canary import Canaries
+from betastar.audit.training_audit.challenges import Worlds
+from betastar.scenario.run import DPSGD
+
+Factory = Callable[[], nn.Module]
+Train = Callable[[nn.Module, Any], Any]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the attackers have of one game. evidence: log-likelihood of each world; white and black: numbers to learn from. hits:
+    how often the model saw the canary; farthest: distance between the candidates' gradients."""
+
+    world: int
+    evidence: Real
+    trace: Real
+    white: Real
+    black: Real
+    hits: int
+    farthest: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What every game of an audit has in common. scale: from a gradient as the optimizer sees it to clipping norms."""
+
+    factory: Factory
+    train: Train
+    worlds: Worlds
+    run: DPSGD
+    criterion: Any
+    norm: float
+    scale: float
+    references: int
+
+    def play(self, world: int, seed: int) -> Seen:
+        start, noise, others = streams(seed, 3)
+        with seeded(start):
+            inner, twin, marks = self.factory(), self.factory(), self.worlds.marks
+            model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.worlds.signs)
+        eye = self._eye(model, twin, torch.Generator().manual_seed(others))
+        witness = Witness(self.run, eye, np.zeros(len(self.worlds)))
+        with seeded(noise):
+            fit(self.train, model, self.worlds.dataset(world), self.run, witness)
+        if isinstance(model, Canaries):
+            white, black = model.canary.weight.detach().cpu().double().numpy().ravel(), np.zeros(0)
+        else:
+            candidates = self.worlds.records()
+            eye.gradients.follow(model)
+            black = outputs(twin, self.criterion, candidates)
+            white = np.concatenate([black, weights(eye.gradients, candidates)])
+        trace = np.array(witness.trace)
+        if not all(np.isfinite(one).all() for one in (witness.logs, trace, white)):
+            raise AuditError("train must end with finite weights, got some that are not: it diverged.")
+        hits, farthest = (model.seen, 0.0) if isinstance(model, Canaries) else (0, eye.farthest)
+        return Seen(world, witness.logs, trace, white, black, hits, farthest)
+
+    def _eye(self, model: nn.Module, twin: nn.Module, generator: torch.Generator) -> Any:
+        there = [candidate is not None for candidate in self.worlds.candidates]
+        if isinstance(model, Canaries):
+            return CanaryEye(model, self.worlds.signs, self.scale)
+        candidates = self.worlds.records()
+        others = (lambda: self.worlds.others(self.references, generator)) if self.references else None
+        return RecordEye(
+            model, Gradients(twin, self.criterion, self.norm), candidates, there, self.scale, others, len(self.worlds.data) - 1
+        )
+
+
+def streams(seed: int, number: int) -> list[int]:
+    """Seeds that have nothing to do with each other."""
+    return [int(one) for one in np.random.SeedSequence(seed).generate_state(number, np.uint64) >> np.uint64(1)]
+
+
+def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, witness: Any) -> None:
+    """The user's training, watched; complains if that was no training, or not the claimed one."""
+    model.train()
+    with watching(model, witness):
+        try:
+            train(model, data)
+        except AuditError:
+            raise
+        except Exception as problem:
+            layer = " (with a canary it has one layer more, of its own)" if isinstance(model, Canaries) else ""
+            raise AuditError(
+                f"train must work again and again on what factory makes{layer}, got {type(problem).__name__}: {problem}"
+            ) from problem
+    seen = len(witness.trace)
+    if seen == 0:
+        raise AuditError("train must update the model that it is given by an optimizer of PyTorch, got no step of one.")
+    if seen != run.steps:
+        raise AuditError(f"run must have as many steps as train makes on {len(data)} records, {seen}, got {run.steps}.")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Randomness that follows from a seed, and the caller's own afterwards."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def rate_of(run: DPSGD) -> float:
+    """The mean over the steps."""
+    return float(sum(segment.sample_rate * segment.steps for segment in run.segments) / run.steps)
+
+
+def check_hits(hits: int, expected: float) -> None:
+    """A canary that the model does not recognise says nothing."""
+    least = 0.75 * expected
+    if hits < least - 5.0 * least**0.5:  # by chance less than once in a million
+        raise AuditError(
+            f"the model should have seen canaries about {expected:.0f} times by now, and saw {hits}: if train changes the inputs "
+            "before the model sees them, let the model do that, or choose a record of the data as challenge."
+        )
+
+
+def claimed(run: Any, data: Any) -> DPSGD:
+    """What training on these records claims to be."""
+    found = run(len(data)) if callable(run) else run
+    if not isinstance(found, DPSGD) or found.shape:
+        raise AuditError(f"run must be one DPSGD run, or a function from a number of records to one, got {run!r}.")
+    return found
+
+
+def size(factory: Factory) -> int:
+    """How many weights a model has."""
+    with seeded(0):
+        return sum(parameter.numel() for parameter in factory().parameters())
+
+
+def check(factory: Factory) -> None:
+    """That a factory makes a new, plain model each time."""
+    if not callable(factory):
+        raise AuditError(f"factory must be a function that makes a new model, got {factory!r}.")
+    with seeded(0):
+        one, other = factory(), factory()
+    for model in (one, other):
+        if not isinstance(model, nn.Module):
+            raise AuditError(f"factory must make a model (torch.nn.Module), got {type(model).__name__}.")
+        if isinstance(model, AbstractGradSampleModule) or any(hasattr(p, "grad_sample") for p in model.parameters()):
+            raise AuditError("factory must make a plain model, got one that Opacus has wrapped already; wrap it in train.")
+    if one is other or {id(p) for p in one.parameters()} & {id(p) for p in other.parameters()}:
+        raise AuditError("factory must make a new model each time, got the same weights twice.")
+    shapes = [[(name, tuple(p.shape)) for name, p in model.named_parameters()] for model in (one, other)]
+    if shapes[0] != shapes[1] or not shapes[0]:
+        raise AuditError("factory must make models with the same weights each time, got models that differ, or have none.")

@@ -1,0 +1,115 @@
+"""Purchase-100: 197,324 customers, 600 bits each, 100 classes. Too large to ship: read from the public archive, or made up."""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from betastar import files
+from betastar.datasets.seeds import derive
+from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
+from betastar.training import Secret
+
+RECORDS, BITS, CLASSES = 197_324, 600, 100
+RECIPE = Recipe(batch_size=512, noise_multiplier=1.8, max_grad_norm=2.6, learning_rate=1e-3)
+SECRET = Secret.column(0, [0.0, 1.0], labels=["not bought", "bought"], name="first item", unseen=True)
+
+
+def purchase(
+    path: str | Path | None = None,
+    seed: int = 0,
+    records: int = RECORDS,
+    checksum: str | None = None,
+    drop: Sequence[str] = (),
+) -> Study:
+    """The archive's records (a path or a URL), or the synthetic stand-in where there is none. drop: items by number, from 0."""
+    x, y = synthetic(seed, records) if path is None else load(path, checksum)
+    for item in drop:
+        if not item.isdecimal() or int(item) >= BITS:
+            raise StudyError(f"Purchase-100 has the items 0 to {BITS - 1}, got {item!r}.")
+        x[:, int(item)] = 0
+    train, test = split(len(x), seed)
+    name = "Purchase-100"
+    return Study(name, tensors(x[train], y[train]), tensors(x[test], y[test]), SECRET, list(range(CLASSES)), RECIPE, path is None)
+
+
+def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Any, Any]:
+    """A stand-in of the same shape: each class buys each item with its own probability, few of them often."""
+    generator = torch.Generator().manual_seed(derive(seed, "synthetic records"))
+    likes = torch.rand(CLASSES, BITS, generator=generator) ** 3
+    y = torch.randint(CLASSES, (records,), generator=generator)
+    x = torch.rand(records, BITS, generator=generator) < likes[y]
+    return x.to(torch.uint8), y
+
+
+def load(source: str | Path, checksum: str | None = None, folder: Path | None = None) -> tuple[Any, Any]:
+    """Bits and labels (from 0) of the archive's CSV: label from 1 to 100, then 600 bits; packed (.tgz, .gz, .xz) or not."""
+    import pandas as pd
+
+    path = _download(str(source), folder or Path.cwd()) if str(source).startswith(("http://", "https://")) else Path(source)
+    if not path.is_file():
+        raise StudyError(f"no file {path}: give the path or the URL of the Purchase-100 archive.")
+    if checksum is not None and (found := _sha256(path)) != checksum.lower():
+        raise StudyError(f"{path} has the SHA-256 {found}, not {checksum}: it is damaged or another file.")
+    try:
+        if path.suffixes[-1:] == [".tgz"] or path.suffixes[-2:] == [".tar", ".gz"]:
+            with tarfile.open(path) as archive:
+                member = next((member for member in archive if member.isfile()), None)
+                if member is None:
+                    raise StudyError(f"{path} holds no file.")
+                frame = pd.read_csv(archive.extractfile(member), header=None, dtype="int16")
+        else:
+            frame = pd.read_csv(path, header=None, dtype="int16", compression="infer")
+    except (ValueError, EOFError, tarfile.TarError, OSError) as problem:
+        raise StudyError(f"{path} is truncated or no Purchase-100 table: {problem}") from None
+    table = frame.to_numpy()
+    if table.shape[1] != BITS + 1 or not len(table):
+        raise StudyError(f"{path} has {table.shape[1]} columns and {len(table)} rows; expected a label and {BITS} bits a row.")
+    labels, bits = table[:, 0], table[:, 1:]
+    if not ((bits == 0) | (bits == 1)).all() or labels.min() < 1 or labels.max() > CLASSES:
+        raise StudyError(
+            f"{path} must hold labels from 1 to {CLASSES} and bits; found {labels.min()}…{labels.max()} and {bits.max()}."
+        )
+    return torch.from_numpy(bits.astype("uint8")), torch.from_numpy(labels.astype("int64") - 1)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(url: str, folder: Path) -> Path:
+    """Into the folder, with progress; goes on where it stopped."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    path = folder / (url.rstrip("/").rsplit("/", 1)[-1] or "purchase")
+    if path.exists():
+        return path
+    partial = path.with_name(path.name + ".partial")
+    files.check(partial)
+    start = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            resumed = answer.status == 206
+            length = answer.headers.get("Content-Length")
+            total = int(length) + (start if resumed else 0) if length else None
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            with partial.open("ab" if resumed else "wb") as file, Progress(*columns, transient=True) as progress:
+                task = progress.add_task(f"downloading {path.name}", total=total, completed=start if resumed else 0)
+                while block := answer.read(1 << 20):
+                    file.write(block)
+                    progress.advance(task, len(block))
+    except (urllib.error.URLError, OSError) as problem:
+        raise StudyError(f"{url} could not be downloaded ({problem}); what has arrived is kept, try again.") from None
+    if total is not None and partial.stat().st_size != total:
+        raise StudyError(f"{url} broke off after {partial.stat().st_size} of {total} bytes; what has arrived is kept, try again.")
+    partial.replace(path)
+    return path

@@ -1,0 +1,74 @@
+"""A study: records to train on, records to test on, a secret, and the parameters that go with them."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from betastar.datasets.seeds import derive
+from betastar.training import Secret
+
+
+class StudyError(ValueError):
+    """What a person gave cannot be studied: says what, and what to do."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Parameters of a private training."""
+
+    batch_size: int
+    noise_multiplier: float
+    max_grad_norm: float
+    learning_rate: float
+    epochs: int = 30
+    hidden: tuple[int, ...] = (128,)
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    train: TensorDataset
+    test: TensorDataset
+    secret: Secret
+    classes: list[Any]
+    recipe: Recipe
+    synthetic: bool = False
+    #: The test records before they were encoded, where they are a table.
+    raw: Any = None
+    #: What else in a record gives the secret away, in words.
+    restated: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} (synthetic)" if self.synthetic else self.name
+
+    def fingerprint(self) -> str:
+        """Of the records as they are trained and tested on, and of the secret."""
+        secret = self.secret
+        total = hashlib.sha256(repr((self.classes, secret.name, list(map(str, secret.labels)))).encode())
+        for tensor in (*self.train.tensors, *self.test.tensors, *(() if secret.prior is None else (secret.prior,))):
+            total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            total.update(tensor.contiguous().numpy())
+        return total.hexdigest()
+
+    @property
+    def columns(self) -> int:
+        return int(self.train.tensors[0].shape[1])
+
+
+def tensors(x: Any, y: Any) -> TensorDataset:
+    table: Tensor = torch.as_tensor(x, dtype=torch.float32)
+    return TensorDataset(table, torch.as_tensor(y, dtype=torch.long))
+
+
+def split(number: int, seed: int, share: float = 0.2) -> tuple[Any, Any]:
+    """Indices of the training and the test part."""
+    from sklearn.model_selection import train_test_split
+
+    return train_test_split(range(number), test_size=share, random_state=derive(seed, "split"))

@@ -1,0 +1,161 @@
+"""Somebody's own table (CSV or Parquet) as a study: columns of numbers and of words are found by themselves."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import lzma
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from betastar.datasets.sensitive import check, secret_of, with_public
+from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
+from betastar.training.secrets.restated_columns import restated
+
+#: A column of words with more categories is an identifier rather than an attribute.
+MANY_CATEGORIES = 500
+#: A CSV may be packed.
+OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+def read(path: str | Path) -> Any:
+    import pandas as pd
+
+    path = Path(path)
+    if not path.is_file():
+        raise StudyError(f"no file {path}.")
+    try:
+        if path.suffix in (".parquet", ".pq"):
+            frame = pd.read_parquet(path)
+        else:
+            _check_rows(path)
+            frame = pd.read_csv(path, skipinitialspace=True, index_col=False)
+    except ImportError:
+        raise StudyError(f"{path} is a Parquet file; reading it needs the package pyarrow.") from None
+    except StudyError:
+        raise
+    except (ValueError, EOFError, OSError, NotImplementedError, csv.Error, lzma.LZMAError) as problem:
+        raise StudyError(f"{path} is truncated or no table: {str(problem).splitlines()[0]}") from None
+    if len(frame) < 10:
+        raise StudyError(f"{path} has {len(frame)} records; at least 10 are needed.")
+    return frame
+
+
+def _check_rows(path: Path) -> None:
+    """Each row of a CSV has a value for each column: where one has more or fewer, they may belong to other columns."""
+    if path.suffix in (".zip", ".tar", ".tgz", ".zst"):
+        raise StudyError(f"{path} is an archive: unpack it first. A CSV may be packed as {', '.join(OPEN)}.")
+    with OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, skipinitialspace=True)
+        head = next((row for row in rows if row), [])
+        if twice := [name for name in head if head.count(name) > 1]:
+            raise StudyError(f"{path} has two columns that are called {twice[0]!r}: rename one of them.")
+        for row in rows:
+            if len(row) != len(head) and any(row):
+                comma = " (a comma at the end of the row?)" if len(row) == len(head) + 1 and not row[-1] else ""
+                raise StudyError(
+                    f"{path}, line {rows.line_num}, has {len(row)} values{comma}, but the first line names {len(head)} columns. "
+                    "Correct such rows, so that no value stands in the column of another."
+                )
+
+
+def _plain(frame: Any, needed: Sequence[str]) -> Any:
+    """Columns of numbers and of words as NumPy has them; what is neither is named."""
+    import numpy as np
+    import pandas as pd
+
+    if twice := list(frame.columns[frame.columns.duplicated()]):
+        raise StudyError(f"the table has two columns that are called {twice[0]!r}: rename one of them.")
+    found = {}
+    for name, column in frame.items():
+        out = "" if name in needed else f", or leave it out (--drop {shlex.quote(str(name))})"
+        if column.isna().all():
+            raise StudyError(f"the column {name!r} holds no value at all: fill it in{out}.")
+        if column.dtype == object:
+            nested = next((one for one in column if isinstance(one, list | tuple | set | dict | np.ndarray)), None)
+            if nested is not None:
+                kind = type(nested).__name__
+                raise StudyError(f"the column {name!r} is nested (a {kind} in a record): make a column of each part{out}.")
+        elif column.dtype.kind in "iufb" and pd.api.types.is_extension_array_dtype(column.dtype):
+            missing = bool(column.isna().any())
+            column = pd.Series(column.to_numpy(dtype=float, na_value=np.nan) if missing else column.to_numpy(), column.index)
+        if column.dtype.kind == "c":
+            raise StudyError(f"the column {name!r} holds complex numbers: make a column of each part{out}.")
+        if column.dtype.kind == "f" and (endless := int(np.isinf(column).sum())):
+            raise StudyError(f"the column {name!r} is infinite in {endless} records: put a number there{out}.")
+        found[name] = column
+    return pd.DataFrame(found)
+
+
+def own(
+    path: str | Path,
+    target: str,
+    sensitive: str,
+    values: list[str] | None = None,
+    between: tuple[float, float] | None = None,
+    drop: list[str] | None = None,
+    seed: int = 0,
+    along: Sequence[str] = (),
+    public: str | Path | None = None,
+) -> Study:
+    """Train on 80 % of the records of a table to predict `target`; `sensitive` is the secret.
+
+    values: its values, as in the table; between: the whole numbers from … to …. By default all that occur.
+    along: columns that restate it, and change together with it. public: other people's records, which tell how frequent the
+    values are.
+    """
+    frame = read(path)
+    for column in (target, sensitive, *along, *(drop or [])):
+        if column not in frame.columns:
+            raise StudyError(f"{path} has no column {column!r}; it has {', '.join(map(repr, frame.columns))}.")
+    if target == sensitive:
+        raise StudyError(
+            f"target and sensitive column are both {target!r}; a label is studied with betastar.training.Secret.label."
+        )
+    frame = _plain(frame.drop(columns=drop or []), (target, sensitive, *along)).dropna(subset=[target]).reset_index(drop=True)
+    goal = frame.pop(target).astype(str)
+    classes = sorted(goal.unique())
+    if len(classes) < 2:
+        raise StudyError(f"the target column {target!r} has one class only ({classes[0]!r}): there is nothing to learn.")
+    if len(classes) > MANY_CATEGORIES:
+        raise StudyError(f"the target column {target!r} has {len(classes)} classes; numbers must be binned first.")
+    check(frame, [sensitive, *along])
+    raw = frame.copy()
+    encode = _encoder(frame, sensitive)
+    x, y = encode.transform(frame), goal.map({name: i for i, name in enumerate(classes)}).to_numpy()
+    some = frame.sample(min(64, len(frame)), random_state=0)
+    secret = secret_of(encode, frame, sensitive, along, values, between, some)
+    if public is not None:
+        secret = with_public(secret, read(public), sensitive, along)
+    train, test = split(len(frame), seed)
+    batch = int(min(256, max(8, len(train) // 50)))
+    recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
+    parts = tensors(x[train], y[train]), tensors(x[test], y[test])
+    given_away = tuple(str(one) for one in restated(raw, sensitive, along))
+    return Study(Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away)
+
+
+def _encoder(frame: Any, sensitive: str) -> Any:
+    """Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Words: one-hot."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import Pipeline, make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    numbers = [column for column in frame.columns if frame[column].dtype.kind in "iufb"]
+    words = [column for column in frame.columns if column not in numbers]
+    for column in words:
+        frame[column] = frame[column].astype(object).where(frame[column].notna(), "missing").astype(str)
+        if column != sensitive and (number := frame[column].nunique()) > MANY_CATEGORIES:
+            out = shlex.quote(str(column))
+            raise StudyError(f"the column {column!r} has {number} categories: an identifier? Leave it out (--drop {out}).")
+    encode = ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
+            ("words", make_pipeline(OneHotEncoder(sparse_output=False), StandardScaler()), words),
+        ]
+    )
+    return Pipeline([("encode", encode)]).fit(frame)

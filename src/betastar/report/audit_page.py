@@ -1,0 +1,67 @@
+"""The page of docs/audits: three attackers against the bound, on Adult. `make audits` plays the games and writes it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from betastar import files
+from betastar.figures.plots import WHO
+from betastar.report.run_files import Inside, object_of
+from betastar.rounding import down, up
+
+TEMPLATES = Path(__file__).parent / "templates"
+#: The audits of the page, by the names of their files.
+GAMES = {
+    "canary": "Membership, a canary: the worst case",
+    "membership": "Membership, the record that the ledger names first",
+    "attribute": "The age of that record: 17 or 90?",
+}
+HEADS = ("attacker", "games", "right guesses", "advantage", "95 % interval", "bound", "p-value")
+
+
+def write(folder: Path) -> Path:
+    """README.md from the files beside it."""
+    import jinja2
+
+    games = []
+    for name, title in GAMES.items():
+        with Inside(folder / f"{name}.json"):
+            told = object_of(folder / f"{name}.json")
+            games.append({"name": name, "title": title, "words": _words(told), "table": _table(told)})
+    template = jinja2.Template((TEMPLATES / "audit_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
+    path = folder / "README.md"
+    files.write(path, template.render(games=games) + "\n", private=False)
+    return path
+
+
+def _words(told: dict[str, Any]) -> str:
+    first = next(iter(told["audits"].values()))
+    text = f"Challenge: {told['challenge']}. {told['sentence']}"
+    if told["leakage"] is not None:
+        text += f" Without a model of the attack: {told['leakage']['sentence']}"
+    order = "as theory says" if ordered(told) else "**not** as theory says"
+    seed = first["seed"]
+    return f"{text} The attackers are ordered {order}, within their intervals. Seed {seed}.".replace("β*", "β\\*")
+
+
+def ordered(told: dict[str, Any]) -> bool:
+    """Nobody who sees less is certain to have done better."""
+    found = [told["audits"][place]["advantage"] for place in WHO if place in told["audits"]]
+    return all(less["lower"] <= more["upper"] for i, more in enumerate(found) for less in found[i + 1 :])
+
+
+def _table(told: dict[str, Any]) -> str:
+    rows = [HEADS, ("---",) * len(HEADS)]
+    for place, audit in told["audits"].items():
+        advantage = audit["advantage"]
+        interval = f"{down(advantage['lower'], 3)} to {up(advantage['upper'], 3)}"
+        share, limit = f"{100 * audit['success']['estimate']:.1f} %", up(audit["bound"]["upper"], 3)
+        p_value = f"{audit['p_value']:.2g}"
+        rows.append((WHO[place], f"{audit['games']}", share, f"{advantage['estimate']:.3f}", interval, limit, p_value))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+if __name__ == "__main__":
+    print(write(Path(sys.argv[1])))

@@ -1,0 +1,68 @@
+"""Audits that were kept with a run, for its report: the verdict of each, and a table of attackers beside the bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from betastar.figures.plots import WHO
+from betastar.report.run_files import Inside, object_of
+from betastar.rounding import significant
+from betastar.scenario.run import DPSGD
+
+#: What was played, in the order of a report.
+KINDS = {"mechanism": "Games on the mechanism", "training": "Games on real training", "one-run": "One run, many canaries"}
+HEADS = ("attacker", "games", "right guesses", "interval", "at most", "p-value")
+
+
+@dataclass(frozen=True)
+class Played:
+    """An audit in words. own: of this very run. rows: attackers, by the columns of HEADS; remarks: what else there is to know."""
+
+    title: str
+    sentence: str
+    violated: bool
+    own: bool
+    rows: tuple[tuple[str, ...], ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def played(folder: Path, run: DPSGD) -> tuple[Played, ...]:
+    """The audits in the folder of a run; what is audited may be another one (fewer records), and that is said first."""
+    found = []
+    for kind, title in KINDS.items():
+        path = folder / f"audit-{kind}.json"
+        if path.exists():
+            with Inside(path):
+                found.append(_in_words(kind, title, object_of(path), run))
+    return tuple(found)
+
+
+def _in_words(kind: str, title: str, told: dict[str, Any], run: DPSGD) -> Played:
+    first = next(iter(told["audits"].values())) if kind == "training" else told
+    audited = str(first["run"])
+    own = audited == repr(run)
+    said: dict[str, Any] = {"sentence": str(told["sentence"]), "violated": bool(told["violated"]), "own": own}
+    remarks: tuple[str, ...] = () if own else (f"Not this very run, {run!r}, but another one was audited: {audited}.",)
+    if kind == "mechanism":
+        return Played(f"{title}: {told['threat']}", rows=(_row("the best there is", told),), remarks=remarks, **said)
+    if kind == "one-run":
+        return Played(title, remarks=remarks, **said)
+    rows = tuple(_row(WHO[place], audit) for place, audit in told["audits"].items())
+    remarks += (f"Challenge: {told['challenge']}.",)
+    if told["leakage"] is not None:
+        remarks += (f"Without a model of the attack: {told['leakage']['sentence']} {told['leakage']['caveat']}",)
+    return Played(f"{title}: {first['threat']}", rows=rows, remarks=remarks, **said)
+
+
+def _row(who: str, audit: dict[str, Any]) -> tuple[str, ...]:
+    success = audit["success"]
+    return (
+        who,
+        f"{audit['games']:,}",
+        f"{success['estimate']:.4g}",
+        f"{significant(success['lower'], 4, False)} to {significant(success['upper'], 4)}",
+        significant(audit["allowed"]["upper"], 4),
+        f"{audit['p_value']:.2g}",
+    )

@@ -1,0 +1,244 @@
+"""The study of gap clipping for people: a page with tables and figures, from results.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from betastar import files
+from betastar.figures import plots
+from betastar.rounding import down
+
+COLOURS = {"age": "#c8553d", "sex": "#3b6ea8", "race": "#5b8c5a", "marital_status": "#8e6c8a", "item": "#c8553d"}
+TITLES = {"age": "age", "sex": "sex", "race": "race", "marital_status": "marital status", "item": "first item"}
+TEMPLATES = Path(__file__).parent / "templates"
+Run = dict[str, Any]
+#: Share of the records below which a group's accuracy says nothing.
+SMALLEST_GROUP = 0.005
+
+
+def write(folder: str | Path) -> Path:
+    """README.md and its figures beside results.json."""
+    import jinja2
+
+    path = Path(folder)
+    results = json.loads((path / "results.json").read_text())
+    runs: list[Run] = results["runs"]
+    plots.save(_by_gap(runs), path / "gap")
+    plots.save(_by_noise(runs), path / "noise")
+    plots.save(_groups(runs), path / "groups")
+    template = jinja2.Template((TEMPLATES / "gap_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
+    file = path / "README.md"
+    files.write(file, template.render(_words(runs, results)) + "\n", private=False)
+    return file
+
+
+def _words(runs: list[Run], results: dict[str, Any]) -> dict[str, Any]:
+    noise = _of(runs, "adult", "noise_multiplier")[0]
+    one = select(runs, study="adult")[0]
+    words: dict[str, Any] = {
+        "seeds": results["seeds"],
+        "epochs": round(one["steps"] * one["sample_rate"]),
+        "noise": f"{noise:g}",
+        "target": f"{results['target']:g}",
+        "membership": down(min(run["membership"] for run in _baseline(runs, "adult", noise))),
+        "deleted": _deleting(runs),
+        "losses": _losses(runs),
+    }
+    for study in ("adult", "purchase"):
+        if select(runs, study=study):
+            words[f"{study}_gaps"] = _table(["gap", "proved β\\*", *_titles(runs, study, "gap")], _gap_rows(runs, study))
+            head = ["noise", "β\\* membership", "gap", "plain DP-SGD", *_titles(runs, study, "target")]
+            words[f"{study}_noises"] = _table(head, _noise_rows(runs, study))
+    return words | {"purchase_seeds": len({run["seed"] for run in select(runs, study="purchase")})}
+
+
+def select(runs: Iterable[Run], **wanted: Any) -> list[Run]:
+    return [run for run in runs if all(run[name] == value for name, value in wanted.items())]
+
+
+def accuracy(runs: Sequence[Run]) -> float:
+    return 100.0 * mean(run["accuracy"] for run in runs)
+
+
+def _spread(runs: Sequence[Run]) -> str:
+    values = [100.0 * run["accuracy"] for run in runs]
+    return f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+def _of(runs: list[Run], study: str, key: str, **wanted: Any) -> list[Any]:
+    """Different values of something, in the order of the runs."""
+    return list(dict.fromkeys(run[key] for run in select(runs, study=study, **wanted)))
+
+
+def _baseline(runs: list[Run], study: str, noise: float) -> list[Run]:
+    return select(runs, study=study, kind="plain", noise_multiplier=noise)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _gap_rows(runs: list[Run], study: str) -> list[list[str]]:
+    """A row a gap: the proved β*, then the accuracy for each secret."""
+    noise = _of(runs, study, "noise_multiplier")[0]
+    secrets = _of(runs, study, "secret", kind="gap")
+    plain = _baseline(runs, study, noise)
+    rows = [["2 (plain DP-SGD)", down(min(run["attribute"] for run in plain)), *[_spread(plain)] * len(secrets)]]
+    for gap in _of(runs, study, "gap", kind="gap"):
+        some = [select(runs, study=study, secret=secret, kind="gap", gap=gap) for secret in secrets]
+        rows.append([f"{gap:g}", down(min(run["attribute"] for run in some[0])), *(_spread(one) for one in some)])
+    deleted = [select(runs, study=study, secret=secret, kind="delete", noise_multiplier=noise) for secret in secrets]
+    return [*rows, ["column deleted", "1", *(_spread(one) for one in deleted)]]
+
+
+def _noise_rows(runs: list[Run], study: str) -> list[list[str]]:
+    """A row a noise: membership, gap, and the accuracy of plain DP-SGD and for each secret."""
+    secrets = _of(runs, study, "secret", kind="target")
+    rows = []
+    for noise in _of(runs, study, "noise_multiplier", kind="target"):
+        plain = _baseline(runs, study, noise)
+        some = [select(runs, study=study, secret=secret, kind="target", noise_multiplier=noise) for secret in secrets]
+        beta = down(min(run["membership"] for run in plain))
+        rows.append([f"{noise:g}", beta, f"{some[0][0]['gap']:.4f}", _spread(plain), *(_spread(one) for one in some)])
+    return rows
+
+
+def _titles(runs: list[Run], study: str, kind: str) -> list[str]:
+    return [TITLES[secret] for secret in _of(runs, study, "secret", kind=kind)]
+
+
+def _deleting(runs: list[Run]) -> str:
+    """What keeping and what deleting a column costs, in points of accuracy."""
+    noises = _of(runs, "adult", "noise_multiplier", kind="target")
+    rows = []
+    for secret in _of(runs, "adult", "secret", kind="delete"):
+        cells = [TITLES[secret]]
+        for noise in (noises[0], noises[-1]):
+            plain = accuracy(_baseline(runs, "adult", noise))
+            kept = accuracy(select(runs, study="adult", secret=secret, kind="target", noise_multiplier=noise))
+            gone = accuracy(select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise))
+            cells += [f"{kept - plain:+.1f}", f"{gone - plain:+.1f}"]
+        rows.append(cells)
+    head = ["secret", *(f"{what}, noise {noise:g}" for noise in (noises[0], noises[-1]) for what in ("gap", "deleted"))]
+    return _table(head, rows)
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def _by_gap(runs: list[Run]) -> Any:
+    """Accuracy against 1 - β*, on a logarithmic axis: each point to the left is a narrower gap."""
+    ax = plots.axes(size=(5.6, 3.8))
+    noise = _of(runs, "adult", "noise_multiplier")[0]
+    plain = _baseline(runs, "adult", noise)
+    for secret in _of(runs, "adult", "secret", kind="gap"):
+        points = [(1.0 - min(run["attribute"] for run in plain), accuracy(plain))]
+        for gap in _of(runs, "adult", "gap", kind="gap"):
+            some = select(runs, study="adult", secret=secret, kind="gap", gap=gap)
+            points.append((1.0 - min(run["attribute"] for run in some), accuracy(some)))
+        x, y = zip(*points, strict=True)
+        ax.plot(x, y, "o-", color=COLOURS[secret], ms=4, lw=1.2, label=TITLES[secret])
+        gone = accuracy(select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise))
+        ax.axhline(gone, color=COLOURS[secret], lw=0.9, ls=":")
+    ax.set_xscale("log")
+    ax.invert_xaxis()
+    ax.set_xlabel("1 − β* against attribute inference, proved (better to the right)")
+    ax.set_ylabel("accuracy (%)")
+    ax.legend(fontsize=8, title="dotted: column deleted", title_fontsize=8, framealpha=0.9, edgecolor="none")
+    return ax
+
+
+def _by_noise(runs: list[Run]) -> Any:
+    ax = plots.axes(size=(5.6, 3.8))
+    noises = _of(runs, "adult", "noise_multiplier", kind="target")
+
+    def line(pick: Callable[[float], list[Run]], style: str, colour: str, label: str) -> None:
+        ax.plot(noises, [accuracy(pick(noise)) for noise in noises], style, color=colour, ms=4, lw=1.2, label=label)
+
+    line(lambda noise: _baseline(runs, "adult", noise), "s--", plots.OTHER, "plain DP-SGD (no promise)")
+    for secret in _of(runs, "adult", "secret", kind="target"):
+        line(
+            lambda noise, secret=secret: select(runs, study="adult", secret=secret, kind="target", noise_multiplier=noise),  # type: ignore[misc]
+            "o-",
+            COLOURS[secret],
+            f"{TITLES[secret]}, β* ≥ .99",
+        )
+    ax.set_xscale("log")
+    ax.set_xticks(noises, [f"{noise:g}" for noise in noises])
+    ax.minorticks_off()
+    ax.set_xlabel("noise multiplier")
+    ax.set_ylabel("accuracy (%)")
+    ax.legend(frameon=False, fontsize=8)
+    return ax
+
+
+def _groups(runs: list[Run]) -> Any:
+    """One panel a secret; three bars a group."""
+    from matplotlib.figure import Figure
+
+    secrets = _of(runs, "adult", "secret", kind="gap")
+    noise = _of(runs, "adult", "noise_multiplier")[0]
+    narrow = min(_of(runs, "adult", "gap", kind="gap"))
+    figure = Figure(figsize=(9.6, 3.0 * -(-len(secrets) // 2)), layout="constrained")
+    panels = figure.subplots(-(-len(secrets) // 2), 2).flat
+    for ax, secret in zip(panels, secrets, strict=False):
+        plots.axes(ax)
+        kinds = {
+            "plain DP-SGD": (_baseline(runs, "adult", noise), plots.OTHER),
+            f"gap {narrow:g}": (select(runs, study="adult", secret=secret, kind="gap", gap=narrow), COLOURS[secret]),
+            "deleted": (select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise), "#c9c4b8"),
+        }
+        sizes = _sizes(kinds["plain DP-SGD"][0], secret)
+        names = sorted(sizes, key=str if secret == "age" else lambda name, sizes=sizes: -sizes[name])
+        for k, (label, (some, colour)) in enumerate(kinds.items()):
+            heights = [_group_accuracy(some, secret, name) for name in names]
+            ax.bar([i + 0.27 * (k - 1) for i in range(len(names))], heights, 0.25, color=colour, label=label)
+        shown = [f"{_short(name)}\n{100 * sizes[name] / sum(sizes.values()):.0f} %" for name in names]
+        ax.set_xticks(range(len(names)), shown, fontsize=7)
+        ax.set_ylim(50, 100)
+        ax.set_title(TITLES[secret], fontsize=10)
+        ax.set_ylabel("accuracy (%)")
+        ax.legend(frameon=False, fontsize=7, ncols=3, loc="upper center")
+    return ax
+
+
+def _losses(runs: list[Run]) -> str:
+    """For each secret, the group that loses most with the narrowest gap."""
+    plain = _baseline(runs, "adult", _of(runs, "adult", "noise_multiplier")[0])
+    narrow = min(_of(runs, "adult", "gap", kind="gap"))
+    found = []
+    for secret in _of(runs, "adult", "secret", kind="gap"):
+        some = select(runs, study="adult", secret=secret, kind="gap", gap=narrow)
+        change = {
+            name: _group_accuracy(some, secret, name) - _group_accuracy(plain, secret, name) for name in _sizes(plain, secret)
+        }
+        name = min(change, key=lambda name: change[name])
+        found.append(f"{_short(name).replace(chr(10), '-')} ({TITLES[secret]}, {change[name]:+.1f})")
+    return ", ".join(found)
+
+
+def _sizes(runs: list[Run], secret: str) -> dict[str, int]:
+    """Test records of each group that is not too small."""
+    found: dict[str, int] = {}
+    for run in runs:
+        for name, (size, _) in run["groups"][secret].items():
+            found[name] = found.get(name, 0) + size
+    return {name: size for name, size in found.items() if size >= SMALLEST_GROUP * sum(found.values())}
+
+
+def _group_accuracy(runs: list[Run], secret: str, name: str) -> float:
+    pairs = [run["groups"][secret][name] for run in runs if name in run["groups"][secret]]
+    return 100.0 * sum(right for _, right in pairs) / max(1, sum(size for size, _ in pairs))
+
+
+def _short(name: str) -> str:
+    """Adult's categories, short enough for an axis."""
+    if name.startswith("["):
+        low, high = (int(float(part)) for part in name.strip("[)").split(","))
+        return f"{max(low, 17)} to {high - 1}" if high < 100 else f"{low} and more"
+    words = name.split("-")
+    return "\n".join([words[0], "-".join(words[1:])]) if len(name) > 10 and len(words) > 1 else name

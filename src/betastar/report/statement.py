@@ -1,0 +1,288 @@
+"""The words of a report: a verdict, what each figure is, and the statement that the field asks of every claim of privacy."""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from betastar.report.facts import Against, Facts
+from betastar.risk.analyze import RegimeWarning, analyze
+from betastar.rounding import down, percent, plain, tiny, up
+
+#: Lowest β* of each band. An example, and the report says so.
+BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
+MEANING = {
+    "strong": "the model tells an attacker next to nothing about a single record.",
+    "moderate": "the model gives a determined attacker a small but measurable edge.",
+    "weak": "the model gives a determined attacker a clear edge over guessing.",
+}
+#: What a figure of each kind is called.
+TAGS = {
+    "worst": "holds for any data",
+    "proved": "proved in advance",
+    "assumed": "holds if the distance does",
+    "dataset": "after the fact",
+    "batch": "an estimate, after the fact",
+}
+#: What became of the seed of a run.
+SEEDS = {
+    "guessable": "But it was chosen, and is small enough to be guessed, which is as good as known: a model that is given away "
+    "needs a random one, which betastar train draws when none is given.",
+    "given": "It was given (--seed) and is in config.json: keep that, wherever else it is written down, and checkpoint.pt, if "
+    "there is one, to yourself.",
+    "kept": "It was drawn at random. Keep seed.json and checkpoint.pt to yourself, from which the noise can be computed: they "
+    "are deleted when the run is complete.",
+    "deleted": "It was drawn at random, and deleted with the state of the generator when the run was complete: the noise cannot "
+    "be computed from the run's folder.",
+}
+_SAME = "The seed is in config.json: whoever knows it can compute the noise, so it is not printed here."
+#: What the command that is printed repeats of a run.
+REPEAT = {
+    "guessable": _SAME,
+    "given": _SAME,
+    "kept": "The command draws another seed than that of this run: the same parameters, other noise.",
+    "deleted": "The seed of this run is deleted, and the command draws another one: the same parameters, other noise.",
+}
+FPRS = (0.1, 0.01, 0.001)
+DELTAS = (1e-5, 1e-6)
+
+
+def band(beta: float) -> str:
+    return next(name for least, name in BANDS if beta >= least)
+
+
+def right(beta: float) -> str:
+    """Share of right guesses at even odds, with as many digits as it takes to differ from guessing."""
+    digits = 1
+    while digits < 6 and 0.0 < 50.0 * (1.0 - beta) < 10.0**-digits:
+        digits += 1
+    return percent(1.0 - beta / 2.0, digits)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One threat in a sentence. beta is rounded down."""
+
+    title: str
+    sentence: str
+    beta: str
+    band: str
+    tag: str
+    kind: str
+
+
+def verdicts(facts: Facts) -> list[Verdict]:
+    """Membership first, which is the hardest to resist."""
+    member = facts.membership
+    text = (
+        "An attacker who sees every update and guesses which of two records was used is right at most "
+        f"{right(member.lower)} of the time, against 50 % without the model."
+    )
+    found = [Verdict(member.title, text, down(member.lower), band(member.lower), TAGS["worst"], "worst")]
+    for one in facts.attributes:
+        found.append(Verdict(one.title, _sentence(one), down(one.lower), band(one.lower), TAGS[one.kind], one.kind))
+    return found
+
+
+def _sentence(one: Against) -> str:
+    values = f" ({one.values} values)" if one.values else ""
+    share = right(one.lower)
+    who = (
+        f"An attacker who knows everything about a record but its {one.name}{values}, and hesitates between two values that are "
+        "equally likely, is right"
+    )
+    if one.kind == "proved":
+        return (
+            f"{who} at most {share} of the time, against 50 % without the model. Gap clipping fixed this before training (gap "
+            f"{plain(one.gap)} clipping norms): it holds for every record and may be published."
+        )
+    if one.kind == "assumed":
+        return f"{who} at most {share} of the time, provided that no step's gradients are farther apart than was said."
+    return f"{who} about {share} of the time ({one.label or f'{one.kind} scope: for the trainer’s eyes only'})."
+
+
+def notices(facts: Facts) -> list[str]:
+    """What a reader must know before any figure."""
+    found = []
+    if not facts.finished:
+        found.append(
+            f"This run is not finished. The report covers the {len(facts.entries)} epochs that are; each further step lowers β*."
+        )
+    if facts.rate_notice:
+        found.append(f"Of the sampling rate: {facts.rate_notice}")
+    if "synthetic" in facts.title:
+        found.append("The records are synthetic: a stand-in of the same shape. Nobody's data were used.")
+    if facts.stopped:
+        found.append(
+            f"Training was stopped: {facts.stopped} When it stopped depends on the data; the figure for membership covers the "
+            "steps that were taken, not what the moment of the stop may tell."
+        )
+    if facts.restated:
+        found.append(
+            f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs "
+            "no model to guess it, and the figures for attribute inference do not count that. Name such columns (--with), and "
+            "they are protected together."
+        )
+    if facts.internal:
+        found.append(
+            "Not for publication as it is. The figures for attribute inference that were measured, and the exposure of records, "
+            "depend on the data: a published attribute figure can leak membership."
+        )
+    return found
+
+
+def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """A table: its columns are threats, its rows what is asked of them; each number is rounded to the safe side.
+
+    brief: only what costs nothing.
+    """
+    columns = [facts.membership, facts.add_remove, *facts.attributes]
+    heads = ["membership, substitution", "membership, add or remove"]
+    short = {"proved": "proved", "assumed": "assumed"}
+    heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
+    rows: list[tuple[str, list[str]]] = [
+        ("Bayes security β*, exact", [down(one.integrated) for one in columns]),
+        ("β*, attained by an attack that exists", [up(one.attained) for one in columns]),
+        ("β*, the paper's closed form", [down(_paper(one)) for one in columns]),
+    ]
+    if brief:
+        return heads, rows
+    rows += [
+        ("β*, certified", [down(float(one.certified.bayes_security.lower)) for one in columns]),
+        ("advantage over guessing", [up(1 - one.lower) for one in columns]),
+        ("right guesses at even odds", [right(one.lower) for one in columns]),
+    ]
+    rows += [
+        (
+            f"TPR at {100 * rate:g} % FPR",
+            [percent(float(one.certified.tpr(rate).upper), 3 if rate < 0.01 else 2) for one in columns],
+        )
+        for rate in FPRS
+    ]
+    rows += [
+        (f"ε at δ = {delta:.0e}".replace("e-0", "e-"), [up(float(one.certified.epsilon(delta).upper), 3) for one in columns])
+        for delta in DELTAS
+    ]
+    rows.append(("δ at ε = 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]))
+    fits = [one.certified.gdp_mu for one in columns]
+    rows.append((f"μ of Gaussian DP, fitted down to FPR {plain(fits[0].smallest_fpr)}", [up(float(fit.upper)) for fit in fits]))
+    rows.append(("regret of that fit", [up(float(fit.regret)) for fit in fits]))
+    return heads, rows
+
+
+def _paper(one: Against) -> float:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RegimeWarning)  # the row above says by how much it is off
+        return float(analyze(one.run, one.threat, "paper").bayes_security.estimate)
+
+
+def statement(facts: Facts) -> list[tuple[str, str]]:
+    """Unit of privacy, adjacency, checkpoints, sampling, accountant, trust: what a claim means, and for whom."""
+    rate = facts.run.segments[0].sample_rate
+    sampling = (
+        f"Poisson: each record is drawn independently with probability {plain(rate)} at each of the {facts.run.steps} steps"
+    )
+    made = ", as Opacus drew it in this run." if facts.is_run else "; a loader that shuffles is not covered."
+    return [
+        ("Unit of privacy", "One record (one row of the training data). A person with several rows is protected less."),
+        (
+            "Adjacency",
+            "β* against membership: one record is replaced by any other (substitution). The usual (ε, δ) of DP libraries is for "
+            "adding or removing a record, in the second column of the table.",
+        ),
+        (
+            "Covered outputs",
+            "Every update of every step, so every checkpoint and the final model, together, and whatever is computed from them.",
+        ),
+        ("Sampling", sampling + made),
+        (
+            "Noise",
+            "Ideal Gaussian noise on the sum of clipped gradients. Floating-point arithmetic and the pseudo-random generator are "
+            "outside of the model; whoever knows the seed can compute the noise" + _seed(facts),
+        ),
+        (
+            "Accountant",
+            f"betastar {version('betastar')}. β*, advantage and right guesses: exact (an integral, its numerical error estimated "
+            "and added). TPR, ε, δ and μ: certified (proved from both sides, discretisation and rounding included).",
+        ),
+        (
+            "Trust model",
+            "Central: whoever trains sees the data and is trusted. The attacker knows all other records, the algorithm and every "
+            "update, and may have unlimited computing power.",
+        ),
+        (
+            "Source",
+            "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in them; "
+            "files that contradict each other are refused. They are not signed: whoever can write into the folder can change "
+            "them all. What the columns are, how many values the attribute has and what restates it is taken from status.json, "
+            "unverified."
+            if facts.is_run
+            else "The setting that was given. Whether a training keeps to it is not checked here.",
+        ),
+        (
+            "Not covered",
+            "Other runs on the same records (the choice of parameters among them), preparation of the data such as scaling, and "
+            "the test records, from which the accuracy is computed."
+            if facts.is_run
+            else "Other runs on the same records (the choice of parameters among them) and preparation of the data.",
+        ),
+    ]
+
+
+def _seed(facts: Facts) -> str:
+    if not facts.is_run:
+        return ". One that can be guessed is as good as known: a model that is given away needs a random one."
+    return ", so the seed is not in this report. " + SEEDS[facts.seed]
+
+
+def claims(facts: Facts) -> list[tuple[str, str]]:
+    """Each figure of the report, and what it is: proved, or a statement after the fact."""
+    found = [
+        (
+            "Membership inference",
+            "A theorem about noise, rate and steps alone: it holds for any data and the worst record, and may be published.",
+        )
+    ]
+    if facts.budget:
+        found.append(("Budget", f"{facts.budget} It may be published."))
+    for one in facts.attributes:
+        if one.kind == "proved":
+            found.append(
+                (
+                    one.title,
+                    f"Proved in advance: the gap of {plain(one.gap)} clipping norms is enforced at every step, for every record, "
+                    "whatever the data. It may be published.",
+                )
+            )
+        elif one.kind == "assumed":
+            found.append((one.title, "Proved for the distance that was given. That training keeps to it is not checked here."))
+        else:
+            found.append(
+                (
+                    one.title,
+                    "A statement after the fact: it comes from the distances that this run happened to have. "
+                    + (
+                        "They are those of the sampled records only, so it is an estimate, for the trainer's eyes only: a record "
+                        "outside of the batch may be exposed more, and publishing the figure reveals who was sampled."
+                        if one.kind == "batch"
+                        else "They are the largest over all records. A published attribute figure can leak membership."
+                    ),
+                )
+            )
+    if facts.exposures:
+        found.append(("Exposure of records", "An estimate, after the fact, about single people: keep it to yourself."))
+    return found
+
+
+PROTECTED = (
+    "Protected: the value of this attribute in this record, given everything else about the record, as far as the figure says.",
+    "Not protected: what can be guessed from the record's other columns, or from what the model teaches about the population; "
+    "and whether the record was used at all, for which the figure of membership inference holds.",
+)
+
+
+def versions() -> str:
+    named = ", ".join(f"{name} {version(name)}" for name in ("betastar", "numpy", "scipy", "matplotlib"))
+    return f"{named}, Python {platform.python_version()}"

@@ -1,0 +1,157 @@
+"""analyze: a run and a threat to a Risk, by one of four methods."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from betastar import validation
+from betastar.bounds import affinity, certified, closed_form, no_noise, transform
+from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve, Part
+from betastar.bounds.interpolation import condense
+from betastar.risk.interval import Bound
+from betastar.risk.metrics import Curve, Outcome
+from betastar.risk.risk import Risk
+from betastar.scenario.run import DPSGD
+from betastar.scenario.step import Step, one_step_advantage, visible
+from betastar.scenario.threats import Membership, Threat
+
+#: Width of the certified interval of β* unless another is asked for.
+TOLERANCE = 1e-4
+#: Error of the paper's closed form that its authors call small.
+SMALL_ERROR = 0.01
+#: An advantage below this one is not looked into.
+INVISIBLE = 1e-12
+
+
+class RegimeWarning(UserWarning):
+    """The paper's closed form is used where it is not a good approximation."""
+
+
+def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tolerance: float = TOLERANCE) -> Risk:
+    """How well a model trained by this run resists the threat (default: membership inference by substitution).
+
+    method: "exact" (an integral, with its numerical error), "certified" (proved from both sides; `tolerance` is the width
+    of the interval for β*), "affinity" (a proved closed form) or "paper" (the paper's closed form, an approximation).
+    """
+    threat = Membership() if threat is None else threat
+    every, outcomes = _solve(run, threat, method, tolerance, attained=True)
+    if method == "paper":
+        _warn_outside_regime(every, outcomes, threat)
+    return Risk(outcomes, run.shape, threat.describe(), method)
+
+
+def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float) -> Risk:
+    """The same, but only the ends of each bound that a person relies on; attacks that exist are not looked for."""
+    return Risk(_solve(run, threat, method, tolerance, attained=False)[1], run.shape, threat.describe(), method)
+
+
+def _solve(
+    run: DPSGD, threat: Threat, method: str, tolerance: float, attained: bool
+) -> tuple[list[tuple[Step, ...]], list[Outcome]]:
+    if not isinstance(run, DPSGD):
+        raise TypeError(f"run must be a DPSGD, got {run!r}.")
+    if not hasattr(threat, "steps"):
+        raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
+    solve = METHODS[validation.choice("method", method, METHODS)]
+    tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
+    every = [threat.steps(scalar) for scalar in run.scalars()]
+    return every, [solve(steps, threat, tolerance, attained) for steps in every]
+
+
+def _invisible(steps: Sequence[Step], threat: Threat) -> Outcome | None:
+    """The outcome of a run that leaks less than INVISIBLE: its advantage is at most the sum of the steps' own (proved)."""
+    most = sum(step.count * one_step_advantage(step.rate, step.noise, step.distance) for step in steps)
+    if not 0.0 < most <= INVISIBLE:
+        return None
+    beta = min(1.0 - (1.0 + 1e-9) * most, certified.BELOW_ONE)
+    return Outcome(Bound(beta, beta, 1.0), oriented=threat.oriented)
+
+
+def _exact(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+    if (little := _invisible(steps, threat)) is not None:
+        return little
+    quiet = any(step.noise <= LEAST_NOISE for step in steps)
+    parts = condense([replace(step, noise=max(step.noise, LEAST_NOISE)) for step in map(visible, steps)])
+
+    def curve(build: Callable[..., transform.Transform], symmetric: bool) -> FourierCurve:
+        return FourierCurve([Part(n, build, rate, noise, r) for n, rate, noise, r in parts], symmetric)
+
+    worst: tuple[Curve, ...]
+    exist: tuple[Curve, ...]
+    if all(r == 2.0 for *_, r in parts):
+        worst = exist = (curve(transform.line, True),)
+    elif not threat.symmetric:
+        worst = exist = (curve(transform.line, False),)
+    elif sum(step.count for step in steps) == 1:
+        worst = exist = (curve(transform.glued, True),)  # attained: at each α by the line pair, one way or the other
+    else:
+        worst = (curve(transform.glued, True),)
+        exist = (curve(transform.symmetric, True), curve(transform.line, False))
+    if quiet:
+        worst = (no_noise.curve(steps),)
+        exist = exist[-1:]  # the pair in the plane takes long where noise is so little
+    if not attained:
+        exist = worst
+    bottom, bottom_error = worst[0].overlap()
+    top, top_error = (bottom, bottom_error) if exist is worst else min(one.overlap() for one in exist)
+    upper = min(1.0, max(top + top_error, TINY))
+    estimate = min(max(top, TINY), upper)
+    return Outcome(Bound(min(max(bottom - bottom_error, 0.0), estimate), estimate, upper), worst, exist, threat.oriented)
+
+
+def _certified(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+    if (little := _invisible(steps, threat)) is not None:
+        return little
+    proof = certified.certify(steps, threat.symmetric, tolerance, attained)
+    lower, upper = max(proof.lower, 0.0), min(max(proof.upper, TINY), 1.0)
+    middle = min(max(_exact(steps, threat, tolerance, attained).bayes_security.estimate, lower), upper)
+    curves = (proof.above,) if proof.above else ()
+    return Outcome(Bound(lower, middle, upper), curves, proof.below if curves else (), threat.oriented)
+
+
+def _affinity(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+    # What `visible` adds to a step is below 1e-24 of β* in all: both ends stay what they are.
+    steps = [visible(step) for step in steps]
+    families = (transform.line, transform.symmetric) if threat.symmetric else (transform.line,)
+    largest = affinity.largest(transform.glued if threat.symmetric else transform.line, steps)
+    exist = max(affinity.total(family, steps) for family in families)
+    return Outcome(Bound(*affinity.bounds(largest, exist)), oriented=threat.oriented)
+
+
+def _paper(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+    beta, error = closed_form.bayes_security(steps), closed_form.error_term(steps)
+    return Outcome(Bound(max(0.0, beta - error), beta, min(1.0, beta + error)), oriented=threat.oriented)
+
+
+METHODS: dict[str, Callable[[Sequence[Step], Any, float, bool], Outcome]] = {
+    "exact": _exact,
+    "certified": _certified,
+    "affinity": _affinity,
+    "paper": _paper,
+}
+
+
+def _warn_outside_regime(every: Sequence[Sequence[Step]], outcomes: Sequence[Outcome], threat: Threat) -> None:
+    """Warn once, with the actual error where it takes about a millisecond to know."""
+    doubtful = [i for i, steps in enumerate(every) if closed_form.outside_regime(steps)]
+    if len(every) == 1 and len({step.distance for step in every[0]}) == 1:
+        truth = _exact(every[0], threat, TOLERANCE).bayes_security.estimate
+        error = outcomes[0].bayes_security.estimate - truth
+        if doubtful or abs(error) > SMALL_ERROR:
+            direction = "too optimistic" if error > 0.0 else "too pessimistic"
+            warnings.warn(
+                f"the paper's closed form says β* = {truth + error:.4g}, the exact value is {truth:.4g}: "
+                f"it is {direction} by {abs(error):.2g} here. Use method='exact'.",
+                RegimeWarning,
+                stacklevel=3,
+            )
+    elif doubtful:
+        least = min(step.noise for i in doubtful for step in every[i])
+        warnings.warn(
+            f"the paper's closed form is not meant for noise_multiplier below 1, got {least:g}. Use method='exact'.",
+            RegimeWarning,
+            stacklevel=3,
+        )

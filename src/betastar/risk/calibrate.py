@@ -1,0 +1,347 @@
+"""calibrate: from a target to the one parameter that is missing, rounded to the safe side and checked.
+
+The risk grows with the rate and the steps and falls with the noise, so one root-finder serves every metric: it works on the
+logarithm of the parameter, and on a transform of the metric in which the dependence is nearly a straight line.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
+from typing import Any
+
+from scipy.special import erfcinv
+
+from betastar import validation
+from betastar.bounds.exact import LEAST_NOISE
+from betastar.bounds.no_noise import curve as ceiling_curve
+from betastar.bounds.no_noise import never_sampled
+from betastar.risk.analyze import TOLERANCE, reliable
+from betastar.risk.interval import Bound
+from betastar.risk.metrics import Outcome
+from betastar.risk.risk import Risk
+from betastar.rounding import CALIBRATED, plain, shortened, significant
+from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
+from betastar.scenario.step import Step
+from betastar.scenario.threats import Membership, Threat
+
+#: Where the search ends: noise, sampling rate, steps.
+MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
+#: Relative accuracy of a calibrated noise or rate.
+ACCURACY = 1e-7
+
+
+class NoNoiseNeeded(UserWarning):
+    """Sampling alone meets the target: the attacker fails because the record is hardly ever used."""
+
+
+#: What a metric depends on.
+CONDITIONS: dict[str, str | None] = {
+    "bayes_security": None,
+    "advantage": None,
+    "success": "prior",
+    "tpr": "fpr",
+    "delta": "epsilon",
+    "gdp_mu": None,
+    "reconstruction": "prior",
+}
+
+
+class Target:
+    """What a run must reach: one metric and what it depends on, as keyword arguments.
+
+    Target(bayes_security=.98), Target(advantage=.02), Target(success=.51) (prior=.5 unless given), Target(tpr=.05, fpr=.01),
+    Target(epsilon=1., delta=1e-5), Target(gdp_mu=.3), Target(reconstruction=.1, prior=1/74).
+    """
+
+    def __init__(self, **metric: float) -> None:
+        self.metric, self.condition = _parse(metric)
+        self.value = _valid(self.metric, metric[self.metric])
+        self.given = None if self.condition is None else _valid(self.condition, metric.get(self.condition, 0.5))
+        idle = self._idle()
+        if self.value <= idle and self.metric != "bayes_security":
+            given = "" if self.given is None else f" with {self.condition}={plain(self.given)}"
+            raise ValueError(
+                f"{self.metric} must be greater than {plain(idle)}, what it is without a model{given}, got {self.value!r}."
+            )
+
+    def _idle(self) -> float:
+        """The metric of an attacker who has no model."""
+        if self.given is None or self.metric == "delta":
+            return 0.0
+        return max(self.given, 1.0 - self.given) if self.metric == "success" else self.given
+
+    def bound(self, risk: Risk) -> Bound:
+        reading: Any = getattr(risk, self.metric)
+        bound: Bound = reading if self.condition is None else reading(self.given)
+        return bound
+
+    def reached(self, risk: Risk) -> float:
+        """The metric's number to rely on: the end that is not too optimistic."""
+        bound = self.bound(risk)
+        return float(bound.lower if self.metric == "bayes_security" else bound.upper)
+
+    def met(self, risk: Risk) -> bool:
+        number = self.reached(risk)
+        return number >= self.value if self.metric == "bayes_security" else number <= self.value
+
+    def straight(self, number: float) -> float:
+        """A transform in which the metric depends on log noise, log rate or log steps almost linearly; grows with risk."""
+        if self.metric == "bayes_security":
+            return 60.0 if number <= 0.0 else log(max(float(erfcinv(min(number, 1.0))), 1e-18))
+        return log(max(number - self._idle(), 1e-300)) if number < inf else 60.0
+
+    def __repr__(self) -> str:
+        more = "" if self.given is None else f", {self.condition}={self.given!r}"
+        return f"Target({self.metric}={self.value!r}{more})"
+
+
+def _parse(metric: dict[str, float]) -> tuple[str, str | None]:
+    """The metric that is named, and what it depends on. ε at δ and δ at ε are the same target."""
+    named = [name for name in metric if name in CONDITIONS]
+    if len(named) != 1:
+        raise TypeError(
+            f"Target needs one of {', '.join(CONDITIONS)} (or epsilon and delta), got {', '.join(metric) or 'nothing'}."
+        )
+    name = named[0]
+    condition = CONDITIONS[name]
+    for other in metric:
+        if other not in (name, condition):
+            raise TypeError(f"Target({name}=…) takes {condition or 'nothing else'}, got {other}.")
+    if condition is not None and condition not in metric and name != "success":
+        raise TypeError(f"Target({name}=…) needs {condition}, too.")
+    return name, condition
+
+
+def _valid(name: str, value: Any) -> float:
+    if name in ("epsilon", "gdp_mu"):
+        return float(validation.numbers(name, value, "a finite number of at least 0", low=0.0, high=inf))
+    return float(validation.probability(name, value, strict=True))
+
+
+@dataclass(frozen=True)
+class Search:
+    """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole.
+
+    unit: what one of it stands for; a data set is searched for in whole batches.
+    """
+
+    name: str
+    make: Callable[[float], DPSGD]
+    low: float
+    high: float
+    grows: bool
+    whole: bool
+    guess: float
+    unit: int = 1
+
+
+def calibrate(
+    target: Target,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    dataset_size: int | None = None,
+    epochs: float | None = None,
+    opacus: bool | None = None,
+    threat: Threat | None = None,
+    method: str = "exact",
+    tolerance: float = TOLERANCE,
+) -> DPSGD:
+    """The run that just meets the target, with the one parameter that was left out filled in.
+
+    Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs, and leave out one:
+    the least noise, the largest rate or batch, the most steps or epochs, the fewest records (in whole batches). The answer is
+    checked. opacus: the rate that follows from batch_size and dataset_size, as for DPSGD.from_epochs.
+    """
+    if not isinstance(target, Target):
+        raise TypeError(f"target must be a Target, got {target!r}.")
+    threat = Membership() if threat is None else threat
+    given = {
+        "noise_multiplier": noise_multiplier,
+        "sample_rate": sample_rate,
+        "steps": steps,
+        "batch_size": batch_size,
+        "dataset_size": dataset_size,
+        "epochs": epochs,
+    }
+    search = _search({name: value for name, value in given.items() if value is not None}, target, threat, bool(opacus))
+
+    @cache
+    def risk(value: float) -> Risk:
+        return reliable(search.make(value), threat, method, tolerance)
+
+    if search.name == "noise_multiplier":
+        without = threat.steps(search.make(1.0))
+        if target.met(_sampling_only(without)):
+            warnings.warn(
+                f"{target!r} needs no noise: a record is used at all with probability {-expm1(never_sampled(without)):.3g} only. "
+                f"Returning the least noise that is considered, noise_multiplier={LEAST_NOISE}.",
+                NoNoiseNeeded,
+                stacklevel=2,
+            )
+            return search.make(LEAST_NOISE)
+    found = solve(search, target, risk)
+    sizes = {"batch_size": batch_size, "dataset_size": dataset_size, search.name: round(found) * search.unit}
+    chosen = opacus is not None or not (sizes["batch_size"] and sizes["dataset_size"])
+    if not chosen and (told := opacus_differs(sizes["batch_size"], sizes["dataset_size"])):
+        warnings.warn(told, RateWarning, stacklevel=2)
+    return search.make(found)
+
+
+def _sampling_only(steps: tuple[Step, ...]) -> Risk:
+    """The risk of the same sampling without noise."""
+    curve, beta = ceiling_curve(steps), exp(never_sampled(steps))
+    return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
+
+
+def _search(given: dict[str, Any], target: Target, threat: Threat, opacus: bool) -> Search:
+    """Which parameter is missing, and how a run follows from it."""
+    by_epoch = any(name in given for name in ("batch_size", "dataset_size", "epochs"))
+    wanted = (
+        ("noise_multiplier", "batch_size", "dataset_size", "epochs") if by_epoch else ("noise_multiplier", "sample_rate", "steps")
+    )
+    for name in given:
+        if name not in wanted:
+            raise TypeError(f"{name} cannot go with {', '.join(sorted(set(given) - {name}))}: give {', '.join(wanted)} but one.")
+    missing = [name for name in wanted if name not in given]
+    if len(missing) != 1:
+        raise TypeError(f"leave out exactly one of {', '.join(wanted)}; missing: {', '.join(missing) or 'none'}.")
+    name = missing[0]
+    maker: Callable[..., DPSGD] = partial(DPSGD.from_epochs, opacus=opacus) if by_epoch else DPSGD
+    # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
+    unit = int(validation.whole("batch_size", given["batch_size"])) if name == "dataset_size" else 1
+
+    def make(value: float) -> DPSGD:
+        return maker(**{**given, name: value * unit})
+
+    # Checks what was given (and that it is no array) before any search.
+    probe = make(1.0 if name in ("noise_multiplier", "sample_rate") else 1)
+    if probe.shape != ():
+        raise TypeError("calibrate needs numbers, got arrays; call it for each setting.")
+    if name == "noise_multiplier":
+        return Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, _guess_noise(threat.steps(probe), target))
+    if name == "sample_rate":
+        return Search(name, make, LEAST_RATE, 1.0, True, False, 0.01)
+    if name == "batch_size":
+        return Search(name, make, 1.0, float(given["dataset_size"]), True, True, min(64.0, given["dataset_size"]))
+    if name == "dataset_size":
+        return Search(name, make, 1.0, float(max(1, floor(MOST_STEPS / max(given["epochs"], 1.0)))), False, True, 100.0, unit)
+    most = MOST_STEPS if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
+    return Search(name, make, 1.0, float(most), True, True, 100.0)
+
+
+def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:
+    """For targets about β*, from the small-rate exponent (theory, section 5): λ ≈ (p²/2)·sinh(1/σ²) at distance 2, and
+    (p²/8)(e^{1/σ²} - 1) at distance 1; other distances in proportion. Otherwise 1."""
+    beta = {"bayes_security": target.value, "advantage": 1.0 - target.value, "success": 2.0 * (1.0 - target.value)}.get(
+        target.metric
+    )
+    if beta is None or not 0.0 < beta < 1.0:
+        return 1.0
+    power = sum(step.count * (step.rate * step.distance) ** 2 for step in steps)
+    if power == 0.0:
+        return 1.0
+    need = 8.0 * float(erfcinv(beta)) ** 2 / power
+    near = all(step.distance <= 1.0 for step in steps)
+    return min(max(1.0 / sqrt(log1p(need) if near else asinh(need)), LEAST_NOISE), MOST_NOISE)
+
+
+def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> float:
+    """The largest (or, for noise and records, smallest) value that meets the target."""
+    goal = target.straight(target.value)
+
+    def place(value: float) -> float:
+        return float(round(value)) if search.whole else value
+
+    def excess(logarithm: float) -> float:
+        """Above 0 where the risk is too large."""
+        value = place(min(max(exp(logarithm), search.low), search.high))
+        return target.straight(target.reached(risk(value))) - goal
+
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    inside = log(min(max(search.guess, search.low), search.high))
+    towards_safe = -1.0 if search.grows else 1.0
+    jump = 0.004
+    start = excess(inside)
+    direction = towards_safe if start > 0.0 else -towards_safe
+    other = inside
+    while (excess(other) > 0.0) == (start > 0.0):
+        end = log(safe if start > 0.0 else unsafe)
+        if other == end:
+            return _edge(search, target, risk, safe, unsafe, start > 0.0)
+        inside = other
+        other = max(end, other - jump) if direction < 0.0 else min(end, other + jump)
+        jump *= 4.0
+    low, high = sorted((inside, other))
+    if search.whole:
+        return _whole(search, target, risk, exp(low), exp(high))
+    from scipy.optimize import brentq
+
+    def outward(value: float) -> float:
+        """A short number, so that what is printed is what was checked."""
+        return min(max(shortened(value, CALIBRATED, not search.grows), search.low), search.high)
+
+    value, nudge = outward(exp(float(brentq(excess, low, high, xtol=0.3 * ACCURACY, rtol=1e-12)))), ACCURACY
+    while not target.met(risk(value)):
+        value = outward(value * (1.0 - nudge if search.grows else 1.0 + nudge))
+        nudge *= 2.0
+    return value
+
+
+def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: float, unsafe: float, too_risky: bool) -> float:
+    """No crossing inside the range: the safe end fails, or the far end still meets the target."""
+    if too_risky:
+        reached = target.reached(risk(safe))
+        security = target.metric == "bayes_security"
+        best = f"at most {significant(reached, 6, False)}" if security else f"at least {significant(reached, 6)}"
+        raise ValueError(
+            f"{target!r} cannot be reached by choosing {search.name}: "
+            f"{target.metric} is {best}, at {search.name}={safe * search.unit:g}."
+        )
+    if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
+        return unsafe
+    raise ValueError(f"{target!r} does not limit {search.name}: {unsafe:g} still meets it.")
+
+
+def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:
+    """The whole number next to the first that fails: secant steps in the logarithm, halving where they stall."""
+    ends = max(float(floor(low)), search.low), min(float(ceil(high)), search.high)
+    good, bad = ends if search.grows else ends[::-1]
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    onwards = 1.0 if search.grows else -1.0
+
+    def further(value: float, end: float) -> float:
+        """A tenth of it towards an end of the range."""
+        return max(end, floor(value * 0.9)) if end < value else min(end, ceil(value * 1.1) + 1.0)
+
+    while good != safe and not target.met(risk(good)):
+        good = further(good, safe)
+    while bad != unsafe and target.met(risk(bad)):
+        good, bad = bad, further(bad, unsafe)
+    goal = target.straight(target.value)
+    stalled = 0
+    while abs(bad - good) > 1.0:
+        f_good, f_bad = (target.straight(target.reached(risk(value))) - goal for value in (good, bad))
+        middle = exp(log(good) + (log(bad) - log(good)) * (-f_good / (f_bad - f_good) if f_bad > f_good else 0.5))
+        first, last = sorted((good, bad))
+        if stalled > 2 or not first < middle < last:
+            middle, stalled = 0.5 * (good + bad), 0
+        middle = min(max(float(floor(middle) if search.grows else ceil(middle)), first + 1.0), last - 1.0)
+        if target.met(risk(middle)):
+            # Next to the secant's answer there is usually the first value that fails.
+            stalled = stalled + 1 if abs(middle - good) < 0.5 * abs(bad - good) else 0
+            good = middle
+            if middle + onwards != bad and not target.met(risk(middle + onwards)):
+                bad = middle + onwards
+        else:
+            stalled = stalled + 1 if abs(bad - middle) < 0.5 * abs(bad - good) else 0
+            bad = middle
+            if middle - onwards != good and target.met(risk(middle - onwards)):
+                good = middle - onwards
+    return good

@@ -1,0 +1,156 @@
+"""plan: noise, rate, steps and gap from targets on membership and attribute inference at once.
+
+With gap clipping (theory, section 9) the values of a secret are at most `gap` apart at every step, whatever the data: the risk of
+attribute inference is then known before training, and depends on a parameter of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from betastar import validation
+from betastar.risk.analyze import TOLERANCE, analyze, reliable
+from betastar.risk.calibrate import Search, Target, calibrate, solve
+from betastar.risk.risk import Risk
+from betastar.rounding import CALIBRATED, plain, shortened, significant
+from betastar.scenario.run import DPSGD
+from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
+
+#: What rounding in single precision may add to a gap: relative, and absolute.
+OUTWARD = 1e-6, 1e-6
+#: Noise that `noise_against_gap` looks at unless it is told otherwise.
+NOISES = (4.0, 2.8, 2.0, 1.4, 1.0, 0.7, 0.5)
+
+
+def enforced(gap: float) -> float:
+    """The distance that gap clipping with this gap is sure to keep, rounding included."""
+    return min(FARTHEST, gap * (1.0 + OUTWARD[0]) + OUTWARD[1])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run with gap clipping: what to train with, and what is known of it in advance."""
+
+    run: DPSGD
+    gap: float
+
+    def attribute(self, method: str = "certified") -> Risk:
+        return analyze(self.run, AttributeInference(enforced(self.gap)), method)
+
+    def membership(self, relation: str = "substitution", method: str = "certified") -> Risk:
+        return analyze(self.run, Membership(relation), method)
+
+
+def plan(
+    *,
+    membership: Target | None = None,
+    attribute: Target | None = None,
+    run: DPSGD | None = None,
+    gap: float | None = None,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    dataset_size: int | None = None,
+    epochs: float | None = None,
+    opacus: bool | None = None,
+    relation: str = "substitution",
+    method: str = "certified",
+    tolerance: float = TOLERANCE,
+) -> Plan:
+    """The run and the gap that just meet both targets, with what was left out filled in and checked.
+
+    Leave out the gap, or one of noise_multiplier, sample_rate (batch_size) and steps (epochs), or the gap and one of these:
+    the membership target then decides the latter, and the attribute target the gap. Instead of the numbers of a run, a `run`.
+    opacus: the rate that follows from batch_size and dataset_size, as for DPSGD.from_epochs.
+    """
+    targets = {"membership": membership, "attribute": attribute}
+    for name, target in targets.items():
+        if target is not None and not isinstance(target, Target):
+            raise TypeError(f"{name} must be a Target, got {target!r}.")
+    if membership is None and attribute is None:
+        raise TypeError("give a target: membership=Target(…), attribute=Target(…) or both.")
+    if gap is not None:
+        if np.ndim(gap):
+            raise TypeError(f"gap must be one number, got {gap!r}; call plan for each of them.")
+        gap = validation.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST)
+    numbers = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
+    numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}
+    given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    made = _whole_run(run, given, opacus)
+    how: dict[str, Any] = {"method": method, "tolerance": tolerance}
+    member = Membership(relation)
+    if made is None:
+        wanted: list[tuple[Target, Threat]] = [] if membership is None else [(membership, member)]
+        if gap is not None and attribute is not None:
+            wanted.append((attribute, AttributeInference(enforced(gap))))
+        if not wanted:
+            raise TypeError("gap must be given, or a membership target: the attribute target alone cannot decide two parameters.")
+        made = _strictest([calibrate(target, threat=threat, opacus=opacus, **given, **how) for target, threat in wanted])
+    elif membership is not None and not membership.met(reached := reliable(made, member, method, tolerance)):
+        raise ValueError(
+            f"{membership!r} is not met by the run, whatever the gap: {membership.metric} is {_told(membership, reached)}. "
+            "Leave out its noise, rate or steps, so that it can be chosen."
+        )
+    if gap is None:
+        if attribute is None:
+            raise TypeError("gap was left out, but there is no attribute target that it could follow from.")
+        gap = _widest(attribute, made, method, tolerance)
+    elif attribute is not None and not attribute.met(
+        reached := reliable(made, AttributeInference(enforced(gap)), method, tolerance)
+    ):
+        raise ValueError(f"{attribute!r} is not met with gap {plain(gap)}: {attribute.metric} is {_told(attribute, reached)}.")
+    return Plan(made, gap)
+
+
+def _told(target: Target, risk: Risk) -> str:
+    """The number to rely on."""
+    return significant(target.reached(risk), 6, upwards=target.metric != "bayes_security")
+
+
+def noise_against_gap(
+    attribute: Target, noises: Sequence[float] = NOISES, method: str = "certified", **sampling: Any
+) -> list[Plan]:
+    """For attribute-only protection: with how wide a gap each noise meets the target. Less noise, narrower gap.
+
+    sampling: sample_rate and steps, or batch_size, dataset_size and epochs.
+    """
+    return [plan(attribute=attribute, noise_multiplier=noise, method=method, **sampling) for noise in noises]
+
+
+def _whole_run(run: DPSGD | None, given: dict[str, Any], opacus: bool | None) -> DPSGD | None:
+    """The run, if nothing of it is missing."""
+    if run is not None:
+        if given:
+            raise TypeError(f"{next(iter(given))} cannot go with run, which holds it.")
+        if run.shape != ():
+            raise TypeError("run must be one run, got a sweep; call plan for each of its settings.")
+        return run
+    if set(given) == {"noise_multiplier", "sample_rate", "steps"}:
+        return DPSGD(**given)
+    if set(given) == {"noise_multiplier", "batch_size", "dataset_size", "epochs"}:
+        return DPSGD.from_epochs(**given, opacus=opacus)
+    return None
+
+
+def _strictest(runs: Sequence[DPSGD]) -> DPSGD:
+    """Of runs that differ in one parameter, the one with most noise, the smallest rate, the fewest steps."""
+    return max(runs, key=lambda run: (float(run.noise_multiplier), -float(run.sample_rate), -int(run.steps)))
+
+
+def _widest(target: Target, run: DPSGD, method: str, tolerance: float) -> float:
+    """The widest gap that meets the target."""
+
+    @cache
+    def risk(distance: float) -> Risk:
+        return reliable(run, AttributeInference(distance), method, tolerance)
+
+    if target.met(risk(FARTHEST)):
+        return FARTHEST
+    distance = solve(Search("gap", lambda _: run, enforced(0.0), FARTHEST, True, False, 0.1), target, risk)
+    return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))

@@ -1,0 +1,113 @@
+"""Risk: what an attacker can do, for one run or for a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from betastar import validation
+from betastar.risk.interval import Bound, GaussianFit, stack
+from betastar.risk.metrics import Outcome
+
+#: Smallest false-positive rate that the Gaussian fit looks at, unless another is given.
+SMALLEST_FPR = 1e-5
+
+
+class Risk:
+    """The answer of `analyze`. Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape.
+
+    `source` says what the metrics are read off: the trade-off curve, or β* alone for methods that have no curve.
+    """
+
+    def __init__(self, outcomes: Sequence[Outcome], shape: tuple[int, ...], threat: str, method: str) -> None:
+        self._outcomes = list(outcomes)
+        self.shape = shape
+        self.threat = threat
+        self.method = method
+
+    @classmethod
+    def from_pld(cls, pld: Any) -> Risk:
+        """From a dp_accounting privacy loss distribution: pessimistic, so only the unsafe side of each metric is bounded."""
+        from betastar.risk.loss_distributions import curve_of
+
+        curve = curve_of(pld)
+        beta = max(0.0, curve.overlap().value)
+        outcome = Outcome(Bound(beta, beta, 1.0), worst=(curve,), oriented=True)
+        return cls([outcome], (), "membership inference (as in the privacy loss distribution)", "privacy loss distribution")
+
+    @property
+    def source(self) -> str:
+        return self._outcomes[0].source
+
+    @property
+    def bayes_security(self) -> Bound:
+        """β*: 1 minus the attacker's best advantage. 1 is perfect, 0 is none."""
+        return self._each(lambda outcome: outcome.bayes_security)
+
+    @property
+    def advantage(self) -> Bound:
+        """2·Pr[right guess] - 1 at a fair prior, the total variation of the two worlds."""
+        return self._each(lambda outcome: outcome.bayes_security.complement())
+
+    def success(self, prior: Any = 0.5) -> Bound:
+        """Probability of a right guess. prior: probability of the positive world, or of each of M secrets."""
+        if np.ndim(prior) == 0:
+            value = validation.probability("prior", prior)
+            return self._each(lambda outcome: outcome.success(value))
+        priors = np.asarray(validation.probability("prior", prior))
+        if priors.ndim != 1 or priors.size < 2 or abs(priors.sum() - 1.0) > 1e-9:
+            raise ValueError(f"prior must be a probability or a list of at least two that add up to 1, got {prior!r}.")
+        if priors.size == 2:
+            return self.success(float(priors[1]))
+        return self._each(lambda outcome: outcome.success_among(float(priors.max())))
+
+    def tpr(self, fpr: Any) -> Bound:
+        """True-positive rate of the best attack with this false-positive rate (a number or an array)."""
+        return self._at(validation.probability("fpr", fpr), Outcome.tpr)
+
+    def tradeoff(self, fpr: Any) -> Bound:
+        """The whole curve: TPR at each FPR of an array; a sweep's shape comes first."""
+        return self.tpr(np.atleast_1d(fpr))
+
+    def delta(self, epsilon: Any) -> Bound:
+        """δ of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
+        value = validation.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=np.inf)
+        return self._at(value, Outcome.delta)
+
+    def epsilon(self, delta: Any) -> Bound:
+        """ε of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
+        return self._at(validation.probability("delta", delta, strict=True), Outcome.epsilon)
+
+    def reconstruction(self, prior: Any) -> Bound:
+        """Probability that a record is reconstructed if the best guess without the model is right with `prior` (or an array)."""
+        return self._at(validation.probability("prior", prior), Outcome.tpr)
+
+    @property
+    def gdp_mu(self) -> GaussianFit:
+        """μ of Gaussian DP, fitted down to FPR 1e-5, with its regret."""
+        return self.gaussian()
+
+    def gaussian(self, smallest_fpr: Any = SMALLEST_FPR) -> GaussianFit:
+        """The smallest μ whose Gaussian curve lies above the trade-off curve where both error rates are ≥ smallest_fpr (or an
+        array). The smaller that floor, the larger is μ: name it beside μ."""
+        value = validation.numbers(
+            "smallest_fpr", smallest_fpr, "greater than 0 and below 0.5", low=0.0, high=0.5, open_low=True, open_high=True
+        )
+        fit = self._at(value, Outcome.gaussian)
+        assert isinstance(fit, GaussianFit)
+        return fit
+
+    def _at(self, given: Any, metric: Callable[[Outcome, float], Bound]) -> Bound:
+        """A metric at a number, or at each of an array: a sweep's shape comes first."""
+        if np.ndim(given) == 0:
+            return self._each(lambda outcome: metric(outcome, given))
+        found = [metric(outcome, float(one)) for outcome in self._outcomes for one in np.ravel(given)]
+        return stack(found, self.shape + np.shape(given))
+
+    def _each(self, metric: Callable[[Outcome], Bound]) -> Bound:
+        return stack([metric(outcome) for outcome in self._outcomes], self.shape)
+
+    def __repr__(self) -> str:
+        return f"Risk({self.threat}, {self.method}: bayes_security={self.bayes_security})"

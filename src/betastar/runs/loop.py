@@ -1,0 +1,322 @@
+"""Train privately on a study, with membership and attribute monitoring; each run is a folder that can be resumed."""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import joblib
+import torch
+from opacus import PrivacyEngine
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from betastar.datasets import seeds
+from betastar.datasets.study import Study, StudyError
+from betastar.risk.analyze import RegimeWarning
+from betastar.runs.checkpoint import pack, unpack
+from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder, versions
+from betastar.training import AttributeMonitor, Budget, BudgetExhausted, GapClipping, JsonLines, make_attribute_private
+
+#: Steps between two looks at single records, for the ledger.
+LEDGER_EVERY = 10
+
+
+def network(study: Study) -> nn.Module:
+    """Fully connected with tanh, as in the paper."""
+    sizes = [study.columns, *study.recipe.hidden, len(study.classes)]
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(sizes):
+        layers += [nn.Linear(wide, narrow), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Training:
+    """One run: what is trained, what watches it, and where it is kept."""
+
+    def __init__(self, config: Config, folder: RunFolder, study: Study | None = None) -> None:
+        """study: the configuration's, if it is loaded already."""
+        seed = config.chosen_seed()
+        self.config, self.folder = replace(config, seed=seed), folder
+        self.study = study = self.config.load() if study is None else study
+        recipe = study.recipe
+        if recipe.batch_size > len(study.train):
+            raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
+        seeds.start(seed, "weights")
+        self.module = network(study)
+        if seed >= seeds.SMALL:
+            seeds.start(seed, "sampling and noise")
+        self.engine = PrivacyEngine(accountant="betastar")
+        self.criterion = nn.CrossEntropyLoss()
+        parts: dict[str, Any] = {
+            "module": self.module,
+            "optimizer": torch.optim.Adam(self.module.parameters(), lr=recipe.learning_rate),
+            "data_loader": DataLoader(study.train, batch_size=recipe.batch_size),
+            "noise_multiplier": recipe.noise_multiplier,
+            "max_grad_norm": recipe.max_grad_norm,
+        }
+        self.monitors: dict[str, AttributeMonitor] = {}
+        self.clipping: GapClipping | None = None
+        if config.clips_gaps:
+            known = None if config.target_attribute_beta is None else recipe.epochs
+            self.model, self.optimizer, self.loader = make_attribute_private(
+                **parts,
+                criterion=self.criterion,
+                secret=study.secret,
+                gap=config.gap,
+                bayes_security=config.target_attribute_beta,
+                epochs=known,
+                engine=self.engine,
+            )
+            self.clipping = self.optimizer.gap_clipping
+        else:
+            self.model, self.optimizer, self.loader = self.engine.make_private(**parts)
+            if config.monitor:
+                self._watch_all()
+        self.epoch = 0
+        self.stopped: str | None = None
+
+    def _watch_all(self) -> None:
+        config = self.config
+        scope = "dataset" if config.target_beta is not None else config.scope
+        budget = Budget(config.target_beta) if config.target_beta is not None else None
+        writers = [JsonLines(self.folder / "metrics.jsonl")]
+        shared: dict[str, Any] = {"scope": scope, "every": config.every}
+        ledger = LEDGER_EVERY if config.ledger else False
+        self._watch(config.diameter, ledger=ledger, budget=budget, writers=writers, **shared)
+        if config.approximate:
+            self._watch("centroid", **shared)
+
+    def _watch(self, diameter: str, **options: Any) -> None:
+        parts = (self.model, self.optimizer, self.loader, self.criterion, self.study.secret)
+        self.monitors[diameter] = AttributeMonitor(*parts, diameter=diameter, **options)
+
+    def steps(self, tell: Callable[[dict[str, Any]], None] | None = None) -> float:
+        """One epoch; the mean loss of its batches."""
+        total, number = 0.0, 0
+        watching = list(self.monitors.values())
+        for indices in self.loader.batch_sampler:
+            x, y = self.study.train[indices]
+            for monitor in watching:
+                if monitor.ledger is not None and monitor.scope == "batch":
+                    monitor.records(indices)
+            self.optimizer.zero_grad()
+            loss = self.criterion(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+            if len(indices):
+                total, number = total + float(loss.detach()), number + 1
+            if tell:
+                beta = watching[0].history.quick() if watching else {}
+                tell({"epoch": self.epoch + 1, "loss": total / max(1, number), **beta})
+        return total / max(1, number)
+
+    @torch.no_grad()
+    def right(self) -> Tensor:
+        """Whether the model is right, for each test record."""
+        self.module.eval()
+        x, y = self.study.test.tensors
+        found = torch.cat([self.module(a).argmax(dim=1) == b for a, b in zip(x.split(8192), y.split(8192), strict=True)])
+        self.module.train()
+        return found
+
+    def accuracy(self) -> float:
+        return float(self.right().double().mean())
+
+    def entry(self, loss: float) -> dict[str, Any]:
+        """What an epoch is remembered by; β* are (relied on, estimate)."""
+        found: dict[str, Any] = {
+            "epoch": self.epoch,
+            "steps": len(self.engine.accountant),
+            "loss": loss,
+            "accuracy": self.accuracy(),
+        }
+        found["membership"] = _bounds(self.engine.accountant.risk)
+        for name, monitor in self.monitors.items():
+            found[name] = {"scope": monitor.scope, **_bounds(monitor.risk)}
+        if self.clipping is not None:
+            found["proved"] = {name: _bounds(partial(self.clipping.risk, name)) for name in self.clipping.gaps}
+        return found
+
+    def run(self, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
+        """To the end of the last epoch, from wherever the folder is."""
+        self.folder.identify({"sha256": self.study.fingerprint(), "seed": self.config.data_seed()})
+        if self.folder.complete:
+            self.module.load_state_dict(unpack(self.folder / "weights.pt"))
+            return
+        self.restore()
+        while self.epoch < self.study.recipe.epochs and self.stopped is None:
+            start = time.perf_counter()
+            try:
+                loss = self.steps(tell)
+            except BudgetExhausted as reason:
+                if not len(self.engine.accountant):
+                    advice = "give more noise, smaller batches or a smaller target_beta."
+                    raise StudyError(f"{reason} The budget does not allow a single step: {advice}") from None
+                self.stopped, loss = str(reason), float("nan")
+            took = time.perf_counter() - start
+            self.epoch += 1
+            entry = self.entry(loss)
+            JsonLines(self.folder / "epochs.jsonl").write({"step": self.epoch, **entry})
+            JsonLines(self.folder / "timings.jsonl").write(
+                {"step": self.epoch, "seconds": took, "threads": torch.get_num_threads()}
+            )
+            self.save()
+            if tell:
+                tell({"finished": True, **entry})
+        self.finish()
+
+    def save(self) -> None:
+        state = {
+            "epoch": self.epoch,
+            "stopped": self.stopped,
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "accountant": self.engine.accountant.state_dict(),
+            "monitors": {name: monitor.state_dict() for name, monitor in self.monitors.items()},
+            "clipping": None if self.clipping is None else self.clipping.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        self.folder.write("checkpoint.pt", pack(state))
+
+    def restore(self) -> None:
+        """From the checkpoint, if there is one; what was written after it is void."""
+        path = self.folder / "checkpoint.pt"
+        if path.exists():
+            state = unpack(path)
+            self.epoch, self.stopped = state["epoch"], state["stopped"]
+            self.module.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.engine.accountant.load_state_dict(state["accountant"])
+            for name, monitor in self.monitors.items():
+                monitor.load_state_dict(state["monitors"][name])
+            if self.clipping is not None:
+                self.clipping.load_state_dict(state["clipping"])
+            torch.set_rng_state(state["random"])
+        else:
+            for monitor in self.monitors.values():
+                for writer in monitor.writers:
+                    writer.rewind(0)
+        for name in ("epochs.jsonl", "timings.jsonl"):
+            JsonLines(self.folder / name).rewind(self.epoch)
+
+    def finish(self) -> None:
+        """What is made from the run as a whole. With status.json it is complete, and nothing is left that tells the noise."""
+        if self.monitors:
+            columns = {name: monitor.distances for name, monitor in self.monitors.items()}
+            rows = [",".join(["step", *columns])]
+            rows += [
+                ",".join([str(i + 1), *(repr(float(c[i])) for c in columns.values())])
+                for i in range(len(next(iter(columns.values()))))
+            ]
+            self.folder.write("distances.csv", "\n".join(rows) + "\n")
+        first = next(iter(self.monitors.values()), None)
+        if first is not None and first.ledger is not None:
+            beta = first.ledger.bayes_security
+            kept = [i for i in range(len(beta)) if first.ledger.measured[i]]
+            rows = [
+                "record,leakage,bayes_security",
+                *(f"{i},{float(first.ledger.leakage[i])!r},{float(beta[i])!r}" for i in kept),
+            ]
+            self.folder.write("ledger.csv", "\n".join(rows) + "\n")
+        status: dict[str, Any] = {
+            **asdict(self.study.recipe),
+            "records": len(self.study.train),
+            "sample_rate": self.loader.sample_rate,
+            "versions": versions(),
+        }
+        status |= {"finished": True, "stopped": self.stopped, "study": self.study.title, "epochs": self.epoch}
+        if first is not None:
+            status |= {"secret": first.secret.name, "values": first.secret.count, "label": first.label}
+            if first.purse is not None:
+                status["proof"] = str(first.proof)
+        if self.clipping is not None:
+            secret = self.study.secret
+            status |= {"secret": secret.name, "values": secret.count, "gaps": self.clipping.gaps}
+            status["proof"] = self.clipping.promise()
+        status["restated"] = list(self.study.restated)
+        self.folder.write("weights.pt", pack(self.module.state_dict()))
+        self.folder.write("status.json", json.dumps(status, indent=1) + "\n")
+        self.folder.forget()
+
+
+def _bounds(risk: Callable[..., Any]) -> dict[str, float]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RegimeWarning)  # the exact figure stands beside it
+        exact, paper = risk(method="exact").bayes_security, risk(method="paper").bayes_security
+    return {"lower": float(exact.lower), "estimate": float(exact.estimate), "paper": float(paper.estimate)}
+
+
+def train(
+    config: Config, path: str | Path, resume: bool = False, tell: Callable[[dict[str, Any]], None] | None = None
+) -> RunFolder:
+    """Run a configuration in a folder; with `resume`, go on with what is there, and with its seed unless one is given."""
+    folder = RunFolder(path)
+    with opened(config, folder, resume) as training:
+        if training is not None:
+            training.run(tell)
+    return folder
+
+
+@contextmanager
+def opened(config: Config, folder: RunFolder, resume: bool = False, again: bool = False) -> Iterator[Training | None]:
+    """The training of a folder, for as long as no other process may train there. None, unless `again`: it is complete."""
+    folder.check(resume)
+    seeded = replace(config, seed=config.chosen_seed())
+    study = None if folder.begun else seeded.load()  # complain before anything is written
+    with folder.locked():
+        folder.check(resume)
+        if folder.begun:
+            folder.compare(config.described())
+            if folder.complete:
+                folder.forget()
+                if not again:
+                    yield None
+                    return
+            seeded, study = replace(config, seed=folder.seed), None
+        else:
+            folder.begin(config.described(), seeded.chosen_seed())
+        yield Training(seeded, folder, study)
+
+
+def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: int = 1, resume: bool = False) -> list[RunFolder]:
+    """The same run with several seeds, each in a folder of its own, in parallel through joblib.
+
+    The backend is joblib's: inside `with joblib.parallel_config(backend="dask")` they run on a Dask cluster, with "ray" on Ray.
+    """
+    folders = [Path(path) / f"seed-{seed}" for seed in seeds]
+    workers = joblib.effective_n_jobs(jobs)
+    threads = torch.get_num_threads() if workers == 1 else max(1, torch.get_num_threads() // workers)
+    todo = [
+        joblib.delayed(_alone)(replace(config, seed=seed), folder, resume, threads)
+        for seed, folder in zip(seeds, folders, strict=True)
+    ]
+    joblib.Parallel(n_jobs=jobs)(todo)
+    return [RunFolder(folder) for folder in folders]
+
+
+def _alone(config: Config, folder: Path, resume: bool, threads: int) -> None:
+    with quietly(threads):
+        train(config, folder, resume)
+
+
+@contextmanager
+def quietly(threads: int) -> Iterator[None]:
+    """In a worker: so many threads, and without the warnings that every run would repeat."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
+            yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,175 @@
+"""What was run: DP-SGD with Poisson sampling, as a sum of segments with constant noise and rate."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from betastar import validation
+from betastar.rounding import plain
+
+#: Ratio of two sampling rates that is worth a word.
+NOTICEABLE = 1.05
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps with the same noise and sampling rate. Each field is a number, or an array where a person sweeps."""
+
+    noise_multiplier: Any
+    sample_rate: Any
+    steps: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return np.broadcast_shapes(*(np.shape(field) for field in (self.noise_multiplier, self.sample_rate, self.steps)))
+
+
+class RateWarning(UserWarning):
+    """Opacus would sample with a rate that is noticeably smaller than batch_size / dataset_size."""
+
+
+def opacus_differs(batch_size: Any, dataset_size: Any) -> str | None:
+    """A sentence if batch_size / dataset_size is more than 5 % above the rate of Opacus for some setting."""
+    batch, size = np.broadcast_arrays(np.asarray(batch_size), np.asarray(dataset_size))
+    expected, taken = batch / size, 1.0 / -(-size // batch)
+    worst = np.unravel_index(int(np.argmax(expected / taken)), batch.shape)
+    if expected[worst] <= NOTICEABLE * taken[worst]:
+        return None
+    return (
+        f"the rate is batch_size / dataset_size = {plain(expected[worst])}, but Opacus would sample with 1 / ⌈dataset_size / "
+        f"batch_size⌉ = {plain(taken[worst])}, which leaks less. Say opacus=True if Opacus trains, and opacus=False if not."
+    )
+
+
+class DPSGD:
+    """A run of DP-SGD: `steps` steps, each record sampled with probability `sample_rate`, clipped to norm C and summed,
+    with Gaussian noise of standard deviation `noise_multiplier`·C on the sum.
+
+    Arrays broadcast like NumPy's: a sweep over noise and rate is one run. Add runs whose parameters differ:
+    `DPSGD(2., .01, 500) + DPSGD(1., .01, 500)`.
+    """
+
+    __slots__ = ("segments", "shape")
+
+    segments: tuple[Segment, ...]
+    shape: tuple[int, ...]
+
+    def __init__(self, noise_multiplier: Any, sample_rate: Any, steps: Any) -> None:
+        segment = Segment(
+            validation.positive("noise_multiplier", noise_multiplier),
+            validation.fraction("sample_rate", sample_rate),
+            validation.whole("steps", steps),
+        )
+        self._set((segment,))
+
+    def _set(self, segments: tuple[Segment, ...]) -> None:
+        try:
+            shape = np.broadcast_shapes(*(segment.shape for segment in segments))
+        except ValueError:
+            fields = [np.shape(f) for s in segments for f in (s.noise_multiplier, s.sample_rate, s.steps)]
+            shapes = ", ".join(str(shape) for shape in fields)
+            raise ValueError(f"noise_multiplier, sample_rate and steps must broadcast together, got shapes {shapes}.") from None
+        object.__setattr__(self, "segments", segments)
+        object.__setattr__(self, "shape", shape)
+
+    @classmethod
+    def _of(cls, segments: tuple[Segment, ...]) -> DPSGD:
+        run = object.__new__(cls)
+        run._set(segments)
+        return run
+
+    @classmethod
+    def from_epochs(
+        cls, noise_multiplier: Any, batch_size: Any, dataset_size: Any, epochs: Any, opacus: bool | None = None
+    ) -> DPSGD:
+        """From what a training script has. The rate is batch_size / dataset_size.
+
+        An epoch has ⌈dataset_size / batch_size⌉ steps, as many as a PyTorch loader has batches; a fraction of an epoch is
+        rounded up.
+
+        opacus: True for the rate that Opacus takes from such a loader, 1 / ⌈dataset_size / batch_size⌉, which is the smaller one
+        unless the batches fill the data set exactly (batch 80 of 100: 0.5 instead of 0.8). False for batch_size / dataset_size.
+        None, the default, is the latter as well, with a RateWarning where the two differ by more than 5 %.
+        """
+        batch = np.asarray(validation.whole("batch_size", batch_size))
+        size = np.asarray(validation.whole("dataset_size", dataset_size))
+        length = np.asarray(validation.positive("epochs", epochs))
+        if (batch > size).any():
+            raise ValueError(f"batch_size must be at most dataset_size, got {batch_size!r} > {dataset_size!r}.")
+        batches = -(-size // batch)
+        rate = 1.0 / batches if opacus else batch / size
+        if opacus is None and (told := opacus_differs(batch, size)):
+            warnings.warn(told, RateWarning, stacklevel=2)
+        return cls(noise_multiplier, rate, validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9)))
+
+    @classmethod
+    def from_dp_event(cls, event: Any) -> DPSGD:
+        """From a dp_accounting event: Gaussian mechanisms, Poisson-sampled or not, composed in any way."""
+        from betastar.scenario.dp_events import segments_of
+
+        segments = tuple(segments_of(event))
+        if not segments:
+            raise ValueError(f"event must contain a Gaussian mechanism, got {event!r}.")
+        return cls._of(segments)
+
+    def __add__(self, other: object) -> DPSGD:
+        if not isinstance(other, DPSGD):
+            return NotImplemented
+        return DPSGD._of(self.segments + other.segments)
+
+    def _only(self, field: str) -> Any:
+        if len(self.segments) > 1:
+            raise ValueError(f"{field} changes during this run of {len(self.segments)} segments; see its segments.")
+        return getattr(self.segments[0], field)
+
+    @property
+    def noise_multiplier(self) -> Any:
+        return self._only("noise_multiplier")
+
+    @property
+    def sample_rate(self) -> Any:
+        return self._only("sample_rate")
+
+    @property
+    def steps(self) -> Any:
+        """Steps of all segments together."""
+        return sum(segment.steps for segment in self.segments)
+
+    def scalars(self) -> Iterator[DPSGD]:
+        """The runs of a sweep one by one, in the order of its shape."""
+        if self.shape == ():
+            yield self
+            return
+        fields = [
+            [np.broadcast_to(np.asarray(field), self.shape).ravel() for field in (s.noise_multiplier, s.sample_rate, s.steps)]
+            for s in self.segments
+        ]
+        for i in range(int(np.prod(self.shape, dtype=np.int64))):
+            yield DPSGD._of(tuple(Segment(float(n[i]), float(p[i]), int(t[i])) for n, p, t in fields))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DPSGD._of, (self.segments,)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a DPSGD run is frozen; make a new one instead of setting {name}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DPSGD):
+            return NotImplemented
+        return repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        def show(segment: Segment) -> str:
+            fields = (segment.noise_multiplier, segment.sample_rate, segment.steps)
+            noise, rate, steps = (repr(f.tolist()) if isinstance(f, np.ndarray) else repr(f) for f in fields)
+            return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps})"
+
+        return " + ".join(show(segment) for segment in self.segments)

@@ -1,0 +1,173 @@
+"""Who attacks, and what for. A threat is a distance per step (theory, section 1), never a subsystem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from betastar import validation
+from betastar.arrays import Real, Whole
+from betastar.scenario.run import DPSGD
+from betastar.scenario.step import Step
+
+RELATIONS = ("substitution", "add-remove")
+#: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
+FARTHEST = 2.0
+
+
+class Threat(Protocol):
+    """steps(run): the steps of a scalar run with the distance that the attacker can exploit at each."""
+
+    #: The pair of worlds is symmetric, or dominated by a symmetric curve.
+    symmetric: bool
+    #: "Positive" is one of the two worlds; otherwise either world may be the positive one.
+    oriented: bool
+
+    def steps(self, run: DPSGD) -> tuple[Step, ...]: ...
+
+    def describe(self) -> str: ...
+
+
+class _Frozen:
+    """Equality, hash and repr from the arguments."""
+
+    _arguments: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._arguments)
+        return f"{type(self).__name__}({inside})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        """All numbers of the arguments; the repr of a long array leaves most of them out."""
+        given = (getattr(self, name) for name in self._arguments)
+        whole = ((np.shape(value), tuple(value.ravel().tolist())) if isinstance(value, np.ndarray) else value for value in given)
+        return (type(self), *whole)
+
+
+class Membership(_Frozen):
+    """Was this record used?
+
+    "substitution" (the paper's game): the attacker knows two records and that one of them was used. "add-remove": the
+    record was used or nothing was. Positive means that the record was in.
+    """
+
+    _arguments = ("relation",)
+
+    def __init__(self, relation: str = "substitution") -> None:
+        self.relation = validation.choice("relation", relation, RELATIONS)
+        self.symmetric = self.relation == "substitution"
+        self.oriented = not self.symmetric
+
+    def steps(self, run: DPSGD) -> tuple[Step, ...]:
+        distance = FARTHEST if self.symmetric else 1.0
+        return tuple(Step(s.sample_rate, s.noise_multiplier, distance, s.steps) for s in run.segments)
+
+    def describe(self) -> str:
+        return f"membership inference ({self.relation})"
+
+
+class AttributeInference(_Frozen):
+    """Given the rest of a record, what is its sensitive value?
+
+    distances: the largest distance between clipped gradients over two values of the attribute, in clipping norms (0…2):
+    one number for every step, an array with one number per step, a mapping {distance: number of steps}, or an array of
+    distances with `counts`.
+    """
+
+    _arguments = ("distances", "counts")
+    symmetric = True
+    oriented = False
+
+    def __init__(self, distances: Any, counts: Any = None) -> None:
+        if isinstance(distances, Mapping):
+            if counts is not None:
+                raise TypeError(f"counts must be left out when distances is a mapping, got {counts!r}.")
+            distances, counts = list(distances.keys()), list(distances.values())
+        allowed = "between 0 and 2 (units of the clipping norm)"
+        self.distances = validation.numbers("distances", distances, allowed, low=0.0, high=FARTHEST)
+        self.counts = None if counts is None else np.atleast_1d(validation.whole("counts", counts, low=0))
+        if self.counts is not None and np.shape(self.distances) != self.counts.shape:
+            shapes = f"{np.shape(self.distances)} and {self.counts.shape}"
+            raise ValueError(f"counts must have one entry for each of distances, got shapes {shapes}.")
+        if np.ndim(self.distances) > 1 or np.size(self.distances) == 0:
+            raise ValueError(f"distances must be a number or a non-empty list, got an array of shape {np.shape(self.distances)}.")
+
+    def steps(self, run: DPSGD) -> tuple[Step, ...]:
+        return _assign(self.distances, self.counts, run)
+
+    def describe(self) -> str:
+        low, high = float(np.min(self.distances)), float(np.max(self.distances))
+        return (
+            f"attribute inference (distance {low:g})" if low == high else f"attribute inference (distances {low:g} to {high:g})"
+        )
+
+
+class Candidates(_Frozen):
+    """Which of M records was used, or which of M values did it have?
+
+    distances: the M × M matrix of distances between the candidates' clipped gradients, or one such matrix per step
+    (T × M × M). The farthest two count at each step: whoever can tell no two apart can tell none apart.
+    """
+
+    _arguments = ("distances",)
+    symmetric = True
+    oriented = False
+
+    def __init__(self, distances: Any) -> None:
+        allowed = "between 0 and 2 (units of the clipping norm)"
+        matrix = np.asarray(validation.numbers("distances", distances, allowed, low=0.0, high=FARTHEST))
+        if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] < 2:
+            raise ValueError(f"distances must be an M × M or T × M × M array with M of at least 2, got shape {matrix.shape}.")
+        if not np.array_equal(matrix, np.swapaxes(matrix, -1, -2)) or np.diagonal(matrix, axis1=-2, axis2=-1).any():
+            raise ValueError("distances must be symmetric with zeros on the diagonal, got a matrix that is not.")
+        self.distances = matrix
+        self.number = int(matrix.shape[-1])
+        self._farthest = matrix.max(axis=(-1, -2))
+
+    def steps(self, run: DPSGD) -> tuple[Step, ...]:
+        farthest = self._farthest if self._farthest.ndim else float(self._farthest)
+        return _assign(farthest, None, run)
+
+    def describe(self) -> str:
+        return f"inference among {self.number} candidates (largest distance {float(self._farthest.max()):g})"
+
+
+def _assign(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
+    """Distances to the steps of a run: in order, or as a histogram."""
+    if isinstance(distances, float):
+        return tuple(Step(s.sample_rate, s.noise_multiplier, distances, s.steps) for s in run.segments)
+    total = int(run.steps)
+    if counts is not None:
+        if len(run.segments) > 1:
+            raise ValueError(
+                "counts must be left out for a run of several segments, whose steps are not alike; give one distance per step."
+            )
+        if int(counts.sum()) != total:
+            raise ValueError(f"counts must add up to the {total} steps of the run, got {int(counts.sum())}.")
+        return _grouped(distances, counts, run, 0)
+    if len(distances) != total:
+        raise ValueError(f"distances must be a number or have one entry for each of the {total} steps, got {len(distances)}.")
+    steps: list[Step] = []
+    start = 0
+    for i, segment in enumerate(run.segments):
+        values, times = np.unique(distances[start : start + segment.steps], return_counts=True)
+        steps += _grouped(values, times, run, i)
+        start += segment.steps
+    return tuple(steps)
+
+
+def _grouped(distances: Real, counts: Whole, run: DPSGD, which: int) -> tuple[Step, ...]:
+    segment = run.segments[which]
+    return tuple(
+        Step(segment.sample_rate, segment.noise_multiplier, float(distance), int(count))
+        for distance, count in zip(distances, counts, strict=True)
+        if count
+    )

@@ -1,0 +1,102 @@
+"""Hears which records a training loop runs its model and criterion on, without the loop being changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from betastar.training import attaching
+from betastar.training.checks.step_counter import same_contents
+from betastar.training.opacus.adapter import Wiring, loss_of
+from betastar.training.records import Records, Source
+
+
+class Listener:
+    """listening: whether a forward pass belongs to the training, besides being one in train mode with gradients.
+
+    criterion: call this in the loop if the criterion is a plain function; it is the criterion itself if it is a module.
+    """
+
+    def __init__(self, wiring: Wiring, criterion: Any, source: Source, listening: Callable[[], bool] = lambda: True) -> None:
+        self._wiring, self._source, self._listening = wiring, source, listening
+        self._weights: list[Tensor] = []  # those of the forward passes since the last step
+        self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
+        self._batches: list[tuple[Records, list[int]]] = []
+        self._handles = [wiring.outer.register_forward_hook(self._saw_model, with_kwargs=True)]
+        self.criterion: Callable[..., Any] = criterion
+        loss = loss_of(criterion)
+        if isinstance(loss, nn.Module):
+            self._handles.append(loss.register_forward_hook(self._saw_loss, with_kwargs=True))
+            return
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            value = criterion(*args, **kwargs)
+            self._saw_loss(None, args, dict(kwargs), value)
+            return value
+
+        self.criterion = watched
+
+    @property
+    def attached(self) -> bool:
+        return bool(self._handles)
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _training(self) -> bool:
+        here = self.attached and not self._wiring.quiet and self._listening()
+        return here and self._wiring.outer.training and torch.is_grad_enabled()
+
+    def _saw_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if self._training():
+            self._wiring.check_precision()
+            self._seen = (args, kwargs, output)
+
+    def _saw_loss(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any) -> None:
+        if not self._training() or self._seen is None:
+            return
+        given = list(args) + [kwargs.pop(name) for name in ("input", "target") if name in kwargs]
+        if kwargs or len(given) > 2:
+            raise ValueError(
+                "criterion must be called with the model's output and the target only: nothing else can be repeated."
+            )
+        inputs, named, output = self._seen
+        attaching.prediction(given[0] if given else None, output)
+        batch = Records(inputs, given[1] if len(given) > 1 else None, named, self._source.shared).detach()
+        attaching.arguments(batch, self._source)
+        self._batches.append((batch, batch.versions()))
+        self._seen = None
+        if not self._weights:
+            self._weights = self._wiring.contents()
+
+    def take(self) -> list[Records]:
+        """What was seen since the last step."""
+        seen, self._batches = self._batches, []
+        weights, self._weights = self._weights, []
+        if not seen:
+            raise RuntimeError(
+                "the monitor saw no forward pass with its criterion before optimizer.step(); if the criterion is a plain "
+                "function, call the watched one in the loop instead (monitor.criterion, optimizer.gap_clipping.criterion)."
+            )
+        if any(batch.versions() != versions for batch, versions in seen):
+            raise RuntimeError(
+                "the batch was written into between the forward pass and optimizer.step(): its gradients are lost."
+            )
+        if not same_contents(weights, self._wiring.tensors()):
+            raise RuntimeError(
+                "the weights or buffers of the model were changed between the forward pass and optimizer.step(): the gradients "
+                "belong to others than those that are there now."
+            )
+        return [batch for batch, _ in seen]
+
+
+def too_many(number: int) -> RuntimeError:
+    return RuntimeError(
+        f"the monitor saw {number} forward passes before optimizer.step(): with Poisson sampling a step has one "
+        "batch (for several physical ones use BatchMemoryManager; evaluate under torch.no_grad())."
+    )

@@ -1,0 +1,151 @@
+"""The largest distance between clipped gradients over two values of the secret, for each record.
+
+exact      all pairs of values
+ball       twice the radius of a ball around all of them, with a centre that is looked for
+centroid   the same with the mean as the centre (the paper's approximation)
+exact ≤ ball ≤ centroid. All work on blocks of values: `load(k)` gives the clipped gradients of block k for some records,
+in double precision: distances far below 1 are differences of numbers near 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from betastar.training.gradients.factors import Gradients
+
+Load = Callable[[int], Gradients]
+
+#: Inner products computed at a time.
+TILE = 1 << 22
+#: Steps of the search for a ball's centre.
+MOVES = 4
+#: What single precision may do to a squared distance of vectors of norm at most 1.
+ROUNDING = 2e-6
+#: The same, generously, where records are left out because of it.
+SLACK = 1e-4
+
+
+def exact(load: Load, blocks: int) -> Tensor:
+    """All pairs."""
+    best: Tensor | None = None
+    for i in range(blocks):
+        first = load(i)
+        for j in range(i, blocks):
+            found = _farthest(first, first if i == j else load(j))
+            best = found if best is None else torch.maximum(best, found)
+    assert best is not None
+    return best.clamp(min=0.0).sqrt()
+
+
+def quick_exact(gradients: Gradients) -> Tensor:
+    """All pairs from gradients in single precision: it finds the pair, double precision measures it.
+
+    Among pairs that single precision cannot tell apart it may take the second; where that could matter by more than
+    SLACK (relative), all pairs are measured in double precision.
+    """
+    a = gradients.shape[1]
+    squares = gradients.cross(gradients).mul_(-2.0).add_(gradients.norms[:, :, None]).add_(gradients.norms[:, None, :])
+    number = squares.flatten(1).argmax(dim=1)
+    first, second = gradients.pick(number // a).double(), gradients.pick(number % a).double()
+    found = (first.norms + second.norms - 2.0 * first.cross(second)[:, 0])[:, 0]
+    small = (found < ROUNDING / SLACK).nonzero().flatten()
+    if len(small):
+        some = gradients.records(small).double()
+        found[small] = _farthest(some, some)
+    return found.clamp(min=0.0).sqrt()
+
+
+def _farthest(first: Gradients, second: Gradients) -> Tensor:
+    """Largest squared distance of a variant of the first block from one of the second, for each record."""
+    n, a = first.shape
+    here, there = first.norms, second.norms
+    width = max(1, TILE // max(1, n * there.shape[1]))
+    best = torch.zeros(n, dtype=here.dtype, device=here.device)
+    for start in range(0, a, width):
+        some = slice(start, start + width)
+        squares = first.variants(some).cross(second).mul_(-2.0).add_(here[:, some, None]).add_(there[:, None, :])
+        best = torch.maximum(best, squares.flatten(1).amax(dim=1))
+    return best
+
+
+def bounds(gradients: Gradients) -> tuple[Tensor, Tensor]:
+    """Cheap (lower, upper) for the diameter of each record from the distances to a few of its variants.
+
+    lower: some distance that occurs. upper: by the triangle inequality, the two largest distances from one of them.
+    """
+    a = gradients.shape[1]
+    anchors = sorted({0, a // 2, a - 1})
+    norms = gradients.norms
+    squares = gradients.cross(gradients.variants(anchors)).mul_(-2.0).add_(norms[:, :, None]).add_(norms[:, None, anchors])
+    lower = squares.sub(SLACK).clamp_(min=0.0).flatten(1).amax(dim=1).sqrt()
+    top = squares.add(SLACK).clamp_(min=0.0).sqrt().topk(min(2, a), dim=1).values.sum(dim=1)
+    return lower, top.amin(dim=1)
+
+
+def centroid(load: Load, blocks: int) -> Tensor:
+    return 2.0 * _around_mean(load, blocks)[0].clamp(min=0.0).sqrt()
+
+
+def ball(load: Load, blocks: int) -> Tensor:
+    """Start at the mean, try the midpoint of two far variants, then move towards the farthest one (Bădoiu and Clarkson)."""
+    best, dots, square = _around_mean(load, blocks)
+    norms = torch.cat([load(k).norms for k in range(blocks)], dim=1)
+    far = _farthest_from(norms, dots, square)
+    first = _row(load, blocks, far)
+    opposite = _farthest_from(norms, first, _at(norms, far))
+    second = _row(load, blocks, opposite)
+    dots = 0.5 * (first + second)
+    square = 0.25 * (_at(norms, far) + _at(norms, opposite) + 2.0 * _at(first, opposite))
+    best = torch.minimum(best, _radius(norms, dots, square))
+    for move in range(MOVES):
+        share = 1.0 / (move + 3.0)
+        far = _farthest_from(norms, dots, square)
+        row = _row(load, blocks, far)
+        square = (1 - share) ** 2 * square + 2 * share * (1 - share) * _at(dots, far) + share**2 * _at(norms, far)
+        dots = (1 - share) * dots + share * row
+        best = torch.minimum(best, _radius(norms, dots, square))
+    return 2.0 * best.clamp(min=0.0).sqrt()
+
+
+def _around_mean(load: Load, blocks: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(squared radius around the mean, inner products of the variants with it, its squared norm)."""
+    count = sum(load(k).shape[1] for k in range(blocks))
+    mean = None
+    for k in range(blocks):
+        some = load(k)
+        part = some.combine(torch.full(some.shape, 1.0 / count, dtype=torch.float64, device=some.factors[0].delta.device))
+        mean = part if mean is None else mean + part
+    assert mean is not None
+    square = mean.norms()
+    dots = torch.cat([load(k).dot(mean) for k in range(blocks)], dim=1)
+    norms = torch.cat([load(k).norms for k in range(blocks)], dim=1)
+    return _radius(norms, dots, square), dots, square
+
+
+def _row(load: Load, blocks: int, number: Tensor) -> Tensor:
+    """Inner products of one variant of each record with all of its variants, (n, a)."""
+    chosen, start = None, 0
+    for k in range(blocks):
+        some = load(k)
+        width = some.shape[1]
+        inside = (number >= start) & (number < start + width)
+        if inside.any():  # of several blocks, only a single record at a time
+            chosen = some.pick((number - start).clamp(0, width - 1))
+        start += width
+    assert chosen is not None
+    return torch.cat([chosen.cross(load(k))[:, 0] for k in range(blocks)], dim=1)
+
+
+def _radius(norms: Tensor, dots: Tensor, square: Tensor) -> Tensor:
+    return (norms - 2.0 * dots).amax(dim=1) + square
+
+
+def _farthest_from(norms: Tensor, dots: Tensor, square: Tensor) -> Tensor:
+    return (norms - 2.0 * dots + square[:, None]).argmax(dim=1)
+
+
+def _at(table: Tensor, number: Tensor) -> Tensor:
+    return table.gather(1, number[:, None])[:, 0]

@@ -1,0 +1,262 @@
+"""The page and the JSON API behind it. What the API says about a setting is what the command line prints with --json."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+import betastar
+from betastar.answers import json_answers, targets, wording
+from betastar.answers.settings import METRICS, Setting, choose
+from betastar.web import live_curves
+from betastar.web.worker import BusyError, Worker, WorkerEndedError
+
+PAGE = Path(__file__).parent / "page"
+FILES = {"": "index.html", "style.css": "style.css", "app.js": "app.js", "charts.js": "charts.js", "state.js": "state.js"}
+#: Nobody waits longer than this for one answer, or for a curve while a slider moves.
+SECONDS, MOVING = 10.0, 3.0
+#: Of that, for the exact line over the epochs (while a slider moves, and at rest), and for its certified band.
+GLANCE, EXACT, CERTIFYING = 0.03, 1.0, 2.5
+#: Whoever is refused because too many others ask may ask again after so many seconds.
+RETRY = 2
+#: Names under which a browser on this machine reaches the page; any other name is another site's.
+HOSTS = ["127.0.0.1", "localhost"]
+#: The page asks nobody but this server. Plotly sets styles on its elements.
+POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Bound(BaseModel):
+    lower: float | None = Field(description="null: no finite bound")
+    estimate: float | None
+    upper: float | None
+
+
+class Success(Bound):
+    prior: float
+
+
+class TruePositives(Bound):
+    fpr: float
+
+
+class Epsilon(Bound):
+    delta: float
+
+
+class Gaussian(Bound):
+    regret: float | None
+    smallest_fpr: float
+
+
+class Answer(BaseModel):
+    """What the command line prints with --json. Metrics that were not asked for are left out."""
+
+    bayes_security: Bound | None = None
+    advantage: Bound | None = None
+    success: Success | None = None
+    tpr: list[TruePositives] | None = None
+    epsilon: list[Epsilon] | None = None
+    gdp_mu: Gaussian | None = None
+    sentence: str
+    certainty: str
+    assumptions: list[str]
+    warnings: list[str]
+    parameters: dict[str, float | str]
+    python: str
+    command: str
+
+
+class Calibrated(Answer):
+    target: str
+    found: dict[str, float] = Field(description="the parameter that was left out")
+
+
+class Relied(BaseModel):
+    at: float
+    lower: float
+
+
+class Point(Bound):
+    at: float
+
+
+class Band(BaseModel):
+    method: Literal["certified", "affinity"]
+    points: list[Point]
+
+
+class OverEpochs(BaseModel):
+    unit: Literal["epochs", "steps"]
+    exact: list[Relied] = Field(description="empty where there was no time")
+    band: Band | None
+    paper: list[Point]
+
+
+class Tradeoff(BaseModel):
+    curve: list[TruePositives]
+    tpr: list[TruePositives]
+    epsilon: list[dict[str, float | None]]
+
+
+class Problem(BaseModel):
+    detail: str
+
+
+class Ask(BaseModel):
+    """A setting: noise, rate (or batch and records), steps (or epochs); who attacks; and what to tell."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    noise_multiplier: float | None = Field(None, ge=0.01, le=1e6, description="standard deviation / clipping norm")
+    sample_rate: float | None = Field(None, ge=1e-12, le=1.0, description="probability of each record at each step")
+    batch_size: int | None = Field(None, ge=1, le=10**9)
+    dataset_size: int | None = Field(None, ge=1, le=10**12)
+    steps: int | None = Field(None, ge=1, le=10**9)
+    epochs: float | None = Field(None, gt=0.0, le=1e6)
+    threat: Literal["membership", "membership-add-remove", "attribute"] = "membership"
+    distance: float | None = Field(None, ge=0.0, le=2.0, description="threat attribute: in clipping norms")
+    method: Literal["exact", "certified", "affinity", "paper"] | None = Field(
+        None, description="default: exact; certified for attribute or noise below 0.5"
+    )
+    prior: Rate = 0.5
+    fpr: list[Rate] = Field([0.01, 0.001], max_length=20)
+    delta: list[Annotated[float, Field(ge=1e-30, lt=1.0)]] = Field([1e-5], max_length=20)
+    metric: list[str] = Field(list(METRICS), max_length=20, description=f"only these of {', '.join(METRICS)}")
+
+    def setting(self) -> Setting:
+        fields = self.model_dump(exclude={"fpr", "delta", "metric", "target", "rest"})
+        if self.epochs is not None and self.epochs.is_integer():
+            fields["epochs"] = int(self.epochs)
+        metrics = tuple(dict.fromkeys(choose("metric", metric, METRICS) for metric in self.metric))
+        return Setting(**fields, fpr=tuple(self.fpr), delta=tuple(self.delta), metrics=metrics)
+
+
+class AskTarget(Ask):
+    target: str = Field(max_length=200, examples=["bayes_security>=0.98", "tpr<=0.05@fpr=0.01"])
+
+
+class AskCurve(Ask):
+    rest: bool = Field(False, description="no slider is moving: take the time to be finer and to certify")
+
+
+def create_app() -> FastAPI:
+    app = FastAPI(
+        title="betastar",
+        version=betastar.__version__,
+        summary="How well does a model trained with DP-SGD resist a named attack?",
+        docs_url=None,  # its pages would load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.middleware("http")(_for_this_site_only)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
+    app.exception_handler(RequestValidationError)(_not_valid)
+    app.exception_handler(ValueError)(_refused)
+    app.exception_handler(TypeError)(_refused)
+    app.exception_handler(ArithmeticError)(_beyond)
+    app.exception_handler(BusyError)(_busy)
+    app.exception_handler(WorkerEndedError)(_ended)
+    # The number does not wait for the curves, nor these for what is done at leisure.
+    numbers, curves, leisure = app.state.workers = Worker(), Worker(), Worker(patient=True)
+    bad: dict[int | str, dict[str, Any]] = {
+        403: {"model": Problem, "description": "Another site asked."},
+        422: {"model": Problem, "description": "What was wrong, in a sentence."},
+        500: {"model": Problem, "description": "The process that computes was ended."},
+        503: {"model": Problem, "description": "Too many questions at once; the header Retry-After says when to ask again."},
+    }
+
+    @app.get("/api/analyze", response_model=Answer, response_model_exclude_unset=True, responses=bad)
+    def analyze(ask: Annotated[Ask, Query()]) -> Any:
+        """`betastar analyze --json`."""
+        return JSONResponse(numbers.ask(SECONDS, json_answers.answer, ask.setting()))
+
+    @app.get("/api/calibrate", response_model=Calibrated, response_model_exclude_unset=True, responses=bad)
+    def calibrate(ask: Annotated[AskTarget, Query()]) -> Any:
+        """`betastar calibrate --json`: leave out one parameter."""
+        return JSONResponse(numbers.ask(SECONDS, json_answers.calibrated, ask.setting(), targets.parse(ask.target)))
+
+    @app.get("/api/epochs", response_model=OverEpochs, responses=bad)
+    def epochs(ask: Annotated[AskCurve, Query()]) -> Any:
+        """β* over the epochs: exact, certified (at rest) and the paper's closed form."""
+        if ask.rest:
+            return JSONResponse(leisure.ask(SECONDS, live_curves.over_epochs, ask.setting(), EXACT, CERTIFYING))
+        return JSONResponse(curves.ask(MOVING, live_curves.over_epochs, ask.setting(), GLANCE))
+
+    @app.get("/api/tradeoff", response_model=Tradeoff, responses=bad)
+    def tradeoff(ask: Annotated[AskCurve, Query()]) -> Any:
+        """The certified trade-off curve: how many true positives an attacker can have at each false-positive rate."""
+        worker, limit = (leisure, SECONDS) if ask.rest else (curves, MOVING)
+        return JSONResponse(worker.ask(limit, live_curves.tradeoff, ask.setting(), ask.rest))
+
+    @app.get("/plotly.js", include_in_schema=False)
+    def plotly() -> FileResponse:
+        import plotly
+
+        path = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+        return FileResponse(path, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+
+    @app.get("/{name}", include_in_schema=False)
+    def page(name: str) -> Response:
+        if name not in FILES:
+            return JSONResponse({"detail": "there is nothing here; the page is at /, the API at /openapi.json."}, 404)
+        return FileResponse(PAGE / FILES[name], headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"})
+
+    @app.get("/", include_in_schema=False)
+    def front() -> Response:
+        return page("")
+
+    return app
+
+
+async def _for_this_site_only(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Other sites that somebody has open cannot make this server work. A link to the page may be followed from anywhere."""
+    said = request.headers
+    origin = said.get("origin", f"http://{said.get('host')}")
+    own = said.get("sec-fetch-site", "none") in ("same-origin", "none") and origin == f"http://{said.get('host')}"
+    link = (
+        request.url.path == "/"
+        and "origin" not in said
+        and (said.get("sec-fetch-mode"), said.get("sec-fetch-dest")) == ("navigate", "document")
+    )
+    if own or link:
+        return await answer(request)
+    text = "this server answers its own page and programs on this machine, not other sites; open the page itself, at /."
+    return JSONResponse({"detail": text}, 403)
+
+
+async def _not_valid(request: Request, problem: Exception) -> JSONResponse:
+    """Which parameter, what was given and what is allowed."""
+    assert isinstance(problem, RequestValidationError)
+    said = []
+    for error in problem.errors():
+        name = ".".join(str(part) for part in error["loc"][1:]) or "the query"
+        given = repr(error.get("input"))
+        said.append(f"{name}: {error['msg']}, got {given if len(given) <= 80 else given[:77] + '...'}")
+    return JSONResponse({"detail": "; ".join(said) + "."}, 422)
+
+
+async def _refused(request: Request, problem: Exception) -> JSONResponse:
+    return JSONResponse({"detail": wording.explain(problem, {})}, 422)
+
+
+async def _beyond(request: Request, problem: Exception) -> JSONResponse:
+    text = f"these parameters are beyond what this method can compute ({problem}); try the method exact or affinity."
+    return JSONResponse({"detail": text}, 422)
+
+
+async def _busy(request: Request, problem: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(problem)}, 503, headers={"Retry-After": str(RETRY)})
+
+
+async def _ended(request: Request, problem: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(problem)}, 500)

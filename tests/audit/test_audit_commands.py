@@ -1,0 +1,115 @@
+"""`betastar audit mechanism` and its figure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import betastar as bs
+from betastar import audit
+from betastar.cli import audit_mechanism
+from betastar.cli.main import app
+from betastar.figures import plots
+
+from ..command import call
+
+GAME = "audit mechanism --noise 1 --rate 0.05 --steps 20 --games 2000 --seed 3"
+
+
+def run(line: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = call(*line.split())
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_it_says_the_verdict_first() -> None:
+    found = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=2000, seed=3)
+    lines = run(GAME).stdout.splitlines()
+    assert " ".join(lines[:2]).split() == found.sentence.split()
+    assert any("advantage" in line for line in lines)
+    assert any(line.startswith("the best there is, gradients on a line") for line in lines)
+    assert lines[-1] == "Played: membership inference (substitution), seed 3."
+
+
+def test_json_is_what_the_core_says() -> None:
+    line = GAME + " --threat attribute --distance 0.7 --prior 0.4 --confidence 0.9 --jobs 2 --json"
+    found = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), bs.AttributeInference(0.7), games=2000, seed=3, confidence=0.9, prior=0.4)
+    assert json.loads(run(line).stdout) == json.loads(json.dumps(found.as_dict()))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "--games 20",
+            "--games must be at least 402 for an interval of the advantage no wider than 0.2 at confidence 0.95, got 20.",
+        ),
+        ("--width 0.01", "--games must be at least 154056"),
+        ("--jobs 0", "--jobs must be a whole number of at least 1, or -1 for all cores, got 0."),
+        ("--confidence 1.5", "--confidence must be strictly between 0 and 1, got 1.5."),
+        ("--seed -1", "--seed must be a whole number of at least 0, got -1."),
+        ("--plot roc.gif", "--plot must end with one of .png, .svg, .pdf, got 'roc.gif'."),
+        ("--plot /nowhere/roc.png", "--plot must be in a folder that exists, got '/nowhere/roc.png'."),
+        ("--distance 1", "--distance must be left out with threat membership"),
+    ],
+)
+def test_bad_input_is_named(more: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("betastar.cli.printing.quiet_pipe", lambda: None)
+    done = CliRunner().invoke(app, f"{GAME} {more}".split())
+    assert str(done.exception).startswith(message)
+    assert done.output == ""
+
+
+def test_bad_input_is_one_sentence() -> None:
+    done = run(f"{GAME} --games 20", code=2)
+    assert done.stderr.startswith("betastar: --games must be at least 402 for ")
+    assert done.stdout == ""
+
+
+def test_require_and_violation_exit_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "not met: bayes_security>=0.99" in run(f"{GAME} --require bayes_security>=0.99", code=1).stderr
+    assert run(f"{GAME} --require bayes_security>=0.5").stderr == ""
+    play = audit.mechanism
+
+    def faulty(claimed: bs.DPSGD, *rest: Any, **more: Any) -> audit.Audit:
+        return play(claimed, *rest, **more, actual=bs.DPSGD(0.3, 0.5, 20))
+
+    monkeypatch.setattr(audit, "mechanism", faulty)
+    monkeypatch.setattr("betastar.cli.printing.quiet_pipe", lambda: None)
+    done = CliRunner().invoke(app, GAME.split())
+    assert done.exit_code == 1
+    assert done.output.startswith("Bound violated: in 2,000 games")
+    assert audit_mechanism.app.info.name == "audit"
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_figure_shows_points_inside_their_band(log: bool) -> None:
+    found = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=2000, seed=3)
+    ax = plots.audit(found, log=log)
+    lines = {line.get_label(): line for line in ax.lines}
+    assert list(lines) == ["guessing", "bound", "measured, 2,000 games"]
+    np.testing.assert_array_equal(lines["measured, 2,000 games"].get_xdata(), [point.fpr.estimate for point in found.roc])
+    rates, drawn = lines["bound"].get_data()
+    np.testing.assert_array_equal(drawn, bs.analyze(found.run, method="certified").tradeoff(rates).upper)
+    band = ax.collections[-1].get_paths()[0]
+    for point in found.roc:
+        assert band.contains_point((point.fpr.estimate, point.tpr.estimate))
+        assert band.contains_point((point.fpr.lower, point.tpr.upper), radius=1e-9)
+    assert ax.get_title().endswith("bound not violated")
+    assert plots.audit(replace(found, p_value=1e-9), log=log).get_title().endswith("bound violated (p = 1e-09)")
+
+
+def test_figure_is_written_once(tmp_path: Path) -> None:
+    file = tmp_path / "roc.v1.svg"
+    assert f"The curve is in {file}." in run(f"{GAME} --plot {file}").stdout
+    assert file.read_text().startswith("<?xml")
+    assert "is there already" in run(f"{GAME} --plot {file}", code=2).stderr
+    run(f"{GAME} --plot {file} --force --log --json")

@@ -1,0 +1,296 @@
+"""The exact method: numbers of the theory, naive twins, limits and extremes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+import betastar as bs
+from betastar.bounds import transform
+from betastar.bounds.exact import FourierCurve, Part
+from betastar.bounds.interpolation import condense
+from betastar.scenario.step import Step
+
+
+def substitution(p: float, sigma: float, steps: int) -> FourierCurve:
+    return FourierCurve([Part(steps, transform.line, p, sigma, 2.0)], True)
+
+
+def add_remove(p: float, sigma: float, steps: int) -> FourierCurve:
+    return FourierCurve([Part(steps, transform.line, p, sigma, 1.0)], False)
+
+
+@pytest.mark.parametrize(
+    ("p", "sigma", "steps", "advantage", "digits"),
+    [
+        (0.001, 1.0, 50000, 0.19123259, 8),
+        (0.001, 0.5, 50000, 0.68419906, 8),
+        (1e-4, 5.0, 500000, 0.0112849, 7),
+        (1e-4, 0.5, 10000, 0.03788964, 8),
+        (0.1, 1.0, 500, 0.97291867, 8),
+        (1.0, 2.0, 10, 0.88615370, 8),
+        (256 / 26048, 3.51, 2020, 0.10015627, 8),
+        (0.02, 0.35, 30, 0.34461606, 8),
+        (1e-3, 0.25, 500, 0.31892637, 8),
+    ],
+)
+def test_numbers_of_the_theory(p: float, sigma: float, steps: int, advantage: float, digits: int) -> None:
+    assert bs.analyze(bs.DPSGD(sigma, p, steps)).advantage.estimate == pytest.approx(advantage, abs=0.6 * 10**-digits)
+
+
+def test_add_remove_number_of_the_theory() -> None:
+    risk = bs.analyze(bs.DPSGD(1.0, 0.001, 50000), bs.Membership("add-remove"))
+    assert risk.advantage.estimate == pytest.approx(0.11627956, abs=6e-9)
+
+
+@pytest.mark.parametrize(
+    ("p", "sigma", "distance", "steps", "line", "symmetric", "glued"),
+    [(0.01, 3.51, 0.97, 2020, 0.05057, 0.05104, 0.0560487), (0.01, 1.0, 1.0, 1000, 0.16102, 0.17861, 0.2082557)],
+)
+def test_attribute_numbers_of_the_theory(
+    p: float, sigma: float, distance: float, steps: int, line: float, symmetric: float, glued: float
+) -> None:
+    def advantage(build: object, symmetric: bool) -> float:
+        return 1.0 - FourierCurve([Part(steps, build, p, sigma, distance)], symmetric).overlap().value
+
+    assert advantage(transform.line, False) == pytest.approx(line, abs=5e-6)
+    assert advantage(transform.symmetric, True) == pytest.approx(symmetric, abs=5e-6)
+    assert advantage(transform.glued, True) == pytest.approx(glued, abs=6e-8)
+    beta = bs.analyze(bs.DPSGD(sigma, p, steps), bs.AttributeInference(distance)).bayes_security
+    assert beta.lower == pytest.approx(1.0 - glued, abs=6e-8)
+    assert beta.estimate == pytest.approx(1.0 - max(line, symmetric), abs=5e-6)
+    assert beta.estimate <= beta.upper <= beta.estimate + 1e-8
+
+
+def test_simulated_advantage_of_a_short_run() -> None:
+    """A naive twin: play the game of five steps and average min(1, Q/P)."""
+    p, sigma, steps, games = 0.2, 0.8, 5, 400_000
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(games, steps)) * sigma + (rng.random((games, steps)) < p)
+    for b, curve in ((-1.0, substitution(p, sigma, steps)), (0.0, add_remove(p, sigma, steps))):
+        first = np.log((1 - p) + p * np.exp((x - 0.5) / sigma**2))
+        second = np.log((1 - p) + p * np.exp((b * x - 0.5 * b * b) / sigma**2))
+        overlap = np.minimum(1.0, np.exp((second - first).sum(axis=1)))
+        assert abs(overlap.mean() - curve.overlap().value) < 5 * overlap.std() / math.sqrt(games)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(-6.0, 0.0), st.floats(-0.6, 1.5), st.integers(1, 10**6), st.sampled_from(["substitution", "add-remove"]))
+def test_range_and_error(log_rate: float, log_noise: float, steps: int, relation: str) -> None:
+    risk = bs.analyze(bs.DPSGD(10**log_noise, 10**log_rate, steps), bs.Membership(relation))
+    beta = risk.bayes_security
+    assert 0.0 <= beta.lower <= beta.estimate <= beta.upper <= 1.0
+    assert beta.estimate > 0.0
+    assert beta.width <= 2e-8
+    # Never riskier than sampling without noise, nor than the same run without sampling.
+    assert beta.upper >= (1.0 - 10**log_rate) ** steps - 1e-9
+    plain = bs.DPSGD(10**log_noise, 1.0, steps)
+    assert beta.upper >= bs.analyze(plain, bs.Membership(relation)).bayes_security.lower - 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(-5.0, -0.5), st.floats(-0.4, 1.0), st.integers(1, 20000), st.floats(1.05, 2.0))
+def test_monotone_in_every_parameter(log_rate: float, log_noise: float, steps: int, factor: float) -> None:
+    p, sigma = 10**log_rate, 10**log_noise
+    base = bs.analyze(bs.DPSGD(sigma, p, steps)).bayes_security
+    assert bs.analyze(bs.DPSGD(sigma * factor, p, steps)).bayes_security.upper >= base.lower
+    assert bs.analyze(bs.DPSGD(sigma, min(1.0, p * factor), steps)).bayes_security.lower <= base.upper
+    assert bs.analyze(bs.DPSGD(sigma, p, math.ceil(steps * factor))).bayes_security.lower <= base.upper
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(-4.0, 0.0), st.floats(-0.5, 1.0), st.integers(2, 5000), st.floats(0.05, 1.95))
+def test_attribute_curves_are_ordered(log_rate: float, log_noise: float, steps: int, distance: float) -> None:
+    """Fixed pairs ≤ glued curve ≤ the glued curve of a larger distance, and membership at 2."""
+    run = bs.DPSGD(10**log_noise, 10**log_rate, steps)
+    beta = bs.analyze(run, bs.AttributeInference(distance)).bayes_security
+    assert beta.lower <= beta.estimate <= beta.upper
+    farther = bs.analyze(run, bs.AttributeInference(min(2.0, distance * 1.02))).bayes_security
+    assert farther.lower <= beta.lower + 1e-8
+    assert bs.analyze(run).bayes_security.lower <= beta.lower + 1e-8
+
+
+def test_order_of_segments_does_not_matter() -> None:
+    one, two = bs.DPSGD(1.0, 0.01, 300), bs.DPSGD(2.0, 0.05, 100)
+    first, second = bs.analyze(one + two).bayes_security, bs.analyze(two + one).bayes_security
+    assert first.estimate == pytest.approx(second.estimate, abs=1e-12)
+    split = bs.DPSGD(1.0, 0.01, 100) + bs.DPSGD(1.0, 0.01, 200)
+    assert bs.analyze(split).bayes_security.estimate == pytest.approx(bs.analyze(one).bayes_security.estimate, abs=1e-12)
+
+
+@pytest.mark.parametrize("spread", [(0.6, 1.6), (0.02, 1.9), (0.9, 1.0)])
+@pytest.mark.parametrize("noise", [0.5, 1.0, 3.51])
+def test_many_distances_cost_few_and_lose_nothing(spread: tuple[float, float], noise: float) -> None:
+    """Interpolated weights against the steps composed one by one."""
+    rng = np.random.default_rng(3)
+    distances = rng.uniform(*spread, 120)
+    steps = [Step(0.01, noise, float(r), 20) for r in distances]
+    for build in (transform.glued, transform.line):
+        one_by_one = FourierCurve([Part(20, build, 0.01, noise, float(r)) for r in distances], build is transform.glued)
+        few = FourierCurve([Part(n, build, p, s, r) for n, p, s, r in condense(steps)], build is transform.glued)
+        assert len(few.parts) < 110
+        assert few.overlap().value == pytest.approx(one_by_one.overlap().value, abs=1e-9)
+
+
+def test_distances_as_number_array_and_histogram_agree() -> None:
+    run = bs.DPSGD(2.0, 0.02, 6)
+    by_number = bs.analyze(run, bs.AttributeInference(0.7)).bayes_security
+    by_array = bs.analyze(run, bs.AttributeInference([0.7] * 6)).bayes_security
+    by_histogram = bs.analyze(run, bs.AttributeInference({0.7: 6})).bayes_security
+    assert by_number == by_array == by_histogram
+    mixed = bs.analyze(run, bs.AttributeInference([0.7, 0.2, 0.7, 0.0, 0.2, 0.7])).bayes_security
+    assert mixed == bs.analyze(run, bs.AttributeInference([0.0, 0.2, 0.7], counts=[1, 2, 3])).bayes_security
+    halves = bs.DPSGD(2.0, 0.02, 3) + bs.DPSGD(2.0, 0.02, 3)
+    again = bs.analyze(halves, bs.AttributeInference([0.7, 0.2, 0.7, 0.0, 0.2, 0.7])).bayes_security
+    assert mixed.lower == pytest.approx(again.lower, abs=1e-12)
+
+
+def test_no_distance_no_risk() -> None:
+    risk = bs.analyze(bs.DPSGD(1.0, 0.1, 100), bs.AttributeInference(0.0))
+    assert risk.bayes_security.lower == risk.bayes_security.upper == 1.0
+    assert risk.tpr(0.01).upper == 0.01
+    assert risk.epsilon(1e-5).upper == 0.0
+
+
+def test_candidates_are_as_far_apart_as_the_farthest_two() -> None:
+    matrix = np.array([[0.0, 0.3, 0.9], [0.3, 0.0, 0.5], [0.9, 0.5, 0.0]])
+    run = bs.DPSGD(1.5, 0.05, 200)
+    risk = bs.analyze(run, bs.Candidates(matrix))
+    assert risk.bayes_security == bs.analyze(run, bs.AttributeInference(0.9)).bayes_security
+    per_step = np.stack([matrix * (t % 3) / 3 for t in range(200)])
+    array = bs.AttributeInference([0.9 * (t % 3) / 3 for t in range(200)])
+    assert bs.analyze(run, bs.Candidates(per_step)).bayes_security.lower == pytest.approx(
+        bs.analyze(run, array).bayes_security.lower, abs=1e-12
+    )
+
+
+EXTREMES = [
+    (sigma, p, steps) for sigma in (0.2, 0.5, 1.0, 10.0, 100.0) for p in (1e-8, 1e-4, 0.3, 1.0) for steps in (1, 30, 10**5, 10**9)
+]
+
+
+@pytest.mark.parametrize("relation", ["substitution", "add-remove"])
+def test_extremes_are_quiet_and_finite(relation: str) -> None:
+    """Every floating-point event but underflow is an error here."""
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        for sigma, p, steps in EXTREMES:
+            beta = bs.analyze(bs.DPSGD(sigma, p, steps), bs.Membership(relation)).bayes_security
+            assert 0.0 <= beta.lower <= beta.estimate <= beta.upper <= 1.0, (sigma, p, steps)
+            assert beta.estimate > 0.0, (sigma, p, steps)
+            assert beta.width <= 2e-8, (sigma, p, steps)
+
+
+def test_attribute_extremes_are_quiet_and_finite() -> None:
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        for sigma, p, steps in EXTREMES:
+            for distance in (1e-3, 0.5, 1.5):
+                beta = bs.analyze(bs.DPSGD(sigma, p, steps), bs.AttributeInference(distance)).bayes_security
+                assert 0.0 <= beta.lower <= beta.estimate <= beta.upper <= 1.0, (sigma, p, steps, distance)
+
+
+def test_hopeless_runs_keep_their_digits() -> None:
+    """β* of 10⁻⁴⁵ and of 10⁻²⁸⁰, against the closed form at p = 1."""
+    for sigma, steps in ((1.0, 200), (1.0, 1270), (0.2, 25)):
+        truth = math.erfc(math.sqrt(steps / 2) / sigma)
+        assert bs.analyze(bs.DPSGD(sigma, 1.0, steps)).bayes_security.estimate == pytest.approx(truth, rel=1e-8)
+    beyond = bs.analyze(bs.DPSGD(0.2, 1.0, 10**9)).bayes_security
+    assert beyond.lower == 0.0 < beyond.estimate <= beyond.upper < 1e-300
+
+
+@pytest.mark.parametrize("sigma", [0.06, 0.01, 1e-3])
+def test_less_noise_than_is_integrated(sigma: float) -> None:
+    """Below LEAST_NOISE the ceiling and the risk at LEAST_NOISE enclose the truth."""
+    for relation in ("substitution", "add-remove"):
+        beta = bs.analyze(bs.DPSGD(sigma, 0.01, 100), bs.Membership(relation)).bayes_security
+        assert beta.lower <= 0.99**100 * (1 + 1e-12)
+        assert beta.width < 1e-8
+        proved = bs.analyze(bs.DPSGD(sigma, 0.01, 100), bs.Membership(relation), "certified").bayes_security
+        assert proved.lower <= beta.estimate <= proved.upper
+        assert proved.width <= 1e-4
+    beta = bs.analyze(bs.DPSGD(sigma, 0.01, 100), bs.AttributeInference(0.5)).bayes_security
+    assert 0.99**100 * (1 - 1e-9) <= beta.lower <= beta.upper <= 1.0
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(2.0, 10), (5.0, 1), (0.5, 1), (100.0, 7), (20.0, 1000)])
+def test_without_sampling_the_curve_is_gaussian(sigma: float, steps: int) -> None:
+    mu = 2.0 / sigma * math.sqrt(steps)
+    risk = bs.analyze(bs.DPSGD(sigma, 1.0, steps))
+    for fpr in (1e-8, 1e-6, 1e-3, 0.1, 0.5, 0.99):
+        assert risk.tpr(fpr).estimate == pytest.approx(norm.cdf(norm.ppf(fpr) + mu), rel=1e-9)
+    for epsilon in (0.1, 1.0, 3.0):
+        truth = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+        if truth > 1e-300:
+            assert risk.delta(epsilon).estimate == pytest.approx(truth, rel=1e-6)
+    assert risk.gdp_mu.estimate == pytest.approx(mu, rel=1e-6)
+    assert risk.gdp_mu.regret <= 1e-6
+
+
+def test_low_false_positive_rates_against_importance_sampling() -> None:
+    """Noise 1, p = .01, 1000 steps, add/remove at FPR 1e-6, where two peers say 8e-14: sample from a tilted run instead.
+
+    Under the tilt the record is sampled with rate q > p when it is in; the weight of a path is the product of its ratios.
+    """
+    p, sigma, steps, games = 0.01, 1.0, 1000, 40_000
+    curve = add_remove(p, sigma, steps)
+    truth, _ = curve.true_positives(1e-6)
+    assert truth == pytest.approx(9.4e-6, rel=0.02)
+    tau = 1.55
+    rng = np.random.default_rng(11)
+    q, shift = 0.02, 1.6  # proposal: a mixture with more and larger hits
+    tails = []
+    for _ in range(10):
+        hit = rng.random((games // 10, steps)) < q
+        x = rng.normal(size=hit.shape) + shift * hit
+        base = -0.5 * x * x
+        proposal = np.log((1 - q) * np.exp(base) + q * np.exp(-0.5 * (x - shift) ** 2))
+        out = base
+        loss = np.log1p(p * np.expm1(x - 0.5)).sum(axis=1)
+        weight = np.exp((out - proposal).sum(axis=1))
+        tails.append(np.stack([weight * (loss > tau), weight * np.exp(loss) * (loss > tau)]))
+    samples = np.concatenate(tails, axis=1)
+    means, errors = samples.mean(axis=1), samples.std(axis=1) / math.sqrt(samples.shape[1])
+    step = 1e-4  # Q(L > τ) = -e^{-τ} dH/dτ
+    slope = (curve.hockey_stick(tau + step).value - curve.hockey_stick(tau - step).value) / (2 * step)
+    fpr = -math.exp(-tau) * slope
+    tpr = curve.hockey_stick(tau).value + math.exp(tau) * fpr
+    assert errors[0] < 0.05 * means[0], "the proposal must see the tail"
+    assert abs(means[0] - fpr) < 4 * errors[0]
+    assert abs(means[1] - tpr) < 4 * errors[1]
+    assert curve.true_positives(fpr).value == pytest.approx(tpr, rel=1e-6)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.floats(-4.0, -0.5), st.floats(-0.3, 0.8), st.integers(1, 5000), st.sampled_from(["substitution", "add-remove"]))
+def test_curve_is_a_curve(log_rate: float, log_noise: float, steps: int, relation: str) -> None:
+    """Increasing, concave, above the diagonal, advantage its largest distance from it; δ and ε invert each other."""
+    risk = bs.analyze(bs.DPSGD(10**log_noise, 10**log_rate, steps), bs.Membership(relation))
+    rates = np.array([1e-8, 1e-6, 1e-4, 1e-2, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+    curve = risk.tradeoff(rates)
+    assert np.all(curve.lower >= rates)
+    assert np.all(curve.lower <= curve.upper)
+    assert np.all(np.diff(curve.estimate) >= -1e-12)
+    slopes = np.diff(curve.estimate) / np.diff(rates)
+    assert np.all(np.diff(slopes) <= 1e-6 * slopes[:-1] + 1e-9)
+    assert np.all(curve.lower - rates <= risk.advantage.upper + 1e-9)
+    assert risk.delta(0.0).estimate == pytest.approx(risk.advantage.estimate, abs=1e-9)
+    delta = 0.3 * risk.advantage.estimate
+    if delta > 1e-12:
+        epsilon = risk.epsilon(delta).estimate
+        assert risk.delta(epsilon).estimate == pytest.approx(delta, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["exact", "certified", "affinity"])
+@pytest.mark.parametrize("run", [(0.07, 1.0, 10), (0.05, 1.0, 3), (0.03, 1.0, 1), (0.1, 1.0, 100), (0.2, 1.0, 5)])
+def test_next_to_no_noise(run: tuple[float, float, int], method: str) -> None:
+    """Without sampling β* = erfc(R√T/(2√2σ)), which may be less than any number."""
+    noise, rate, steps = run
+    for threat, far in ((bs.Membership(), 2.0), (bs.Membership("add-remove"), 1.0), (bs.AttributeInference(0.7), 0.7)):
+        beta = bs.analyze(bs.DPSGD(noise, rate, steps), threat, method).bayes_security
+        truth = math.erfc(far * math.sqrt(steps / 8.0) / noise)
+        assert 0.0 <= beta.lower <= truth * (1.0 + 1e-9) + 1e-300
+        assert beta.upper >= truth

@@ -1,0 +1,222 @@
+"""The command: what it prints, to whom, and how it ends. Once as it is installed, otherwise in this process."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import betastar as bs
+import betastar.audit
+import betastar.runs.loop
+import betastar.studies.gap_clipping
+from betastar.answers import sweeps
+from betastar.cli import analysis, main
+
+from ..command import COMMAND, call
+
+ADULT = "--noise 3.51 --batch 256 --records 26048 --epochs 20"
+RUN = bs.DPSGD.from_epochs(3.51, 256, 26048, 20)
+
+
+def run(line: str, code: int = 0, **more: Any) -> subprocess.CompletedProcess[str]:
+    words = [word.strip('"') for word in line.split()]
+    done = call(*words, **more)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_analyze_says_it_in_words_first() -> None:
+    text = subprocess.run([COMMAND, "analyze", *ADULT.split()], capture_output=True, text=True, check=True).stdout
+    assert text == run(f"analyze {ADULT}").stdout
+    lines = text.splitlines()
+    assert lines[0] == "An attacker who guesses membership is right at most 55.1 % of the time, against 50 % without the model."
+    assert "\x1b" not in text, "colour belongs to a terminal"
+    for words in ("0.8993", "0.1007", "0.01907", "0.9385", "worst-case record", "sees every update", "Poisson", "Exact"):
+        assert words in text
+
+
+def test_json_is_what_the_core_says() -> None:
+    answer = json.loads(run(f"analyze {ADULT} --json --fpr 0.01 --fpr 0.1 --delta 1e-6").stdout)
+    risk = bs.analyze(RUN)
+    for name, bound in (("bayes_security", risk.bayes_security), ("advantage", risk.advantage), ("success", risk.success(0.5))):
+        assert [answer[name][end] for end in ("lower", "estimate", "upper")] == [bound.lower, bound.estimate, bound.upper]
+    assert [one["fpr"] for one in answer["tpr"]] == [0.01, 0.1]
+    assert answer["tpr"][0]["upper"] == risk.tpr(0.01).upper
+    assert answer["epsilon"] == [{"delta": 1e-6, **{e: getattr(risk.epsilon(1e-6), e) for e in ("lower", "estimate", "upper")}}]
+    assert answer["gdp_mu"]["upper"] == risk.gdp_mu.upper
+    assert answer["parameters"]["steps"] == 2040
+    names: dict[str, Any] = {}
+    exec(answer["python"].replace("print", "_ = "), names)
+    assert names["risk"].bayes_security == risk.bayes_security
+    again = json.loads(run(answer["command"].removeprefix("betastar ") + " --json").stdout)
+    assert again == answer
+
+
+def test_no_bound_is_null() -> None:
+    answer = json.loads(run("analyze --noise 1.5 --rate 0.01 --steps 500 --method affinity --json").stdout)
+    assert answer["epsilon"][0]["upper"] is None
+
+
+def test_attribute_inference_and_little_noise_are_certified() -> None:
+    answer = json.loads(run("analyze --noise 1.1 --rate 0.004 --steps 5000 --threat attribute --distance 0.8 --json").stdout)
+    risk = bs.analyze(bs.DPSGD(1.1, 0.004, 5000), bs.AttributeInference(0.8), method="certified")
+    assert answer["bayes_security"]["lower"] == risk.bayes_security.lower
+    assert answer["certainty"].startswith("Certified")
+    little = json.loads(run("analyze --noise 0.2 --rate 0.01 --steps 300 --json").stdout)
+    assert little["parameters"]["method"] == "certified", "the exact curve would take minutes"
+
+
+def test_require_gates_a_pipeline() -> None:
+    fine = run(f'analyze {ADULT} --metric bayes_security --require "bayes_security>=0.89" --require "tpr<=0.02@fpr=0.01"')
+    assert fine.stderr == ""
+    done = run(f'analyze {ADULT} --metric bayes_security --require "bayes_security>=0.95" --require "epsilon<=0.5@delta=1e-5"', 1)
+    first, second = done.stderr.splitlines()
+    assert first == "betastar: not met: bayes_security>=0.95; the number to rely on is 0.899351."
+    assert "epsilon<=0.5@delta=1e-5" in second
+    assert done.stdout, "the answer is printed all the same"
+
+
+def test_calibrate_finds_each_missing_parameter() -> None:
+    found = json.loads(run('calibrate --target "bayes_security>=0.98" --batch 256 --records 26048 --epochs 20 --json').stdout)
+    core = bs.calibrate(bs.Target(bayes_security=0.98), batch_size=256, dataset_size=26048, epochs=20)
+    assert found["found"] == {"noise_multiplier": core.noise_multiplier}
+    assert found["bayes_security"]["lower"] >= 0.98
+    for left_out, name in (("epochs", "epochs"), ("batch", "batch_size"), ("records", "dataset_size")):
+        given = {"noise": "3.51", "batch": "256", "records": "26048", "epochs": "20"}
+        del given[left_out]
+        line = " ".join(f"--{option} {value}" for option, value in given.items())
+        found = json.loads(run(f'calibrate --target "success<=0.53" {line} --metric success --json').stdout)
+        assert list(found["found"]) == [name]
+        assert 0.52 < found["success"]["upper"] <= 0.53
+    text = run('calibrate --target "tpr<=0.05@fpr=0.01" --rate 0.01 --steps 1000').stdout
+    assert text.startswith("--noise 0.9")
+    assert "just meets tpr<=0.05@fpr=0.01." in text.splitlines()[0]
+
+
+def test_compare_settings_and_methods() -> None:
+    line = "compare --batch 256 --records 26048 --epochs 20 --setting noise=2 --setting noise=4,name=careful"
+    text = run(line + " --metric bayes_security --metric success").stdout
+    assert text.startswith("careful: An attacker")
+    assert "0.8237" in text
+    assert "0.9116" in text
+    answer = json.loads(
+        run("compare --noise 2 --rate 0.01 --steps 500 --method exact --method paper --metric advantage --json").stdout
+    )
+    assert [one["name"] for one in answer["settings"]] == ["exact", "paper"]
+    assert run(line + ' --metric advantage --require "bayes_security>=0.9"', 1).stderr.count("not met by") == 1
+
+
+def test_sweep(tmp_path: Path) -> None:
+    grid = "sweep --noise 1:4:3log --rate 0.001,0.01 --steps 100"
+    rows = list(csv.DictReader(io.StringIO(run(grid).stdout)))
+    assert [float(row["noise_multiplier"]) for row in rows] == pytest.approx([1, 1, 2, 2, 4, 4])
+    risk = bs.analyze(bs.DPSGD(2.0, 0.01, 100))
+    assert float(rows[3]["lower"]) == pytest.approx(risk.bayes_security.lower, abs=1e-12)
+    answer = json.loads(run(f"{grid} --metric tpr@fpr=0.01 --json").stdout)
+    assert answer["tpr"]["upper"][1][1][0] == pytest.approx(risk.tpr(0.01).upper, abs=1e-9)
+    assert answer["axes"]["steps"] == [100]
+    run(f"{grid} -o {tmp_path / 'heat.svg'}")
+    assert (tmp_path / "heat.svg").read_text().startswith("<?xml")
+    table = tmp_path / "heat.csv"
+    run(f"{grid} -o {table}")
+    assert len(table.read_text().splitlines()) == 7
+    assert "--force" in run(f"{grid} -o {table}", 2).stderr
+    run(f"{grid} -o {table} --force")
+
+
+BAD = [
+    ("analyze --noise -1 --rate 0.1 --steps 3", "--noise must be a finite number greater than 0, got -1.0. Common"),
+    ("analyze --noise 1 --rate 3 --steps 3", "--rate must be greater than 0 and at most 1, got 3.0."),
+    ("analyze --noise 1 --batch 30 --records 3 --epochs 3", "--batch must be at most --records, got 30 > 3."),
+    ("analyze --noise 1 --batch 30 --epochs 3", "--records must be given, too."),
+    ("analyze --noise 1 --rate 0.1 --epochs 3", "--epochs must come with --batch and --records"),
+    ("analyze --noise 1 --rate 0.1 --steps 3 --threat attr", "Did you mean attribute?"),
+    ("analyze --noise 1 --rate 0.1 --steps 3 --threat attribute", "--distance must be given"),
+    ("analyze --noise 1 --rate 0.1 --steps 3 --threat attribute --distance 3", "--distance must be between 0 and 2"),
+    ("analyze --noise 1 --rate 0.1 --steps 3 --prior 2", "--prior must be between 0 and 1, got 2.0."),
+    ("analyze --noise 1 --rate 0.1 --steps 3 --require beta>=1", "--require must be one of bayes_security"),
+    ("analyze --noise many", "--noise"),
+    ("calibrate --target tpr<=0.1 --rate 0.1 --steps 3", "tpr<=0.05@fpr=0.01"),
+    ("calibrate --target success<=0.4 --rate 0.1 --steps 3", "must be greater than 0.5"),
+    ("calibrate --target success<=0.6 --rate 0.1", "leave out exactly one of --noise, --rate, --steps"),
+    ("calibrate --target bayes_security>=0.99 --noise 0.1 --records 100 --epochs 50", "cannot be reached by choosing --batch"),
+    ("compare --setting nois=2 --rate 0.1 --steps 3", "Did you mean noise?"),
+    ("sweep --noise 1:2 --rate 0.1 --steps 3", "--noise must be a number, a list as 1,2,4 or a grid"),
+    ("sweep --noise 1 --rate 0.1 --steps 3 -o x.png", "exactly two options with a grid"),
+    ("sweep --noise 1 --rate 0.1 --steps 3 -o x.txt", "--output must end with one of .csv"),
+    ("explore --port 0", "--port"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD)
+def test_bad_input_is_one_sentence(line: str, words: str, tmp_path: Path) -> None:
+    done = run(line, 2, cwd=tmp_path)
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_bad_input_of_the_installed_command() -> None:
+    done = subprocess.run([COMMAND, *BAD[0][0].split()], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert BAD[0][1] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_cannot_be_computed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("float division by zero")
+
+    monkeypatch.setattr(bs, "analyze", fail)
+    done = run("sweep --noise 1 --rate 0.1 --steps 3", 2)
+    assert "beyond what this --method can compute (float division by zero). Try another one." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "where", "hint"),
+    [
+        ("sweep --noise 1 --rate 0.1 --steps 3", (sweeps.Grid, "compute"), "."),
+        ("analyze --noise 1 --rate 0.1 --steps 3", (analysis, "fields_of"), "."),
+        ("audit mechanism --noise 1 --rate 0.1 --steps 3", (betastar.audit, "mechanism"), "."),
+        ("train adult -o run", (betastar.runs.loop, "train"), "; the same command with --resume goes on."),
+        ("gaps -o run", (betastar.studies.gap_clipping, "run"), "; the same command goes on where it stopped."),
+    ],
+)
+def test_an_interruption_says_how_to_go_on(line: str, where: Any, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*where, interrupt)
+    assert run(line, main.INTERRUPTED).stderr == f"\nbetastar: interrupted{hint}\n"
+
+
+def test_a_sweep_counts_its_points() -> None:
+    told: list[int] = []
+    axes = {"noise_multiplier": "1,2", "sample_rate": "0.1", "steps": "3,4,5"}
+    grid = sweeps.Grid.read(axes, sweeps.Setting(), "bayes_security")
+    assert grid.compute(told.append).size == grid.size == 6
+    assert told == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    line = f"'{COMMAND}' sweep --noise 1:4:40 --rate 0.001:0.1:40 --steps 100 --method paper"
+    done = subprocess.run(["bash", "-c", f"{line} | head -1"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("noise_multiplier,")
+    assert done.stderr == ""
+    done = subprocess.run(["bash", "-c", f"'{COMMAND}' analyze {ADULT} | head -1"], capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def test_every_help_has_examples_and_completion_works() -> None:
+    for command in ("analyze", "calibrate", "compare", "sweep", "explore"):
+        assert f"betastar {command} " in run(f"{command} --help").stdout.replace(f"Usage: betastar {command} ", "") + " "
+    shell = {**os.environ, "_BETASTAR_COMPLETE": "complete_bash", "COMP_WORDS": "betastar analyze --thr", "COMP_CWORD": "2"}
+    assert "--threat" in subprocess.run([COMMAND], capture_output=True, text=True, env=shell, check=False).stdout

@@ -1,0 +1,328 @@
+"""Adult, Purchase and own tables become studies; files that are damaged or do not fit are refused in words."""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import lzma
+import runpy
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from betastar.datasets import purchase as archive
+from betastar.datasets.adult import AGES, SHA256, adult, encoder, table
+from betastar.datasets.purchase import load, purchase, synthetic
+from betastar.datasets.study import StudyError
+from betastar.datasets.table import own
+from betastar.training import Records, Secret
+
+DATA = Path(archive.__file__).parent / "data"
+
+
+def test_adult_is_the_papers() -> None:
+    frame = table()
+    assert len(frame) == 32_561
+    assert len(table("test")) == 16_281
+    assert frame["age"].nunique() == 73
+    assert frame["age"].between(17, 90).all()
+    study = adult(seed=3)
+    assert (len(study.train), len(study.test), study.columns) == (26_048, 6_513, 108)
+    assert study.secret.count == len(AGES) == 74
+    everything = torch.cat([study.train.tensors[0], study.test.tensors[0]])
+    torch.testing.assert_close(everything.mean(dim=0), torch.zeros(108), atol=1e-4, rtol=0)
+    torch.testing.assert_close(everything.std(dim=0), torch.ones(108), atol=1e-3, rtol=0)
+    assert study.train.tensors[1].float().mean() == pytest.approx(0.24, abs=0.01)
+    other = adult(seed=4)
+    assert not torch.equal(study.train.tensors[0], other.train.tensors[0])
+    assert torch.equal(study.train.tensors[0], adult(seed=3).train.tensors[0])
+
+
+def test_ages_are_encoded_as_the_model_sees_them() -> None:
+    frame = table().drop(columns="income").head(5)
+    encode = encoder(table().drop(columns="income"))
+    study = adult()
+    x = torch.tensor(encode.transform(frame), dtype=torch.float32)
+    for age in (17, 90):
+        found = study.secret.variants(Records((x,), None), study.secret.only(age)).inputs[0]
+        torch.testing.assert_close(found, torch.tensor(encode.transform(frame.assign(age=age)), dtype=torch.float32))
+
+
+def test_the_packaged_file_is_what_its_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+
+    packaged = DATA / "adult.csv.xz"
+    assert hashlib.sha256(packaged.read_bytes()).hexdigest() == SHA256
+    assert "CC BY 4.0" in (DATA / "ATTRIBUTION.md").read_text()
+    frame = pd.concat([table("data").assign(part="data"), table("test").assign(part="test")])
+    columns = [column for column in frame.columns if column != "part"]
+    for name, part, dot in (("adult.data", "data", ""), ("adult.test", "test", ".")):
+        rows = frame[frame["part"] == part][columns].astype(str).agg(", ".join, axis=1) + dot
+        first = ["|1x3 Cross validator"] if part == "test" else []
+        (tmp_path / name).write_text("\n".join([*first, *rows, ""]) + "\n")
+    make = runpy.run_path(str(DATA / "make_adult.py"))["main"]
+    make(tmp_path, tmp_path / "made.xz")
+    assert hashlib.sha256((tmp_path / "made.xz").read_bytes()).hexdigest() == SHA256
+
+
+def test_a_damaged_package_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("betastar.datasets.adult.SHA256", "0" * 64)
+    with pytest.raises(StudyError, match=r"adult\.csv\.xz is damaged"):
+        table()
+
+
+# ---------------------------------------------------------------------- Purchase
+
+
+def rows(number: int = 60) -> str:
+    bits, labels = synthetic(0, number)
+    return "".join(f"{int(y) + 1}," + ",".join(map(str, x.tolist())) + "\n" for x, y in zip(bits, labels, strict=True))
+
+
+def test_the_archive_in_every_packing(tmp_path: Path) -> None:
+    bits, labels = synthetic(0, 60)
+    plain = tmp_path / "dataset_purchase"
+    plain.write_text(rows())
+    packed = tmp_path / "dataset_purchase.gz"
+    packed.write_bytes(gzip.compress(rows().encode()))
+    ball = tmp_path / "dataset_purchase.tgz"
+    with tarfile.open(ball, "w:gz") as file:
+        file.add(plain, "dataset_purchase")
+    for path in (plain, packed, ball):
+        x, y = load(path)
+        assert torch.equal(x, bits)
+        assert torch.equal(y, labels)
+    study = purchase(plain)
+    assert not study.synthetic
+    assert (len(study.train), len(study.test), study.columns, len(study.classes)) == (48, 12, 600, 100)
+
+
+def test_archives_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "purchase.csv"
+    with pytest.raises(StudyError, match=r"no file .*purchase\.csv: give the path or the URL"):
+        load(path)
+    path.write_text(rows()[:-700])
+    with pytest.raises(StudyError, match="truncated or no Purchase-100 table"):
+        load(path)
+    path.write_text("1,0,1\n2,1,1\n")
+    with pytest.raises(StudyError, match="has 3 columns and 2 rows; expected a label and 600 bits"):
+        load(path)
+    path.write_text(rows(3).replace(",1", ",2", 1))
+    with pytest.raises(StudyError, match=r"labels from 1 to 100 and bits"):
+        load(path)
+    path.write_text(rows(3))
+    with pytest.raises(StudyError, match=r"has the SHA-256 [0-9a-f]{64}, not abc"):
+        load(path, checksum="abc")
+    cut = tmp_path / "cut.tgz"
+    with tarfile.open(cut, "w:gz") as file:
+        file.add(path, "purchase")
+    cut.write_bytes(cut.read_bytes()[:-300])
+    with pytest.raises(StudyError, match="truncated"):
+        load(cut)
+
+
+@contextmanager
+def server(body: bytes, broken: list[int]) -> Iterator[tuple[str, list[str | None]]]:
+    """Serves one file with ranges; breaks off after so many bytes, as often as the list says."""
+    asked: list[str | None] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            given = self.headers.get("Range")
+            asked.append(given)
+            start = int(given.removeprefix("bytes=").rstrip("-")) if given else 0
+            part = body[start:]
+            self.send_response(206 if given else 200)
+            self.send_header("Content-Length", str(len(part)))
+            self.end_headers()
+            self.wfile.write(part[: broken.pop(0)] if broken else part)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{httpd.server_port}/purchase.csv", asked
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+def test_a_download_goes_on_where_it_broke_off(tmp_path: Path) -> None:
+    body = rows().encode()
+    with server(body, [5000]) as (url, asked):
+        with pytest.raises(StudyError, match=r"broke off|could not be downloaded"):
+            load(url, folder=tmp_path)
+        assert not (tmp_path / "purchase.csv").exists()
+        x, _ = load(url, folder=tmp_path)
+        assert asked == [None, "bytes=5000-"]
+        assert len(x) == 60
+        load(url, folder=tmp_path)
+        assert len(asked) == 2  # it is here
+    (tmp_path / "purchase.csv").unlink()
+    with pytest.raises(StudyError, match="could not be downloaded"):
+        load(url, folder=tmp_path)
+
+
+def test_the_stand_in_says_that_it_is_one() -> None:
+    study = purchase(records=2000)
+    assert study.synthetic
+    assert study.title == "Purchase-100 (synthetic)"
+    assert study.columns == 600
+    assert set(study.train.tensors[0].unique().tolist()) == {0.0, 1.0}
+
+
+# ---------------------------------------------------------------------- own tables
+
+
+def people(number: int = 300) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    age = generator.integers(20, 60, number)
+    return pd.DataFrame(
+        {
+            "age": age,
+            "town": generator.choice(["north", "south", None], number),
+            "pay": np.where(generator.random(number) < 0.1, np.nan, generator.normal(30, 5, number) + age / 5),
+            "member": generator.choice([True, False], number),
+            "name": [f"person {i}" for i in range(number)],
+            "rich": np.where(age + generator.normal(0, 8, number) > 40, "yes", "no"),
+        }
+    )
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_of_ones_own(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"people.{suffix}"
+    people().to_csv(path, index=False) if suffix == "csv" else people().to_parquet(path)
+    study = own(path, "rich", "age", drop=["name"])
+    assert study.classes == ["no", "yes"]
+    assert study.name == "people"
+    assert study.secret.labels == list(range(20, 60))
+    assert study.columns == 1 + 3 + 1 + 1
+    assert torch.isfinite(study.train.tensors[0]).all()
+    study.secret.check(Records((study.train.tensors[0],), study.train.tensors[1]), complete=False)
+    assert own(path, "rich", "age", between=(17, 90), drop=["name"]).secret.count == 74
+    with pytest.raises(StudyError, match=r"the sensitive column 'town' is missing \(NaN\) in \d+ of 300 records"):
+        own(path, "rich", "town", drop=["name"])
+    assert own(path, "rich", "member", drop=["name"]).secret.count == 2
+
+
+def test_tables_that_cannot_be_studied(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    frame = people(600)
+    frame.assign(same=1, hole=frame["pay"]).to_csv(path, index=False)
+    for target, sensitive, drop, message in (
+        ("nothing", "age", ["name"], "has no column 'nothing'; it has 'age', 'town'"),
+        ("rich", "shoe", ["name"], "has no column 'shoe'"),
+        ("rich", "age", ["shoe"], "has no column 'shoe'"),
+        ("rich", "rich", ["name"], "are both 'rich'"),
+        ("same", "age", ["name"], "has one class only"),
+        ("rich", "same", ["name"], "the sensitive column 'same' is constant"),
+        ("rich", "hole", ["name"], r"the sensitive column 'hole' is missing \(NaN\) in \d+ of 600 records"),
+        ("rich", "age", [], r"'name' has 600 categories: an identifier\? Leave it out \(--drop name\)"),
+    ):
+        with pytest.raises(StudyError, match=message):
+            own(path, target, sensitive, drop=drop)
+    for options, message in (
+        ({"values": ["20", "21"]}, "also takes the value"),
+        ({"values": ["old", "young"]}, "holds numbers"),
+        ({"between": (30.0, 40.0)}, "must contain all values of 'age'"),
+        ({"between": (0.0, 99.0), "values": ["1"]}, "not both"),
+    ):
+        with pytest.raises(StudyError, match=message):
+            own(path, "rich", "age", drop=["name"], **options)  # type: ignore[arg-type]
+    with pytest.raises(StudyError, match="no file"):
+        own(tmp_path / "gone.csv", "rich", "age")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(StudyError, match="truncated or no table"):
+        own(tmp_path / "bad.parquet", "rich", "age")
+    (tmp_path / "short.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(StudyError, match="has 1 records; at least 10"):
+        own(tmp_path / "short.csv", "a", "b")
+
+
+def commas(frame: pd.DataFrame, where: str) -> str:
+    """A CSV in which these rows end with a comma."""
+    head, *rest = frame.to_csv(index=False).splitlines()
+    wanted = {"all": lambda i: True, "first": lambda i: i == 0, "last": lambda i: i == len(rest) - 1}[where]
+    return "\n".join([head, *(row + "," if wanted(i) else row for i, row in enumerate(rest))]) + "\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "csv.xz"])
+@pytest.mark.parametrize(("where", "line"), [("all", 2), ("first", 2), ("last", 61)])
+def test_a_comma_at_the_end_of_rows_shifts_nothing(tmp_path: Path, where: str, line: int, suffix: str) -> None:
+    path = tmp_path / f"people.{suffix}"
+    text = commas(people(60), where)
+    with {"csv": open, "csv.gz": gzip.open, "csv.xz": lzma.open}[suffix](path, "wt") as file:
+        file.write(text)
+    message = rf"line {line}, has 7 values \(a comma at the end of the row\?\), but the first line names 6 columns"
+    with pytest.raises(StudyError, match=message):
+        own(path, "rich", "member", drop=["name"])
+
+
+def test_rows_of_another_length(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    whole = people(60).to_csv(index=False)
+    for text, message in (
+        (whole + "40,north\n", "line 62, has 2 values, but the first line names 6 columns"),
+        (whole + "40,north,1,True,me,yes,1,2\n", "line 62, has 8 values, but the first line names 6 columns"),
+        (whole.replace("town", "age", 1), "has two columns that are called 'age'"),
+        (whole.replace("rich\n", "rich,\n", 1), "line 2, has 6 values, but the first line names 7 columns"),
+        (commas(people(60), "all").replace("rich\n", "rich,\n", 1), "the column 'Unnamed: 6' holds no value at all"),
+    ):
+        path.write_text(text)
+        with pytest.raises(StudyError, match=message):
+            own(path, "rich", "age", drop=["name"])
+    path.write_text(
+        "\ufeff" + whole.replace("person 7", '"per,\nson"') + "\n\n"
+    )  # quoted, with a mark and empty lines: as it should be
+    assert own(path, "rich", "age", drop=["name"]).columns == 6
+
+
+def test_columns_of_parquet_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "people.parquet"
+    for column, sensitive, message in (
+        ([[1, 2]] * 300, "age", r"the column 'x' is nested \(a ndarray .* or leave it out \(--drop x\)"),
+        ([{"a": 1}] * 300, "age", r"the column 'x' is nested \(a dict"),
+        ([[i % 3] for i in range(300)], "x", r"the column 'x' is nested .*: make a column of each part\."),
+        (pd.array([1, 2, None] * 100, dtype="Int64"), "x", r"the sensitive column 'x' is missing \(NaN\) in 100 of 300 records"),
+        (np.where(np.arange(300) < 7, np.inf, 1.0), "age", r"the column 'x' is infinite in 7 records"),
+        ([None] * 300, "age", r"the column 'x' holds no value at all"),
+    ):
+        people().assign(x=column).to_parquet(path)
+        with pytest.raises(StudyError, match=message):
+            own(path, "rich", sensitive, drop=["name"])
+        if sensitive == "age":
+            assert own(path, "rich", "age", drop=["name", "x"]).columns == 6
+    plain = [1.0, 2.0, None] * 100
+    for kind in ("Int64", "Float64", "boolean"):
+        values = [True, False, None] * 100 if kind == "boolean" else plain
+        people().assign(x=pd.array(values, dtype=kind)).to_parquet(path)
+        nullable = own(path, "rich", "age", drop=["name"])
+        people().assign(x=np.array(values, dtype=float)).to_parquet(path)
+        assert torch.equal(nullable.train.tensors[0], own(path, "rich", "age", drop=["name"]).train.tensors[0])
+    people().assign(rich=None).to_parquet(path)
+    with pytest.raises(StudyError, match="the column 'rich' holds no value at all"):
+        own(path, "rich", "age", drop=["name"])
+
+
+def test_a_secret_that_is_missing_says_so() -> None:
+    x = torch.randn(20, 3)
+    x[:, 0] = torch.arange(20) % 2
+    x[[3, 5], 0] = float("nan")
+    message = r"the secret 'sex' is missing \(NaN\) in 2 of 20 records\. Fill it in"
+    with pytest.raises(ValueError, match=message):
+        Secret.column(0, [0.0, 1.0], name="sex").check(Records((x,), torch.zeros(20)), complete=False)
+    with pytest.raises(ValueError, match=message):
+        Secret.label([0.0, 1.0], name="sex").check(Records((x,), x[:, 0]), complete=False)

@@ -1,0 +1,196 @@
+"""Runs with gap clipping, columns that restate a secret, and the study of both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import betastar as bs
+from betastar.datasets.adult import adult, table
+from betastar.datasets.sensitive import restated
+from betastar.datasets.study import StudyError
+from betastar.datasets.table import own
+from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder
+from betastar.runs.loop import train
+from betastar.studies import gap_clipping
+from betastar.training import Records
+
+from ..command import call
+from ..datasets.test_data import people
+
+
+def test_columns_that_restate_a_secret_are_found_in_adult() -> None:
+    frame = table().drop(columns="income")
+    found = {name: restated(frame, name) for name in frame.columns}
+    assert [str(one) for one in found["education"]] == ["education_num (100 % of the records)"]
+    assert [str(one) for one in found["education_num"]] == ["education (100 % of the records)"]
+    assert [str(one) for one in found["sex"]] == ["relationship = Husband, Wife (45 % of the records)"]
+    assert [str(one) for one in found["marital_status"]] == ["relationship = Husband, Wife (45 % of the records)"]
+    assert found["age"] == found["race"] == []
+    assert restated(frame, "sex", along=["relationship"]) == []
+
+
+def test_numbers_that_stand_for_another() -> None:
+    frame = people(500)
+    frame["born"] = 2020 - frame["age"]
+    frame["decade"] = frame["age"] // 10
+    frame["noise"] = range(500)
+    assert [one.column for one in restated(frame, "age")] == ["born"]  # a decade leaves ten years
+    assert [one.column for one in restated(frame, "decade")] == ["age", "born"]
+
+
+def test_secrets_of_adult() -> None:
+    alone, together = adult(sensitive="sex"), adult(sensitive="sex", along=["relationship"])
+    assert alone.secret.labels == ["Female", "Male"]
+    assert alone.restated == ("relationship = Husband, Wife (45 % of the records)",)
+    assert together.restated == ()
+    assert ("Male", "Husband") in together.secret.labels
+    assert together.secret.name == "sex with relationship"
+    records = Records((together.train.tensors[0][:500],), together.train.tensors[1][:500])
+    variants = together.secret.variants(records, range(together.secret.count))
+    kept = variants.take(torch.arange(500) * together.secret.count + together.secret.own(records))
+    torch.testing.assert_close(kept.inputs[0], records.inputs[0])
+    without = adult(drop=["sex"])
+    assert without.columns == 106
+    assert list(without.raw.columns) == [name for name in table().columns if name != "income"]
+    with pytest.raises(StudyError, match="no column 'shoe'"):
+        adult(sensitive="shoe")
+    with pytest.raises(StudyError, match="no column 'age'"):
+        adult(drop=["age"])
+
+
+def test_own_columns_change_together(tmp_path: Path) -> None:
+    frame = people(400)
+    frame["century"] = frame["age"].map(lambda age: "old" if age > 40 else "young")
+    path = tmp_path / "people.csv"
+    frame.to_csv(path, index=False)
+    study = own(path, "rich", "century", drop=["name"])
+    assert any(one.startswith("age") for one in study.restated)
+    both = own(path, "rich", "century", drop=["name"], along=["age"])
+    assert both.restated == ()
+    assert both.secret.count == 40
+    with pytest.raises(StudyError, match="those that occur"):
+        own(path, "rich", "century", drop=["name"], along=["age"], values=["old", "young"])
+
+
+def test_public_records_tell_how_frequent_values_are(tmp_path: Path) -> None:
+    frame = people(400)
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    people(2000).to_csv(tmp_path / "census.csv", index=False)
+    secret = own(tmp_path / "people.csv", "rich", "member", drop=["name"], public=tmp_path / "census.csv").secret
+    share = (people(2000)["member"].sum() + 1) / 2002
+    assert secret.prior is not None
+    assert dict(zip(secret.labels, secret.prior.tolist(), strict=True))[True] == pytest.approx(share)
+    assert own(tmp_path / "people.csv", "rich", "member", drop=["name"]).secret.prior is None
+    people(50).drop(columns="member").to_csv(tmp_path / "short.csv", index=False)
+    with pytest.raises(StudyError, match="the public records have no column 'member'"):
+        own(tmp_path / "people.csv", "rich", "member", drop=["name"], public=tmp_path / "short.csv")
+    race = adult(sensitive="race").secret
+    assert race.prior is not None
+    assert float(race.prior[race.labels.index("White")]) == pytest.approx(0.856, abs=1e-3)
+
+
+def config(path: Path, **options: object) -> Config:
+    base = {"study": str(path), "target": "rich", "sensitive": "age", "drop": ("name",), "epochs": 2, "noise_multiplier": 1.5}
+    base |= {"seed": 0}
+    return Config(**{**base, **options})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "people.csv"
+    people(400).to_csv(file, index=False)
+    return file
+
+
+def test_a_run_proved_in_advance(path: Path, tmp_path: Path) -> None:
+    folder = train(config(path, target_attribute_beta=0.98), tmp_path / "run")
+    status, last = folder.status, folder.lines("epochs.jsonl")[-1]
+    (gap,) = status["gaps"].values()
+    run = bs.DPSGD(1.5, status["sample_rate"], last["steps"])
+    assert bs.analyze(run, bs.AttributeInference(gap * (1 + 1e-6)), "certified").bayes_security.lower >= 0.98
+    assert 0.98 <= last["proved"]["age"]["lower"] < 0.9802
+    assert status["proof"].startswith("Proved in advance: whoever sees all")
+    assert "metrics.jsonl" not in [file.name for file in folder.path.iterdir()]  # nothing is measured
+
+
+def test_a_stopped_run_goes_on_with_the_same_gap(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = train(config(path, target_attribute_beta=0.98, epochs=3), tmp_path / "whole")
+    from betastar.runs.loop import Training
+
+    save = Training.save
+
+    def stop(self: Training) -> None:
+        save(self)
+        if self.epoch == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Training, "save", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(path, target_attribute_beta=0.98, epochs=3), tmp_path / "part")
+    monkeypatch.undo()
+    part = train(config(path, target_attribute_beta=0.98, epochs=3), tmp_path / "part", resume=True)
+    for name in ("epochs.jsonl", "status.json"):
+        assert (part / name).read_text() == (whole / name).read_text()
+
+
+def test_what_is_refused(path: Path, tmp_path: Path) -> None:
+    for options, message in (
+        ({"gap": 2.5}, r"gap must be between 0 and 2 .*got 2\.5"),
+        ({"target_attribute_beta": 1.5}, "target_attribute_beta must be strictly between 0 and 1"),
+        ({"gap": 0.1, "target_beta": 0.9}, "gap and target_beta are two ways to the same end"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(config(path, **options), tmp_path / "run")
+    with pytest.raises(StudyError, match="its first item"):
+        Config(study="purchase", records=2000, sensitive="age").load()
+    with pytest.raises(StudyError, match="items 0 to 599"):
+        Config(study="purchase", records=2000, drop=("600",)).load()
+    assert not (tmp_path / "run").exists()
+
+
+def test_from_the_command_line(path: Path, tmp_path: Path) -> None:
+    fixed = ["train", str(path), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
+    done = call(*fixed, "--gap", ".05", "-o", str(tmp_path / "run"))
+    assert "Proved in advance" in done.stdout
+    assert RunFolder(tmp_path / "run").status["gaps"] == {"age": 0.05}
+    bad = call(*fixed, "--gap", "3", "-o", str(tmp_path / "bad"))
+    assert bad.returncode == 2
+    assert "gap must be between 0 and 2" in bad.stderr
+
+
+def test_cases_of_the_study() -> None:
+    cases = gap_clipping.cases()
+    assert len({case.folder for case in cases}) == len(cases)
+    adult_cases = [case for case in cases if case.study == "adult"]
+    assert {case.secret for case in adult_cases} == {"none", *gap_clipping.SECRETS}
+    assert {case.config.gap for case in adult_cases if case.kind == "gap"} == set(gap_clipping.GAPS)
+    assert all(case.config.epochs == 20 for case in adult_cases)
+
+
+def test_groups_of_a_run(tmp_path: Path) -> None:
+    """One run of the study, cut short: accuracy of groups adds up to accuracy of all, and a finished run is not repeated."""
+    short = Config(sensitive="sex", gap=0.1, epochs=1, noise_multiplier=3.51, seed=0)
+    found = gap_clipping._one(short, tmp_path / "one", torch.get_num_threads())
+    assert found["gap"] == 0.1
+    for name in gap_clipping.SECRETS:
+        sizes, right = zip(*found["groups"][name].values(), strict=True)
+        assert sum(sizes) == 6513
+        assert sum(right) / 6513 == pytest.approx(found["accuracy"])
+    before = (tmp_path / "one" / "result.json").stat().st_mtime_ns
+    assert gap_clipping._one(short, tmp_path / "one", 1) == json.loads(json.dumps(found))
+    assert (tmp_path / "one" / "result.json").stat().st_mtime_ns == before
+    assert isinstance(adult().raw, pd.DataFrame)
+
+
+def test_a_run_as_json(path: Path, tmp_path: Path) -> None:
+    fixed = ["train", str(path), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
+    done = call(*fixed, "--gap", ".05", "--json", "-o", str(tmp_path / "j"))
+    found = json.loads(done.stdout)
+    assert found["gaps"] == {"age": 0.05}
+    assert found["last"]["epoch"] == 1
