@@ -35,7 +35,7 @@ ROUNDS = 24
 #: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
 FEW_CELLS = 8.0
 #: Where β* is surely below this, one grid that works is enough.
-NOTHING_LEFT = 1e-9
+NOTHING_LEFT = 1e-6
 #: Points of one step beyond which no grid is tried if none has worked so far.
 HOPELESS = 1 << 21
 
