@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all fuzz lint docs bench audits golden lock clean
+.PHONY: demo test test-all browser oldest fuzz lint docs bench audits golden lock clean
 
 demo: $(READY)
 	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
@@ -12,11 +12,38 @@ demo: $(READY)
 # Two tests at a time, each with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test: $(READY)
+test: $(READY) browser
 	$(PYTEST) -m "not slow"
 
-test-all: $(READY)
+test-all: $(READY) browser
 	$(PYTEST)
+
+# The page and the report are looked at in Debian's Chromium. Without it those tests are skipped; with CI=true they fail.
+CHROMIUM := /usr/bin/chromium
+APT := DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 --quiet
+browser:
+	@if [ -x $(CHROMIUM) ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ] || ! grep -qs '^ID=debian' /etc/os-release; then \
+		echo "There is no $(CHROMIUM), and only root on Debian can install it here: the tests that need a browser cannot run."; exit 0; fi; \
+	echo "The tests of the page need a browser. Installing Debian's package chromium (apt-get install chromium) ..."; \
+	{ $(APT) update && $(APT) install --yes chromium; } || echo "Chromium was not installed: the tests that need a browser cannot run."
+
+# The lowest versions that pyproject.toml allows, in an environment of their own, and some tests of every room in it. torch is the locked
+# version, unless one is named: `make oldest TORCH=2.6.0` (gigabytes). Old packages may warn of what is to change in newer ones.
+OLDEST := build/oldest
+oldest: $(OLDEST)/.ready$(TORCH)
+	$(OLDEST)/bin/python -c 'import sys, torch, opacus, numpy; print("Python", sys.version.split()[0], "torch", torch.__version__, \
+		"opacus", opacus.__version__, "numpy", numpy.__version__)'
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -W default -m "not slow" tests/test_golden.py \
+		tests/views/test_commands.py tests/views/test_worker.py tests/views/test_plots.py tests/training/test_accountant.py \
+		tests/training/test_monitor.py tests/training/test_gap.py tests/training/test_callbacks.py tests/crosscheck/test_dp_accounting.py
+
+$(OLDEST)/.ready$(TORCH): pyproject.toml requirements.lock tests/lowest.py
+	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) tests/lowest.py $(TORCH) > $(OLDEST)/requirements.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(OLDEST)/requirements.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
 
 # 10,000 random settings by all methods, compared. What is done is kept in build/fuzz.jsonl: the same command goes on.
 fuzz: $(READY)
@@ -50,7 +77,7 @@ golden: $(READY)
 	$(BIN)/python tests/golden/generate.py
 
 $(READY): requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "the development environment needs Python 3.11 or later"'
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "betastar needs Python 3.11 or later"'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .

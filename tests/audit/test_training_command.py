@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from betastar.studies.train import Config, train
+from betastar.studies.config import Config
+from betastar.studies.train import train
 from betastar.views.cli import app
 from betastar.views.report import write
 

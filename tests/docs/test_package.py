@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -10,10 +11,13 @@ import sys
 import tarfile
 import venv
 import zipfile
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import Distribution, distribution, packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
+
+from .. import lowest
 
 ROOT = Path(__file__).parents[2]
 ADULT = ["analyze", "--noise", "3.51", "--batch", "256", "--records", "26048", "--epochs", "20", "--json"]
@@ -74,6 +78,29 @@ def test_the_core_runs_in_an_empty_environment(built: dict[str, Path], tmp_path:
     installed = run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", built["wheel"]])
     assert installed.returncode == 0, installed.stderr
     check(tmp_path)
+
+
+def test_what_is_declared_is_what_is_tested() -> None:
+    """The lock lies within the declared ranges; each package that is imported is declared; one lowest Python, in all places."""
+    declared, locked = lowest.declared(), {name.lower(): version for name, version in lowest.locked().items()}
+    for name, versions in declared.items():
+        assert ">=" in versions, f"{name} has no lower bound"
+        assert locked[name] in SpecifierSet(versions), name
+    assert "<" in declared["opacus"], "its internals are read, and they change with minor versions"
+    imported = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                imported.add((node.module or "").split(".")[0])
+            elif isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+    owners = packages_distributions()
+    owned = {owners[name][0].lower() for name in imported - set(sys.stdlib_module_names) - {"betastar"}}
+    # With FastAPI come starlette, with Jinja2 markupsafe; dask is the user's own cluster.
+    assert owned - set(declared) == {"starlette", "markupsafe", "distributed"}
+    python = re.search(r'requires-python = ">=(3\.\d+)"', (ROOT / "pyproject.toml").read_text()).group(1)  # type: ignore[union-attr]
+    assert f">= ({python.replace('.', ', ')})" in (ROOT / "Makefile").read_text()
+    assert f"Python {python} or later" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 @pytest.mark.slow

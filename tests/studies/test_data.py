@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import http.server
+import lzma
 import runpy
 import tarfile
 import threading
@@ -22,7 +23,7 @@ from betastar.studies.adult import AGES, SHA256, adult, encoder, table
 from betastar.studies.purchase import load, purchase, synthetic
 from betastar.studies.study import StudyError
 from betastar.studies.table import own
-from betastar.training import Records
+from betastar.training import Records, Secret
 
 DATA = Path(archive.__file__).parent / "data"
 
@@ -212,7 +213,7 @@ def test_a_table_of_ones_own(tmp_path: Path, suffix: str) -> None:
     assert torch.isfinite(study.train.tensors[0]).all()
     study.secret.check(Records((study.train.tensors[0],), study.train.tensors[1]), complete=False)
     assert own(path, "rich", "age", between=(17, 90), drop=["name"]).secret.count == 74
-    with pytest.raises(StudyError, match=r"the sensitive column 'town' is missing in \d+ records"):
+    with pytest.raises(StudyError, match=r"the sensitive column 'town' is missing \(NaN\) in \d+ of 300 records"):
         own(path, "rich", "town", drop=["name"])
     assert own(path, "rich", "member", drop=["name"]).secret.count == 2
 
@@ -228,7 +229,7 @@ def test_tables_that_cannot_be_studied(tmp_path: Path) -> None:
         ("rich", "rich", ["name"], "are both 'rich'"),
         ("same", "age", ["name"], "has one class only"),
         ("rich", "same", ["name"], "the sensitive column 'same' is constant"),
-        ("rich", "hole", ["name"], r"the sensitive column 'hole' is missing in \d+ records"),
+        ("rich", "hole", ["name"], r"the sensitive column 'hole' is missing \(NaN\) in \d+ of 600 records"),
         ("rich", "age", [], r"'name' has 600 categories: an identifier\? Leave it out \(--drop name\)"),
     ):
         with pytest.raises(StudyError, match=message):
@@ -249,3 +250,79 @@ def test_tables_that_cannot_be_studied(tmp_path: Path) -> None:
     (tmp_path / "short.csv").write_text("a,b\n1,2\n")
     with pytest.raises(StudyError, match="has 1 records; at least 10"):
         own(tmp_path / "short.csv", "a", "b")
+
+
+def commas(frame: pd.DataFrame, where: str) -> str:
+    """A CSV in which these rows end with a comma."""
+    head, *rest = frame.to_csv(index=False).splitlines()
+    wanted = {"all": lambda i: True, "first": lambda i: i == 0, "last": lambda i: i == len(rest) - 1}[where]
+    return "\n".join([head, *(row + "," if wanted(i) else row for i, row in enumerate(rest))]) + "\n"
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz", "csv.xz"])
+@pytest.mark.parametrize(("where", "line"), [("all", 2), ("first", 2), ("last", 61)])
+def test_a_comma_at_the_end_of_rows_shifts_nothing(tmp_path: Path, where: str, line: int, suffix: str) -> None:
+    path = tmp_path / f"people.{suffix}"
+    text = commas(people(60), where)
+    with {"csv": open, "csv.gz": gzip.open, "csv.xz": lzma.open}[suffix](path, "wt") as file:
+        file.write(text)
+    message = rf"line {line}, has 7 values \(a comma at the end of the row\?\), but the first line names 6 columns"
+    with pytest.raises(StudyError, match=message):
+        own(path, "rich", "member", drop=["name"])
+
+
+def test_rows_of_another_length(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    whole = people(60).to_csv(index=False)
+    for text, message in (
+        (whole + "40,north\n", "line 62, has 2 values, but the first line names 6 columns"),
+        (whole + "40,north,1,True,me,yes,1,2\n", "line 62, has 8 values, but the first line names 6 columns"),
+        (whole.replace("town", "age", 1), "has two columns that are called 'age'"),
+        (whole.replace("rich\n", "rich,\n", 1), "line 2, has 6 values, but the first line names 7 columns"),
+        (commas(people(60), "all").replace("rich\n", "rich,\n", 1), "the column 'Unnamed: 6' holds no value at all"),
+    ):
+        path.write_text(text)
+        with pytest.raises(StudyError, match=message):
+            own(path, "rich", "age", drop=["name"])
+    path.write_text(
+        "\ufeff" + whole.replace("person 7", '"per,\nson"') + "\n\n"
+    )  # quoted, with a mark and empty lines: as it should be
+    assert own(path, "rich", "age", drop=["name"]).columns == 6
+
+
+def test_columns_of_parquet_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "people.parquet"
+    for column, sensitive, message in (
+        ([[1, 2]] * 300, "age", r"the column 'x' is nested \(a ndarray .* or leave it out \(--drop x\)"),
+        ([{"a": 1}] * 300, "age", r"the column 'x' is nested \(a dict"),
+        ([[i % 3] for i in range(300)], "x", r"the column 'x' is nested .*: make a column of each part\."),
+        (pd.array([1, 2, None] * 100, dtype="Int64"), "x", r"the sensitive column 'x' is missing \(NaN\) in 100 of 300 records"),
+        (np.where(np.arange(300) < 7, np.inf, 1.0), "age", r"the column 'x' is infinite in 7 records"),
+        ([None] * 300, "age", r"the column 'x' holds no value at all"),
+    ):
+        people().assign(x=column).to_parquet(path)
+        with pytest.raises(StudyError, match=message):
+            own(path, "rich", sensitive, drop=["name"])
+        if sensitive == "age":
+            assert own(path, "rich", "age", drop=["name", "x"]).columns == 6
+    plain = [1.0, 2.0, None] * 100
+    for kind in ("Int64", "Float64", "boolean"):
+        values = [True, False, None] * 100 if kind == "boolean" else plain
+        people().assign(x=pd.array(values, dtype=kind)).to_parquet(path)
+        nullable = own(path, "rich", "age", drop=["name"])
+        people().assign(x=np.array(values, dtype=float)).to_parquet(path)
+        assert torch.equal(nullable.train.tensors[0], own(path, "rich", "age", drop=["name"]).train.tensors[0])
+    people().assign(rich=None).to_parquet(path)
+    with pytest.raises(StudyError, match="the column 'rich' holds no value at all"):
+        own(path, "rich", "age", drop=["name"])
+
+
+def test_a_secret_that_is_missing_says_so() -> None:
+    x = torch.randn(20, 3)
+    x[:, 0] = torch.arange(20) % 2
+    x[[3, 5], 0] = float("nan")
+    message = r"the secret 'sex' is missing \(NaN\) in 2 of 20 records\. Fill it in"
+    with pytest.raises(ValueError, match=message):
+        Secret.column(0, [0.0, 1.0], name="sex").check(Records((x,), torch.zeros(20)), complete=False)
+    with pytest.raises(ValueError, match=message):
+        Secret.label([0.0, 1.0], name="sex").check(Records((x,), x[:, 0]), complete=False)

@@ -12,12 +12,13 @@ import torch
 import betastar as bs
 from betastar.studies import gaps
 from betastar.studies.adult import adult, table
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
-from betastar.studies.sensitive import restated
 from betastar.studies.study import StudyError
 from betastar.studies.table import own
-from betastar.studies.train import Config, train
+from betastar.studies.train import train
 from betastar.training import Records
+from betastar.training.restated import restated
 
 from ..command import call
 from .test_data import people

@@ -11,9 +11,10 @@ import torch
 from typer.testing import CliRunner
 
 from betastar.studies import seeds
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
 from betastar.studies.study import StudyError, split
-from betastar.studies.train import Config, Training, train
+from betastar.studies.train import Training, opened, train
 from betastar.views.cli import app
 from betastar.views.facts import load
 from betastar.views.statement import statement
@@ -89,24 +90,42 @@ def test_the_weights_do_not_go_on_into_the_noise(config: Config, tmp_path: Path)
     assert torch.equal(torch.get_rng_state(), found)
 
 
-def test_a_run_draws_its_seed_and_can_be_repeated(config: Config, run: RunFolder, tmp_path: Path) -> None:
-    drawn = run.config["seed"]
-    assert 2**127 <= drawn < 2**128
-    again = train(replace(config, seed=drawn), tmp_path / "again")
-    other = train(config, tmp_path / "other")
-    assert other.config["seed"] != drawn
-    assert (again / "metrics.jsonl").read_text() == (run / "metrics.jsonl").read_text()
-    assert (other / "metrics.jsonl").read_text() != (run / "metrics.jsonl").read_text()
+def test_a_run_draws_its_seed_and_deletes_it(
+    config: Config, run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise of a complete run, by whoever was told its seed before it began; nobody finds it in the folder."""
+    drawn: list[int] = []
+    monkeypatch.setattr(seeds, "draw", lambda draw=seeds.draw: drawn.append(draw()) or drawn[-1])
+    first = train(config, tmp_path / "first")
+    monkeypatch.undo()
+    again = train(replace(config, seed=drawn[0]), tmp_path / "again")
+    assert 2**127 <= drawn[0] < 2**128
+    assert (again / "metrics.jsonl").read_text() == (first / "metrics.jsonl").read_text()
+    assert (run / "metrics.jsonl").read_text() != (first / "metrics.jsonl").read_text()
+    assert first.config["seed"] is None
+    for path in first.path.iterdir():
+        assert str(drawn[0]).encode() not in path.read_bytes(), path
 
 
 def test_resume_takes_the_seed_of_the_folder(config: Config, run: RunFolder, tmp_path: Path) -> None:
-    first = train(config, tmp_path / "new", resume=True)  # nothing is there yet
-    names = ("config.json", "metrics.jsonl", "epochs.jsonl", "distances.csv")
-    before = {name: (first / name).read_text() for name in names}
-    (first / "checkpoint.pt").unlink()  # as if it had been killed in the first epoch
-    for seed in (None, first.config["seed"]):
-        train(replace(config, seed=seed), first.path, resume=True)
+    with opened(config, RunFolder(tmp_path / "new"), resume=True) as training:  # nothing is there yet
+        assert training is not None
+        seed = training.config.seed
+    first = RunFolder(tmp_path / "new")
+    assert first.config["seed"] is None
+    assert first.seed == seed
+    with opened(config, first, resume=True) as training:
+        assert training is not None
+        assert training.config.seed == seed
+    train(config, first.path, resume=True)
+    other = train(replace(config, seed=seed), tmp_path / "other")
+    names = ("metrics.jsonl", "epochs.jsonl", "distances.csv")
+    before = {name: (other / name).read_text() for name in names}
+    for given in (config, replace(config, seed=seed)):  # complete: the second one too, whose seed is in config.json
+        train(given, (first if given is config else other).path, resume=True)
         assert {name: (first / name).read_text() for name in names} == before
+    with pytest.raises(StudyError, match=r"is not known any more: it was deleted when the run was complete"):
+        _ = first.seed
     with pytest.raises(StudyError, match=r"holds another run: its seed is not 1\.$"):
         train(replace(config, seed=1), first.path, resume=True)
     with pytest.raises(StudyError, match="already holds a run"):
@@ -121,12 +140,15 @@ def test_what_is_no_seed(config: Config, tmp_path: Path, seed: object) -> None:
 
 
 def test_the_report_warns_of_a_seed_that_can_be_guessed(config: Config, run: RunFolder, tmp_path: Path) -> None:
-    random = dict(statement(load(run.path)))["Noise"]
-    assert "guessed" not in random
-    assert "Keep config.json and checkpoint.pt" in random
-    assert str(run.config["seed"]) not in str(statement(load(run.path)))
+    def noise_of(folder: RunFolder) -> str:
+        return dict(statement(load(folder.path)))["Noise"]
+
+    assert "deleted with the state of the generator when the run was complete" in noise_of(run)
+    large = train(replace(config, seed=LARGE), tmp_path / "large")
+    assert "It was given (--seed) and is in config.json" in noise_of(large)
+    assert str(LARGE) not in str(statement(load(large.path)))
     small = train(replace(config, seed=7), tmp_path / "run")
-    assert "is small enough to be guessed, which is as good as known" in dict(statement(load(small.path)))["Noise"]
+    assert "is small enough to be guessed, which is as good as known" in noise_of(small)
 
 
 def test_the_command_can_be_given_twice(config: Config, tmp_path: Path) -> None:
@@ -139,6 +161,5 @@ def test_the_command_can_be_given_twice(config: Config, tmp_path: Path) -> None:
         assert done.exit_code == 0
         texts.append(done.stdout)
     assert texts[0] == texts[1]
-    assert str(RunFolder(tmp_path / "demo").config["seed"]) not in texts[0]
     with pytest.raises(StudyError, match="--seed is one run, --seeds are several: choose one"):
         CliRunner().invoke(app, [*words, "--seed", "1", "--seeds", "2"], catch_exceptions=False)

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import betastar as bs
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
 from betastar.studies.study import StudyError
-from betastar.studies.train import Config, train, train_seeds
+from betastar.studies.train import train, train_seeds
 from betastar.views.report import summarise
 
 from ..command import COMMAND, call

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from opacus import PrivacyEngine
+from opacus.accountants import IAccountant
 from opacus.layers import DPLSTM
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -123,6 +124,12 @@ def private(
     engine = PrivacyEngine(accountant=options.pop("accountant", "prv"))
     options = {"noise_multiplier": noise, "max_grad_norm": clip, "noise_generator": generator} | options
     return engine.make_private(module=module, optimizer=optimizer, data_loader=loader, **options)
+
+
+def account(optimizer: Any) -> Any:
+    """The accountant that Opacus's step hook reports to."""
+    (found,) = (c.cell_contents for c in optimizer.step_hook.__closure__ if isinstance(c.cell_contents, IAccountant))
+    return found
 
 
 def gapped(module: nn.Module, data: Any, secret: Any, criterion: Any = None, **options: Any) -> tuple[Any, Any]:

@@ -65,7 +65,12 @@ def test_sampling_that_is_not_poisson() -> None:
     refuse(r"Poisson\), got SequentialSampler\. .*amplification=False", shuffled)
     weighted = DataLoader(data, batch_size=20, sampler=WeightedRandomSampler([1.0] * len(data), len(data)))
     model, optimizer, _ = private(mlp(), data)
-    refuse("got weighted sampling", (model, optimizer, weighted))
+    for amplification in (True, False):
+        refuse(
+            "WeightedRandomSampler, which may draw a record more than once",
+            (model, optimizer, weighted),
+            amplification=amplification,
+        )
     criterion = nn.CrossEntropyLoss()
     monitor = AttributeMonitor(*shuffled, criterion, SECRET, amplification=False)
     fit(shuffled, criterion, 3)

@@ -12,7 +12,7 @@ import torch
 from betastar.bounds import affinity
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Secret
 
-from .private import VALUES, build, fit, private
+from .private import VALUES, account, build, fit, private
 from .test_monitor import attach, weights
 
 NOISE = 8.0
@@ -90,10 +90,13 @@ def test_steps_that_are_not_measured_are_charged_in_full() -> None:
 def test_a_resumed_budget_goes_on() -> None:
     parts, criterion, monitor = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record=True))
     fit(parts, criterion, 3)
-    again, _criterion_2, other = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record=True))
+    again, criterion_2, other = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record=True))
     again[0].load_state_dict(parts[0].state_dict())
     other.load_state_dict(monitor.state_dict())
+    account(again[1]).load_state_dict(account(parts[1]).state_dict())
     assert other.proof == monitor.proof
+    fit(again, criterion_2, 1)
+    assert other.proof.steps == 4
     *_, different = attach(noise=NOISE, scope="dataset", budget=Budget(0.8, per_record=True))
     with pytest.raises(ValueError, match="its budget is"):
         different.load_state_dict(monitor.state_dict())

@@ -13,7 +13,7 @@ from betastar.training.ruler import Ruler
 from betastar.training.tracer import Tracer
 from betastar.training.wiring import Wiring
 
-from .private import MODELS, VALUES, build, clone, oracle, private, table
+from .private import MODELS, VALUES, build, clipped, clone, diameters, oracle, private, table
 
 CRITERION = nn.CrossEntropyLoss()
 
@@ -78,6 +78,8 @@ def test_exact_at_most_ball_at_most_centroid(name: str) -> None:
     assert ball.sum() < centroid.sum()  # tighter than the paper's, not merely as tight
     extremes = Ruler(ruler(parts, secret)._tracer, secret, "extremes", [0, secret.count - 1], 1 << 27)
     extremes.try_out(some(data, 2))
+    wanted = diameters(clipped(clone(module, name, classes=4), some(data), secret)[:, [0, -1]])
+    torch.testing.assert_close(extremes.each(some(data)), wanted, rtol=1e-4, atol=1e-7)
     assert (extremes.each(some(data, 40)) <= exact * (1 + 1e-6)).all()
 
 

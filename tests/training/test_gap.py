@@ -124,7 +124,7 @@ def test_chunks_and_physical_batches_change_nothing() -> None:
 
 def test_an_empty_batch_is_noise_only() -> None:
     module, data, secret = build("tanh")
-    parts, criterion = gapped(module, data, secret, gap=0.1)
+    parts, criterion = gapped(module, data, secret, batch=2, gap=0.1)
     model, optimizer, _ = parts
     before = weights(parts)
     criterion(model(data.tensors[0][:0]), data.tensors[1][:0]).backward()
@@ -303,11 +303,9 @@ def test_the_state_goes_with_the_accountants() -> None:
     again = PrivacyEngine(accountant="betastar")
     resumed, criterion = gapped(clone(module, "tanh"), data, secret, gap=0.1, engine=again)
     again.accountant.load_state_dict(account)
-    with pytest.raises(ValueError, match="of which 0 kept the gaps"):
-        resumed[1].gap_clipping.risk()
     resumed[1].gap_clipping.load_state_dict(kept)
     fit(resumed, criterion, 2)
     assert int(resumed[1].gap_clipping.run.steps) == 5
     narrower, _ = gapped(clone(module, "tanh"), data, secret, gap=0.001)
-    with pytest.raises(ValueError, match=r"the gaps \{'secret': 0\.1\}, not \{'secret': 0\.001\}"):
+    with pytest.raises(ValueError, match=r"its gaps is \{'secret': 0\.1\}, not \{'secret': 0\.001\}"):
         narrower[1].gap_clipping.load_state_dict(kept)

@@ -53,6 +53,7 @@ def play(gap: float, games: int, seed: int) -> int:
     right = 0
     for _ in range(games):
         module.load_state_dict(start)
+        clipping.accept_weights()
         truth = int(torch.randint(2, (1,), generator=generator))
         x[0, 1] = values[truth]
         either = Records((torch.cat([x[:1], x]),), torch.cat([y[:1], y]))  # the challenge with both values, and the others

@@ -103,8 +103,9 @@ def test_steps_without_the_gap_are_not_proved() -> None:
     )
     fit(plain, nn.CrossEntropyLoss(), 3)
     parts, criterion = gapped(clone(module, "tanh"), data, secret, gap=0.01, engine=engine)
-    fit(parts, criterion, 2)
-    with pytest.raises(ValueError, match="seen 5 steps, of which 2 kept the gaps"):
+    with pytest.raises(ValueError, match="nothing is proved: the accountant has seen 3 steps and the parameters 0"):
+        fit(parts, criterion, 2)
+    with pytest.raises(ValueError, match="nothing is proved"):
         parts[1].gap_clipping.promise()
 
 
@@ -168,7 +169,8 @@ def test_bad_input_is_refused() -> None:
 def test_more_combinations_than_fit_are_refused() -> None:
     module, data, _ = build("tanh")
     grid = torch.linspace(-9.0, 9.0, 7)
-    data.tensors[0][:, :] = grid[torch.arange(120 * 6).reshape(120, 6) % 7]
+    generator = torch.Generator().manual_seed(0)
+    data.tensors[0][:, :] = grid[torch.randint(7, (120, 6), generator=generator)]
     parts = [Secret.column(k, grid.tolist(), name=f"c{k}") for k in range(5)]
     for secret, memory, message in (
         (
@@ -200,3 +202,95 @@ def test_gradient_checkpointing_is_refused(reentrant: bool, why: str) -> None:
         gapped(Checkpointed(reentrant), table(), secret, gap=0.1)
     with pytest.raises(GradientError, match=message):
         AttributeMonitor(*private(Checkpointed(reentrant), table()), nn.CrossEntropyLoss(), secret)
+
+
+def second_optimizer(parts: Any, criterion: Any) -> None:
+    fit(parts, criterion, 1)
+    torch.optim.SGD(parts[1].params, lr=1.0).step()
+
+
+def descent_by_hand(parts: Any, criterion: Any) -> None:
+    fit(parts, criterion, 1)
+    for p in parts[1].params:
+        p.data -= p.summed_grad.to(p.dtype)
+
+
+def records_twice(parts: Any, criterion: Any) -> None:
+    fit((parts[0], parts[1], ((torch.cat([x, x]), torch.cat([y, y])) for x, y in parts[2])), criterion, 1)
+
+
+def larger_batches(parts: Any, criterion: Any) -> None:
+    fit((parts[0], parts[1], DataLoader(parts[2].dataset, batch_size=100, shuffle=True)), criterion, 1)
+
+
+def noise_removed(parts: Any, criterion: Any) -> None:
+    inner = parts[1].add_noise
+
+    def bare() -> None:
+        inner()
+        for p in parts[1].params:
+            p.grad = p.summed_grad.to(p.dtype)
+
+    parts[1].add_noise = bare
+    fit(parts, criterion, 1)
+
+
+def noise_repeated(parts: Any, criterion: Any) -> None:
+    for _ in range(2):
+        parts[1].generator.manual_seed(7)
+        fit(parts, criterion, 1)
+
+
+@pytest.mark.parametrize(
+    ("attack", "message"),
+    [
+        (second_optimizer, "the parameters 2, of which 1 are covered"),
+        (descent_by_hand, "the weights were changed since the last step"),
+        (records_twice, "a record occurs more than once"),
+        (larger_batches, "the batch has 100 records"),
+        (noise_removed, "the noise on 0.weight has standard deviation"),
+        (noise_repeated, "the noise is that of an earlier step again"),
+    ],
+)
+def test_training_otherwise_leaves_nothing_promised(attack: Any, message: str) -> None:
+    module, data, secret = build("tanh")
+    parts, criterion = gapped(module, data, secret, gap=0.1)
+
+    def train_and_promise() -> None:
+        attack(parts, criterion)
+        parts[1].gap_clipping.promise()
+
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        train_and_promise()
+    with pytest.raises(ValueError, match="nothing is proved"):
+        parts[1].gap_clipping.promise()
+
+
+def test_the_loss_is_compared_at_every_step() -> None:
+    module, data, secret = build("tanh")
+    parts, criterion = gapped(module, data, secret, gap=0.1)
+    for step in range(20):
+        x, y = next(iter(parts[2]))
+        parts[1].zero_grad()
+        ((1.0 if step < 7 else 1.5) * criterion(parts[0](x), y)).backward()
+        if step < 7:
+            parts[1].step()
+            continue
+        with pytest.raises(GradientError, match="not the criterion's"):
+            parts[1].step()
+        return
+
+
+def test_the_sum_of_many_like_records_keeps_the_gap() -> None:
+    """16,384 like records add up to a long vector, whose rounding in single precision is wider than the gap."""
+    module, _, _ = build("tanh")
+    x = torch.zeros(16384, 6)
+    x[:, 0], x[:, 1] = 1.0, VALUES[0]
+    secret, gap, sums = Secret.column(1, VALUES, name="secret", unseen=True), 1e-4, []
+    parts, _ = gapped(module, TensorDataset(x, torch.zeros(len(x)).long()), secret, batch=16384, gap=gap, max_grad_norm=0.5)
+    for value in (VALUES[0], VALUES[-1]):
+        x[0, 1] = value
+        found = parts[1].gap_clipping.total(Records((x,), torch.zeros(len(x)).long()))
+        sums.append(torch.cat([found[p].flatten() for p in parts[1].params]))
+    assert float(sums[0].norm()) > 1000.0
+    assert 0.5 * gap * 0.5 < float((sums[0] - sums[1]).norm()) <= parts[1].gap_clipping.distance() * 0.5

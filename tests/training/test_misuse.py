@@ -114,19 +114,27 @@ def _first(parts: Any, criterion: Any, monitor: AttributeMonitor) -> float:
     return float(monitor.distances[0])
 
 
-def test_weights_that_change_after_the_question() -> None:
-    for change in ("weights", "clipping"):
+@pytest.mark.parametrize("change", ["weights", "data", "clipping"])
+def test_weights_that_change_after_the_question(change: str) -> None:
+    """The distances are those of the weights that the step is taken at, also where `.data` is written into."""
+    parts, criterion, monitor = attach(scope="dataset", budget=Budget(0.2))
+    assert monitor.may_step()
+    with torch.no_grad():
+        if change == "clipping":
+            parts[1].max_grad_norm = 0.1
+        else:
+            (parts[1].params[0] if change == "weights" else parts[1].params[0].data).mul_(3.0)
+    if change != "clipping":
+        with pytest.raises(ValueError, match="the weights were changed since the last step, and not by this optimizer"):
+            _ = monitor.proof
         parts, criterion, monitor = attach(scope="dataset", budget=Budget(0.2))
         assert monitor.may_step()
-        with torch.no_grad():
-            if change == "weights":
-                parts[1].params[0].mul_(3.0)
-            else:
-                parts[1].max_grad_norm = 0.1
-        data = parts[2].dataset
-        wanted = oracle(clone(parts[0]._module, "tanh"), Records((data[:][0],), data[:][1]), SECRET, parts[1].max_grad_norm).max()
-        fit(parts, criterion, 1)
-        assert monitor.distances[0] == pytest.approx(float(wanted), rel=1e-4)
+        parts[1].params[0].data.mul_(3.0)
+        monitor.accept_weights()
+    data = parts[2].dataset
+    wanted = oracle(clone(parts[0]._module, "tanh"), Records((data[:][0],), data[:][1]), SECRET, parts[1].max_grad_norm).max()
+    fit(parts, criterion, 1)
+    assert monitor.distances[0] == pytest.approx(float(wanted), rel=1e-4)
 
 
 class Gate(nn.Module):
@@ -295,7 +303,7 @@ def test_a_proof_covers_every_step() -> None:
     parts, criterion = private(mlp(), table(), noise=8.0), nn.CrossEntropyLoss()
     fit(parts, criterion, 5)
     monitor = AttributeMonitor(*parts, criterion, SECRET, scope="dataset", budget=Budget(0.5))
-    with pytest.raises(ValueError, match="has taken 5 steps, of which the budget saw 0: nothing is proved"):
+    with pytest.raises(ValueError, match="the accountant has seen 5 steps and the parameters 0, of which 0 are covered"):
         fit(parts, criterion, 1)
     parts = private(mlp(), table(), noise=8.0)
     monitor = AttributeMonitor(*parts, criterion, SECRET, scope="dataset", budget=Budget(0.5))

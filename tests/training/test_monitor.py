@@ -181,7 +181,7 @@ def _leak(rate: float, noise: float, distance: float) -> float:
 
 
 def test_batch_scope_ledger_estimates_the_dataset_ledger() -> None:
-    """Weights that do not move: the estimate from sampled steps converges to the sum over all steps."""
+    """Weights that do not move: a record leaks the same at each step, so the sampled steps tell what all steps sum up to."""
     parts, criterion, monitor = attach(lr=0.0, batch=40, ledger=True)
     everyone, criterion_2, full = attach(lr=0.0, batch=40, ledger=True, scope="dataset")
     data = parts[2].dataset
@@ -197,8 +197,9 @@ def test_batch_scope_ledger_estimates_the_dataset_ledger() -> None:
     assert monitor.ledger is not None
     assert full.ledger is not None
     mine, theirs = monitor.ledger.leakage / len(monitor.history), full.ledger.leakage / 3
-    np.testing.assert_allclose(mine, theirs, rtol=0.5)
-    assert mine.sum() == pytest.approx(theirs.sum(), rel=0.03)
+    assert theirs.max() > 1.5 * theirs.min(), "records differ"
+    assert len(np.unique(monitor.ledger.counts)) > 1, "and so does how often they were sampled"
+    np.testing.assert_allclose(mine, theirs, rtol=1e-5)
     assert "batch" in repr(monitor.ledger)
 
 
@@ -206,14 +207,17 @@ def test_every_third_step_says_what_it_skipped() -> None:
     parts, criterion, monitor = attach(scope="dataset", every=3, ledger=True)
     fit(parts, criterion, 7)
     full_parts, criterion, full = attach(scope="dataset", ledger=True)
-    fit(full_parts, criterion, 7)
+    assert full.ledger is not None
+    before: list[Any] = []  # each step
+    fit(full_parts, criterion, 7, lambda x, y: before.append(full.ledger.leakage))
+    each = np.diff([*before, full.ledger.leakage], axis=0)
     np.testing.assert_allclose(monitor.distances, full.distances[[0, 0, 0, 3, 3, 3, 6]])
     assert monitor.history.skipped == 4
     assert "4 of 7 steps were not measured" in monitor.label
     assert "4 of 7" in repr(monitor.risk())
     assert monitor.ledger is not None
-    assert full.ledger is not None
-    np.testing.assert_allclose(monitor.ledger.leakage, full.ledger.leakage, rtol=0.3)
+    np.testing.assert_allclose(monitor.ledger.leakage, 3 * each[0] + 3 * each[3] + each[6], rtol=1e-5)
+    assert np.abs(each.sum(axis=0) / monitor.ledger.leakage - 1.0).max() > 1e-3, "what every step would have told differs"
 
 
 def test_extremes_are_labelled_as_no_upper_bound() -> None:
@@ -337,8 +341,9 @@ def test_tensorboard_gets_every_step(tmp_path: Path) -> None:
 
     parts, criterion, monitor = attach(writers=[TensorBoard(tmp_path)])
     fit(parts, criterion, 3)
-    state = monitor.state_dict()
+    state, before = monitor.state_dict(), {name: value.clone() for name, value in parts[0].state_dict().items()}
     fit(parts, criterion, 2)
+    parts[0].load_state_dict(before)
     monitor.load_state_dict(state)  # the last two are void
     fit(parts, criterion, 1)
     events = EventAccumulator(str(tmp_path))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +25,14 @@ ARGUMENTS = [
 
 
 def _missing() -> str | None:
-    """Why there is no browser; installs Debian's if that is possible."""
-    try:
-        import playwright.sync_api  # noqa: F401
-    except ImportError:
-        return "Playwright is not installed"
-    with (Path(tempfile.gettempdir()) / "betastar-chromium.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side: one installs, the other waits until it has
-        return None if CHROMIUM.exists() else _install()
-
-
-def _install() -> str | None:
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        return "there is no /usr/bin/chromium, and it can be installed by root on Debian only"
-    for words in (["install", "-y", "chromium"], ["update"], ["install", "-y", "chromium"]):  # lists may be missing or old
-        done = subprocess.run(["apt-get", "-o", "DPkg::Lock::Timeout=300", *words], capture_output=True, text=True)
-        if CHROMIUM.exists():
-            return None
-    return f"Chromium cannot be installed: {done.stderr.strip()[-200:]}"
+    """Why there is no browser; None if there is one. Nothing is installed here: `make browser` does that."""
+    if find_spec("playwright") is None:
+        return "Playwright is not installed: make test sets it up."
+    if not CHROMIUM.exists():
+        return (
+            f"There is no {CHROMIUM}: `make browser` installs it for root on Debian, elsewhere install Chromium there yourself."
+        )
+    return None
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from betastar.views import web
 
 from ..command import call
 
+HERE = "http://127.0.0.1:8765"
 ADULT = {"noise_multiplier": 3.51, "batch_size": 256, "dataset_size": 26048, "epochs": 20}
 
 
@@ -25,7 +26,7 @@ def client() -> Iterator[TestClient]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("SECONDS", "MOVING", "GLANCE", "EXACT", "CERTIFYING"):  # a slow machine fails no test
             patch.setattr(web, name, 100.0)
-        yield TestClient(app, raise_server_exceptions=False)
+        yield TestClient(app, base_url=HERE, raise_server_exceptions=False)
     for worker in app.state.workers:
         worker.stop()
 
@@ -170,10 +171,69 @@ def test_documented_and_for_this_machine_only(client: TestClient) -> None:
     assert client.get("/docs").status_code == 404
     assert client.get("/../pyproject.toml").status_code == 404
     assert client.post("/api/analyze").status_code == 405
-    assert client.get("/", headers={"host": "elsewhere.example"}).status_code == 400
     for name in ("", "style.css", "app.js", "charts.js", "state.js"):
         text = client.get(f"/{name}").text
         assert "//cdn" not in text
         assert "https://" not in text
     assert "default-src 'self'" in client.get("/").headers["content-security-policy"]
     assert len(client.get("/plotly.js").content) > 1_000_000
+
+
+#: Headers as browsers send them; whether the page and the API answer.
+ASKERS: dict[str, tuple[dict[str, str], bool, bool]] = {
+    "a program": ({}, True, True),
+    "the page": (
+        {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty", "origin": HERE},
+        True,
+        True,
+    ),
+    "the page, as localhost": (
+        {"host": "localhost:8765", "sec-fetch-site": "same-origin", "origin": "http://localhost:8765"},
+        True,
+        True,
+    ),
+    "an address typed in": ({"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, True, True),
+    "a link": ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}, True, False),
+    "a script": ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "empty"}, False, False),
+    "an image": ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, False, False),
+    "a frame": ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}, False, False),
+    "a form": (
+        {
+            "sec-fetch-site": "cross-site",
+            "sec-fetch-mode": "navigate",
+            "sec-fetch-dest": "document",
+            "origin": "https://other.example",
+        },
+        False,
+        False,
+    ),
+    "another port": ({"sec-fetch-site": "same-site", "sec-fetch-mode": "cors", "sec-fetch-dest": "empty"}, False, False),
+    "another port, an old browser": ({"origin": "http://127.0.0.1:9999"}, False, False),
+    "another scheme": ({"origin": "https://127.0.0.1:8765"}, False, False),
+    "another site, an old browser": ({"origin": "https://other.example"}, False, False),
+    "a sandbox": ({"origin": "null"}, False, False),
+    "a header that is made up": ({"sec-fetch-site": "anything"}, False, False),
+}
+
+
+@pytest.mark.parametrize("asker", ASKERS)
+def test_other_sites_are_refused(client: TestClient, asker: str) -> None:
+    headers, page, api = ASKERS[asker]
+    for path, allowed in (("/", page), ("/api/analyze", api), ("/app.js", api)):
+        answer = client.get(path, params=ADULT, headers=headers)
+        assert answer.status_code == (200 if allowed else 403), (path, answer.text)
+        if not allowed:
+            assert "not other sites" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "host", ["testserver", "elsewhere.example", "127.0.0.1.elsewhere.example", "localhost.elsewhere.example:8765"]
+)
+def test_other_names_are_refused(client: TestClient, host: str) -> None:
+    """A site whose name leads to this machine (DNS rebinding) is its own origin, and is known by its name only."""
+    for path in ("/", "/api/analyze"):
+        answer = client.get(
+            path, params=ADULT, headers={"host": host, "sec-fetch-site": "same-origin", "origin": f"http://{host}"}
+        )
+        assert answer.status_code == 400
+        assert "bayes_security" not in answer.text

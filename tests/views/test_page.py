@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -17,15 +18,24 @@ from urllib.request import urlopen
 import pytest
 
 import betastar as bs
-from tests.views.browser import chromium
 
-COMMAND = str(Path(sys.executable).parent / "betastar")
+from ..command import COMMAND
+from . import browser as browsers
+from .browser import chromium
+
+#: The same command with time enough for every curve, so that a slow machine shows what a fast one shows.
+UNHURRIED = """
+from betastar.views import cli, web
+web.SECONDS = web.MOVING = web.GLANCE = web.EXACT = web.CERTIFYING = 100.0
+cli.main()
+"""
 
 
 @contextmanager
-def explored(*words: str) -> Iterator[dict[str, Any]]:
+def explored(*words: str, unhurried: bool = False) -> Iterator[dict[str, Any]]:
     """The command, as people start it; ended as people end it. Says where it is, and in the end what else it said."""
-    line = [COMMAND, "explore", "--no-browser", "--json", *words]
+    start = [sys.executable, "-c", UNHURRIED] if unhurried else [COMMAND]
+    line = [*start, "explore", "--no-browser", "--json", *words]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -40,7 +50,7 @@ def explored(*words: str) -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with explored("--port", "18765") as said:
+    with explored("--port", "18765", unhurried=True) as said:
         yield said["url"]
 
 
@@ -102,6 +112,11 @@ def four_digits(value: float) -> str:
     return f"{floor(value * 1e4 + 1e-9) / 1e4:.4f}"
 
 
+def told(page: Any) -> tuple[float, ...]:
+    """The percentages in the sentence: how often the attacker is right with the model, and without it."""
+    return tuple(float(share) for share in re.findall(r"([\d.]+) %", page.inner_text("#sentence")))
+
+
 def test_a_slider_moves_the_number(page: Any, url: str) -> None:
     visit(page, url)
     assert page.inner_text("#beta") == four_digits(bs.analyze(run_of(page)).bayes_security.lower) == "0.8993"
@@ -109,7 +124,9 @@ def test_a_slider_moves_the_number(page: Any, url: str) -> None:
         move(page, name, place)
         risk = bs.analyze(run_of(page))
         assert page.inner_text("#beta") == four_digits(risk.bayes_security.lower)
-        assert f"{risk.success(0.5).upper * 100:.0f}"[:1] in page.inner_text("#sentence")
+        right, guessing = told(page)
+        assert 0.0 <= right - 100.0 * risk.success(0.5).upper <= 0.1 + 1e-6, "one decimal, rounded up"
+        assert guessing == 50.0
     assert len(page.query_selector_all("#epochs-chart path.js-line")) >= 2
     page.focus("#noise-slider")
     before = page.input_value("#noise")
@@ -235,3 +252,11 @@ def test_a_busy_port_is_said() -> None:
             assert said["port"] > port
     assert said["stderr"] == f"betastar: port {port} is busy; using {said['port']}.\n"
     assert said["code"] == 0
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_a_missing_browser_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ci: str, outcome: Any) -> None:
+    monkeypatch.setattr(browsers, "CHROMIUM", tmp_path / "chromium")
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="make browser"), chromium():
+        pass

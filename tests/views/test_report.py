@@ -16,8 +16,10 @@ import html5lib
 import pytest
 
 import betastar as bs
+from betastar.plan import enforced
 from betastar.rounding import down, percent, up
-from betastar.studies.train import Config, train
+from betastar.studies.config import Config
+from betastar.studies.train import train
 from betastar.views import statement
 from betastar.views.facts import load
 from betastar.views.report import draw, render, summarise, write
@@ -32,10 +34,19 @@ EVIL = "<img src=x onerror=alert(1)>*age*|`_$"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run, watched."""
-    folder = tmp_path_factory.mktemp("report")
-    people(400).to_csv(folder / "people.csv", index=False)
-    config = Config(str(folder / "people.csv"), "rich", "age", drop=("name",), epochs=2, noise_multiplier=6.0, batch_size=160)
-    return train(config, folder / "run").path
+    return trained(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def clipped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with gap clipping."""
+    return trained(tmp_path_factory.mktemp("clipped"), gap=0.1)
+
+
+def trained(folder: Path, sensitive: str = "age", **options: Any) -> Path:
+    people(400).rename(columns={"age": sensitive}).to_csv(folder / "people.csv", index=False)
+    fixed: dict[str, Any] = {"drop": ("name",), "epochs": 2, "noise_multiplier": 6.0, "batch_size": 160}
+    return train(Config(str(folder / "people.csv"), "rich", sensitive, **fixed, **options), folder / "run").path
 
 
 @pytest.fixture
@@ -47,18 +58,6 @@ def change(path: Path, **entries: Any) -> None:
     """Set entries of a JSON file; None takes one out."""
     found = {**json.loads(path.read_text()), **entries}
     path.write_text(json.dumps({name: value for name, value in found.items() if value is not None}))
-
-
-def with_gaps(folder: Path, gaps: dict[str, float]) -> None:
-    """As a run with gap clipping leaves it."""
-    change(folder / "status.json", gaps=gaps)
-    status, path = json.loads((folder / "status.json").read_text()), folder / "epochs.jsonl"
-    entries = [json.loads(line) for line in path.read_text().splitlines()]
-    for entry in entries:
-        so_far = bs.DPSGD(status["noise_multiplier"], status["sample_rate"], entry["steps"])
-        bounds = {name: bs.analyze(so_far, bs.AttributeInference(gap)).bayes_security for name, gap in gaps.items()}
-        entry["proved"] = {name: {"lower": b.lower, "estimate": b.estimate, "paper": b.estimate} for name, b in bounds.items()}
-    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
 
 
 def without_monitor(folder: Path) -> None:
@@ -167,45 +166,44 @@ def test_record_indices_only_on_request(run: Path) -> None:
 
 def test_names_are_shown_not_obeyed(copy: Path, tmp_path: Path) -> None:
     change(copy / "status.json", study=EVIL, secret=EVIL, label=f"batch {EVIL}")
-    change(copy / "config.json", study=f"{EVIL}.csv", target="$(rm -rf /); `x`")
-    with_gaps(copy, {EVIL: 0.5})
-    text = html(copy, tmp_path / "report.html")
-    assert "<img" not in text
-    assert "&lt;img src=x onerror=alert(1)&gt;" in text
-    assert "--target &#39;$(rm -rf /); `x`&#39;" in text
+    change(copy / "config.json", study=f"{EVIL}.csv", sensitive=EVIL, target="$(rm -rf /); `x`")
+    (tmp_path / "clipped").mkdir()
+    clipped = trained(tmp_path / "clipped", EVIL, gap=0.5)
+    for text in (html(copy, tmp_path / "report.html"), html(clipped, tmp_path / "clipped.html")):
+        assert "<img" not in text
+        assert "&lt;img src=x onerror=alert(1)&gt;" in text
+    assert "--target &#39;$(rm -rf /); `x`&#39;" in (tmp_path / "report.html").read_text()
     write(copy, tmp_path / "report.md")
-    words = (tmp_path / "report.md").read_text()
-    assert [line for line in words.splitlines() if "<img" in line and not line.startswith("    betastar train")] == []
-    assert r"&lt;img src=x onerror=alert(1)&gt;\*age\*\|\`" in words
+    for words in ((tmp_path / "report.md").read_text(), summarise(clipped).read_text()):
+        assert [line for line in words.splitlines() if "<img" in line and not line.startswith("    betastar train")] == []
+        assert r"&lt;img src=x onerror=alert(1)&gt;\*age\*\|\`" in words
 
 
-def test_gap_clipping_is_proved_in_advance(copy: Path, tmp_path: Path) -> None:
-    with_gaps(copy, {"age": 0.1, "job": 0.5})
-    text = html(copy, tmp_path / "report.html")
-    facts = load(copy)
-    assert [(one.name, one.kind) for one in facts.attributes] == [("age", "proved"), ("job", "proved"), ("age", "batch")]
-    beta = bs.analyze(facts.run, bs.AttributeInference(0.1)).bayes_security.lower
-    assert rows(text)["Bayes security β*, exact"][2] == down(beta)
+def test_gap_clipping_is_proved_in_advance(clipped: Path, tmp_path: Path) -> None:
+    text = html(clipped, tmp_path / "report.html")
+    facts = load(clipped)
+    assert [(one.name, one.kind) for one in facts.attributes] == [("age", "proved")]
+    threat = bs.AttributeInference(enforced(0.1))
+    exact, certified = (bs.analyze(facts.run, threat, method).bayes_security.lower for method in ("exact", "certified"))
+    assert exact > bs.analyze(facts.run).bayes_security.lower + 0.1, "membership would tell another number"
+    paper = bs.analyze(facts.run, threat, "paper").bayes_security.estimate
+    assert rows(text)["Bayes security β*, exact"][2] == down(exact)
+    assert rows(text)["β*, certified"][2] == down(certified)
+    assert rows(text)["β*, the paper's closed form"][2] == f"{paper:.4f}" != f"{exact:.4f}"
     for said in ("proved in advance", "holds for every record and may be published", "Not protected: what can be guessed"):
         assert said in text
-    assert "Not for publication as it is" in text, "the measured figures are still in it"
-    without_monitor(copy)
-    change(copy / "status.json", restated=["job = farm (9 % of the records)"], proof="Proved in advance: β* ≥ 0.99.")
-    text = html(copy, tmp_path / "without.html")
     assert "Not for publication" not in text
-    assert "Other columns give the attribute away: job = farm (9 % of the records)." in text
     assert "Budget" not in text
-    with_gaps(copy, {"age": 0.1})
+    copy = Path(shutil.copytree(clipped, tmp_path / "run"))
+    change(copy / "status.json", restated=["job = farm (9 % of the records)"], proof="Proved in advance: β* = 1.")
+    text = html(copy, tmp_path / "restated.html")
+    assert "β* = 1" not in text
+    assert "Other columns give the attribute away: job = farm (9 % of the records)." in text
     change(copy / "status.json", gaps={"age": 0.05})
-    with pytest.raises(ValueError, match=r"epochs\.jsonl says that β\* \(age\) .* not of one run"):
+    with pytest.raises(
+        ValueError, match=r"'age' had the gap 0\.05, but config\.json gives 'age' 0\.1: these files are not of one run"
+    ):
         load(copy)
-
-
-def test_a_budget_is_a_proof(copy: Path, tmp_path: Path) -> None:
-    change(copy / "status.json", proof="Proved: β* ≥ 0.9 (fixed in advance).", stopped="the next step would break the budget.")
-    text = html(copy, tmp_path / "report.html")
-    assert "<strong>Proved: β* ≥ 0.9 (fixed in advance).</strong>" in text
-    assert "not what the moment of the stop may tell" in text
 
 
 def test_runs_that_have_less(copy: Path, tmp_path: Path) -> None:
@@ -341,14 +339,17 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_in_a_report_makes_the_same_run(run: Path, tmp_path: Path) -> None:
-    command = load(run).command
+    assert "SEED" not in load(run).command, "the seed was drawn, and is deleted"
+    pairs = json.loads((run / "config.json").read_text())
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in pairs.items()}
+    first = train(Config(**{**given, "seed": 2**90}), tmp_path / "first").path
+    command = load(first).command
     assert shlex.split(command)[-4:] == ["--seed", "SEED", "-o", "RUN"], "the seed is not told"
-    seed = str(json.loads((run / "config.json").read_text())["seed"])
-    words = [{"SEED": seed, "RUN": str(tmp_path / "again")}.get(word, word) for word in shlex.split(command)[1:]]
+    words = [{"SEED": str(2**90), "RUN": str(tmp_path / "again")}.get(word, word) for word in shlex.split(command)[1:]]
     done = call(*words)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "again" / "config.json").read_text() == (run / "config.json").read_text()
-    assert (tmp_path / "again" / "metrics.jsonl").read_text() == (run / "metrics.jsonl").read_text()
+    assert (tmp_path / "again" / "config.json").read_text() == (first / "config.json").read_text()
+    assert (tmp_path / "again" / "metrics.jsonl").read_text() == (first / "metrics.jsonl").read_text()
 
 
 def test_what_is_not_installed_is_named(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from betastar import files
 from betastar.arrays import Real
 from betastar.audit.witness import AuditError
 from betastar.audit.worlds import Worlds
@@ -39,11 +41,12 @@ class Kept:
                 if self.about.get(name) != value:
                     kept = self.about.get(name)
                     raise AuditError(f"folder {str(self.folder)!r} holds another audit: its {name} is {kept!r}, not {value!r}.")
+            files.make_private(self.folder)
             return
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if self.folder.exists() and any(path.suffix != files.PARTIAL for path in self.folder.iterdir()):
             raise AuditError(f"folder must be new, empty or of an audit, got {str(self.folder)!r}.")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "audit.json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+        files.make_private(self.folder)
+        files.write(self.folder / "audit.json", json.dumps(about, indent=1, ensure_ascii=False) + "\n")
 
     def path(self, chunk: int) -> Path:
         return self.folder / f"games-{chunk:05d}.npz"
@@ -53,9 +56,9 @@ class Kept:
             return {name: file[name] for name in file.files}
 
     def write(self, chunk: int, columns: dict[str, Real]) -> None:
-        partial = self.path(chunk).with_suffix(".partial.npz")
-        np.savez(partial, **columns)  # type: ignore[arg-type]
-        partial.replace(self.path(chunk))
+        buffer = io.BytesIO()
+        np.savez(buffer, **columns)  # type: ignore[arg-type]
+        files.write(self.path(chunk), buffer.getvalue())
 
 
 def digest(functions: list[Callable[..., Any]], found: Worlds) -> str:

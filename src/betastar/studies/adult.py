@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
-from betastar.studies.sensitive import check, restated, secret_of, with_public
+from betastar.studies.sensitive import check, secret_of, with_public
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
+from betastar.training.restated import restated
 
 SHA256 = "5506925c2f972b5ac74aa402e3f27d4bfc109ccc47a0fe4e32ce4332187f0dc6"
 RECIPE = Recipe(batch_size=256, noise_multiplier=3.51, max_grad_norm=2.0, learning_rate=1e-4)

@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from betastar import checks
 from betastar.run import DPSGD
 from betastar.studies import seeds
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
 from betastar.studies.study import Study, StudyError
-from betastar.studies.train import Config, network, quietly
+from betastar.studies.train import network, quietly
 from betastar.training import AttributeMonitor
 
 #: The record that the ledger names first.
@@ -109,10 +110,12 @@ def attacked(config: Config, sample: int | None = None, include: int | None = No
 
 
 def of_run(folder: str | Path) -> Config:
-    """The configuration of a run."""
-    known = RunFolder(folder).config
+    """The configuration of a run, with the seed that chooses the same records."""
+    known, data = RunFolder(folder).config, RunFolder(folder).data
+    if data is None:
+        raise StudyError(f"{folder} has no data.json, which says what the run trained on: run it again in another folder.")
     pairs: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    config = Config(**pairs)
+    config = Config(**{**pairs, "seed": data["seed"]})
     if config.clips_gaps:
         raise StudyError(
             f"the run in {folder} clips gaps, which audits of training do not play yet: only betastar audit mechanism."

@@ -16,11 +16,12 @@ from typing import Any
 import joblib
 import torch
 
-from betastar import checks
+from betastar import checks, files
 from betastar.plan import Plan
 from betastar.run import DPSGD
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
-from betastar.studies.train import Config, Training, quietly
+from betastar.studies.train import Training, opened, quietly
 
 GAPS = (0.5, 0.1, 0.01)
 NOISES = (3.51, 1.5, 0.8, 0.5)
@@ -110,7 +111,7 @@ def run(
         entries.append({**made, **entry, "attribute": proved})
     results = {"seeds": seeds, "quick": quick, "target": TARGET, "runs": entries}
     lines = ",\n".join(json.dumps(entry) for entry in entries)  # a run a line
-    RunFolder(path).write("results.json", json.dumps({**results, "runs": []})[:-2] + f"\n{lines}\n]}}\n")
+    files.write(path / "results.json", json.dumps({**results, "runs": []})[:-2] + f"\n{lines}\n]}}\n", private=False)
     return results
 
 
@@ -124,9 +125,8 @@ def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
     """Accuracy after the last epoch, for all records and for groups of them, and what is proved."""
     folder = RunFolder(path)
     if not (folder / "result.json").exists():
-        with quietly(threads):
-            folder.open(json.loads(json.dumps(vars(config))), resume=True)
-            training = Training(config, folder)
+        with quietly(threads), opened(config, folder, resume=True, again=True) as training:
+            assert training is not None
             training.run()
             last = folder.lines("epochs.jsonl")[-1]
             clipping = training.clipping
@@ -140,7 +140,7 @@ def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
                 "groups": _groups(training),
             }
             folder.write("result.json", json.dumps(found) + "\n")
-            (folder / "checkpoint.pt").unlink()  # hundreds of them, and they are not needed
+            (folder / "weights.pt").unlink()  # hundreds of them, and they are not needed
     return json.loads((folder / "result.json").read_text())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from betastar import files
 from betastar.studies.seeds import derive
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
 from betastar.training import Secret
@@ -92,6 +93,7 @@ def _download(url: str, folder: Path) -> Path:
     if path.exists():
         return path
     partial = path.with_name(path.name + ".partial")
+    files.check(partial)
     start = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,6 @@ from betastar.training import Secret
 
 #: More values of a sensitive column than this must be asked for.
 MANY_VALUES = 1000
-#: A column restates the secret where its value leaves less doubt than this; where the secret is rarely another one anyway,
-#: that says little.
-SURE, RARE = 0.99, 0.9
-#: Records that agree by chance with a larger probability say nothing; and how many records it must concern.
-CHANCE, CONCERNED = 1e-3, 0.02
-#: Rank correlation above which one number stands for another; numbers with more different values are put into so many ranges.
-ALIKE, RANGES = 0.98, 50
 
 
 def secret_of(
@@ -34,7 +26,9 @@ def secret_of(
     """The secret that a column is, to a fitted scikit-learn transformer. along: columns that change together with it."""
     if not along:
         shown = values_of(frame[sensitive], sensitive, values, between)
-        return Secret.from_transformer(encode, sensitive, shown, unseen=True, records=records)
+        secret = Secret.from_transformer(encode, sensitive, shown, unseen=True, records=records)
+        secret.restated_reported = True  # the study reports them
+        return secret
     if values is not None or between is not None:
         raise StudyError("values and range of the sensitive column are those that occur when other columns change with it.")
     names = [sensitive, *along]
@@ -42,7 +36,9 @@ def secret_of(
     if len(rows) > MANY_VALUES:
         raise StudyError(f"the columns {', '.join(map(repr, names))} take {len(rows)} combinations of values: name fewer.")
     title = f"{sensitive} with {' and '.join(along)}"
-    return Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=title)
+    secret = Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=title)
+    secret.restated_reported = True
+    return secret
 
 
 def with_public(secret: Secret, public: Any, sensitive: str, along: Sequence[str] = ()) -> Secret:
@@ -63,7 +59,10 @@ def check(frame: Any, names: Sequence[str]) -> None:
             raise StudyError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}.")
         missing = int(frame[name].isna().sum())
         if missing:
-            raise StudyError(f"the sensitive column {name!r} is missing in {missing} records: fill it in or drop them.")
+            raise StudyError(
+                f"the sensitive column {name!r} is missing (NaN) in {missing} of {len(frame)} records. Fill it in, with a value "
+                "of its own if need be, or leave these records out of the table."
+            )
         if frame[name].nunique() < 2:
             raise StudyError(f"the sensitive column {name!r} is constant ({frame[name].iloc[0]!r}): there is no secret in it.")
 
@@ -96,65 +95,3 @@ def values_of(column: Any, name: str, values: list[str] | None, between: tuple[f
     if len(shown) > MANY_VALUES:
         raise StudyError(f"the column {name!r} takes {len(shown)} values: round it first, or give its values or range.")
     return shown
-
-
-@dataclass(frozen=True)
-class Restated:
-    """A column that gives the secret away, for all records or where it has some values."""
-
-    column: str
-    values: tuple[Any, ...]  # empty: wherever it is known
-    share: float  # of the records
-
-    def __str__(self) -> str:
-        shown = ", ".join(map(str, self.values[:4])) + (", …" if len(self.values) > 4 else "")
-        where = f" = {shown}" if self.values else ""
-        return f"{self.column}{where} ({100 * self.share:.0f} % of the records)"
-
-
-def restated(frame: Any, sensitive: str, along: Sequence[str] = ()) -> list[Restated]:
-    """Columns, other than those that change with it, from which the sensitive one can be read off."""
-    found = []
-    for name in frame.columns:
-        if name == sensitive or name in along:
-            continue
-        if _numeric(frame[name]) and _numeric(frame[sensitive]) and _alike(frame[name], frame[sensitive]):
-            found.append(Restated(name, (), 1.0))
-            continue
-        sure = _sure(frame[name], _coarse(frame[sensitive]))
-        share = float(frame[name].isin(list(sure)).mean()) if sure else 0.0
-        if share >= CONCERNED:
-            found.append(Restated(name, () if share > 0.999 else tuple(sure), share))
-    return sorted(found, key=lambda one: -one.share)
-
-
-def _numeric(column: Any) -> bool:
-    return column.dtype.kind in "iuf" and column.nunique() > 2
-
-
-def _alike(one: Any, other: Any) -> bool:
-    return bool(abs(one.corr(other, method="spearman")) > ALIKE)
-
-
-def _coarse(column: Any) -> Any:
-    import pandas as pd
-
-    if not _numeric(column) or column.nunique() <= RANGES:
-        return column
-    return pd.qcut(column, RANGES, labels=False, duplicates="drop")
-
-
-def _sure(column: Any, secret: Any) -> list[Any]:
-    """Values of a column with which the secret is (almost) always the same, though it is not always the same."""
-    import pandas as pd
-
-    if column.nunique() > RANGES and _numeric(column):
-        return []
-    counts = pd.crosstab(column, secret)
-    usual = secret.value_counts(normalize=True)
-    kept = []
-    for value, row in counts.iterrows():
-        most = row.idxmax()
-        if row.max() >= SURE * row.sum() and usual[most] <= RARE and usual[most] ** row.sum() <= CHANCE:
-            kept.append(value)
-    return kept

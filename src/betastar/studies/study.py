@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,15 @@ class Study:
     @property
     def title(self) -> str:
         return f"{self.name} (synthetic)" if self.synthetic else self.name
+
+    def fingerprint(self) -> str:
+        """Of the records as they are trained and tested on, and of the secret."""
+        secret = self.secret
+        total = hashlib.sha256(repr((self.classes, secret.name, list(map(str, secret.labels)))).encode())
+        for tensor in (*self.train.tensors, *self.test.tensors, *(() if secret.prior is None else (secret.prior,))):
+            total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            total.update(tensor.contiguous().numpy())
+        return total.hexdigest()
 
     @property
     def columns(self) -> int:

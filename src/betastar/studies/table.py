@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bz2
+import csv
+import gzip
+import lzma
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from betastar.studies.sensitive import check, restated, secret_of, with_public
+from betastar.studies.sensitive import check, secret_of, with_public
 from betastar.studies.study import Recipe, Study, StudyError, split, tensors
+from betastar.training.restated import restated
 
 #: A column of words with more categories is an identifier rather than an attribute.
 MANY_CATEGORIES = 500
+#: A CSV may be packed.
+OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def read(path: str | Path) -> Any:
@@ -20,14 +28,66 @@ def read(path: str | Path) -> Any:
     if not path.is_file():
         raise StudyError(f"no file {path}.")
     try:
-        frame = pd.read_parquet(path) if path.suffix in (".parquet", ".pq") else pd.read_csv(path, skipinitialspace=True)
+        if path.suffix in (".parquet", ".pq"):
+            frame = pd.read_parquet(path)
+        else:
+            _check_rows(path)
+            frame = pd.read_csv(path, skipinitialspace=True, index_col=False)
     except ImportError:
         raise StudyError(f"{path} is a Parquet file; reading it needs the package pyarrow.") from None
-    except (ValueError, EOFError, OSError) as problem:
+    except StudyError:
+        raise
+    except (ValueError, EOFError, OSError, NotImplementedError, csv.Error, lzma.LZMAError) as problem:
         raise StudyError(f"{path} is truncated or no table: {str(problem).splitlines()[0]}") from None
     if len(frame) < 10:
         raise StudyError(f"{path} has {len(frame)} records; at least 10 are needed.")
     return frame
+
+
+def _check_rows(path: Path) -> None:
+    """Each row of a CSV has a value for each column: where one has more or fewer, they may belong to other columns."""
+    if path.suffix in (".zip", ".tar", ".tgz", ".zst"):
+        raise StudyError(f"{path} is an archive: unpack it first. A CSV may be packed as {', '.join(OPEN)}.")
+    with OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, skipinitialspace=True)
+        head = next((row for row in rows if row), [])
+        if twice := [name for name in head if head.count(name) > 1]:
+            raise StudyError(f"{path} has two columns that are called {twice[0]!r}: rename one of them.")
+        for row in rows:
+            if len(row) != len(head) and any(row):
+                comma = " (a comma at the end of the row?)" if len(row) == len(head) + 1 and not row[-1] else ""
+                raise StudyError(
+                    f"{path}, line {rows.line_num}, has {len(row)} values{comma}, but the first line names {len(head)} columns. "
+                    "Correct such rows, so that no value stands in the column of another."
+                )
+
+
+def _plain(frame: Any, needed: Sequence[str]) -> Any:
+    """Columns of numbers and of words as NumPy has them; what is neither is named."""
+    import numpy as np
+    import pandas as pd
+
+    if twice := list(frame.columns[frame.columns.duplicated()]):
+        raise StudyError(f"the table has two columns that are called {twice[0]!r}: rename one of them.")
+    found = {}
+    for name, column in frame.items():
+        out = "" if name in needed else f", or leave it out (--drop {shlex.quote(str(name))})"
+        if column.isna().all():
+            raise StudyError(f"the column {name!r} holds no value at all: fill it in{out}.")
+        if column.dtype == object:
+            nested = next((one for one in column if isinstance(one, list | tuple | set | dict | np.ndarray)), None)
+            if nested is not None:
+                kind = type(nested).__name__
+                raise StudyError(f"the column {name!r} is nested (a {kind} in a record): make a column of each part{out}.")
+        elif column.dtype.kind in "iufb" and pd.api.types.is_extension_array_dtype(column.dtype):
+            missing = bool(column.isna().any())
+            column = pd.Series(column.to_numpy(dtype=float, na_value=np.nan) if missing else column.to_numpy(), column.index)
+        if column.dtype.kind == "c":
+            raise StudyError(f"the column {name!r} holds complex numbers: make a column of each part{out}.")
+        if column.dtype.kind == "f" and (endless := int(np.isinf(column).sum())):
+            raise StudyError(f"the column {name!r} is infinite in {endless} records: put a number there{out}.")
+        found[name] = column
+    return pd.DataFrame(found)
 
 
 def own(
@@ -55,7 +115,7 @@ def own(
         raise StudyError(
             f"target and sensitive column are both {target!r}; a label is studied with betastar.training.Secret.label."
         )
-    frame = frame.drop(columns=drop or []).dropna(subset=[target]).reset_index(drop=True)
+    frame = _plain(frame.drop(columns=drop or []), (target, sensitive, *along)).dropna(subset=[target]).reset_index(drop=True)
     goal = frame.pop(target).astype(str)
     classes = sorted(goal.unique())
     if len(classes) < 2:
@@ -89,10 +149,9 @@ def _encoder(frame: Any, sensitive: str) -> Any:
     words = [column for column in frame.columns if column not in numbers]
     for column in words:
         frame[column] = frame[column].astype(object).where(frame[column].notna(), "missing").astype(str)
-        if column != sensitive and frame[column].nunique() > MANY_CATEGORIES:
-            raise StudyError(
-                f"the column {column!r} has {frame[column].nunique()} categories: an identifier? Leave it out (--drop {column})."
-            )
+        if column != sensitive and (number := frame[column].nunique()) > MANY_CATEGORIES:
+            out = shlex.quote(str(column))
+            raise StudyError(f"the column {column!r} has {number} categories: an identifier? Leave it out (--drop {out}).")
     encode = ColumnTransformer(
         [
             ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,99 +19,16 @@ from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from betastar import checks
 from betastar.analyze import RegimeWarning
 from betastar.studies import seeds
-from betastar.studies.adult import adult
+from betastar.studies.checkpoint import pack, unpack
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder, versions
-from betastar.studies.purchase import RECORDS, purchase
 from betastar.studies.study import Study, StudyError
-from betastar.studies.table import own
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted, GapClipping, JsonLines, make_attribute_private
 
 #: Steps between two looks at single records, for the ledger.
 LEDGER_EVERY = 10
-
-
-@dataclass(frozen=True)
-class Config:
-    """Everything that a run depends on. None: the study's own value; a seed is drawn."""
-
-    study: str = "adult"
-    target: str | None = None
-    sensitive: str | None = None
-    along: tuple[str, ...] = ()
-    values: tuple[str, ...] | None = None
-    between: tuple[float, float] | None = None
-    drop: tuple[str, ...] = ()
-    public: str | None = None
-    data: str | None = None
-    checksum: str | None = None
-    records: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    noise_multiplier: float | None = None
-    max_grad_norm: float | None = None
-    learning_rate: float | None = None
-    hidden: tuple[int, ...] | None = None
-    seed: int | None = None
-    scope: str = "batch"
-    every: int = 1
-    diameter: str = "exact"
-    approximate: bool = False
-    ledger: bool = True
-    monitor: bool = True
-    target_beta: float | None = None
-    gap: float | None = None
-    target_attribute_beta: float | None = None
-
-    def chosen_seed(self) -> int:
-        """The seed, or one that is drawn."""
-        return seeds.draw() if self.seed is None else int(checks.whole("seed", self.seed, low=0))
-
-    def load(self) -> Study:
-        """The study, with this configuration's parameters; complains of what cannot be run."""
-        seed = self.chosen_seed()
-        checks.choice("scope", self.scope, ("batch", "dataset"))
-        checks.choice("diameter", self.diameter, ("exact", "ball", "centroid"))
-        if self.target_beta is not None:
-            checks.probability("target_beta", self.target_beta, strict=True)
-        if self.gap is not None:
-            checks.numbers("gap", self.gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=2.0)
-        if self.target_attribute_beta is not None:
-            checks.probability("target_attribute_beta", self.target_attribute_beta, strict=True)
-        known = {"gap": self.gap, "target_attribute_beta": self.target_attribute_beta, "target_beta": self.target_beta}
-        if len(given := [name for name, value in known.items() if value is not None]) > 1:
-            raise StudyError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
-        if self.study == "adult":
-            study = adult(seed, self.sensitive or "age", self.along, self.drop)
-        elif self.study == "purchase":
-            if self.sensitive is not None:
-                raise StudyError(
-                    f"sensitive cannot be chosen for purchase, whose secret is its first item; got {self.sensitive!r}."
-                )
-            study = purchase(self.data, seed, self.records or RECORDS, self.checksum, self.drop)
-        elif self.target is None or self.sensitive is None:
-            raise StudyError(f"{self.study} is a table of your own: say which column is the target and which is sensitive.")
-        else:
-            study = own(
-                self.study,
-                self.target,
-                self.sensitive,
-                list(self.values) if self.values else None,
-                self.between,
-                list(self.drop),
-                seed,
-                self.along,
-                self.public,
-            )
-        names = ("epochs", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden")
-        chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(study, recipe=replace(study.recipe, **chosen))
-
-    @property
-    def clips_gaps(self) -> bool:
-        return self.gap is not None or self.target_attribute_beta is not None
 
 
 def network(study: Study) -> nn.Module:
@@ -232,12 +149,19 @@ class Training:
 
     def run(self, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
         """To the end of the last epoch, from wherever the folder is."""
+        self.folder.identify({"sha256": self.study.fingerprint(), "seed": self.config.data_seed()})
+        if self.folder.complete:
+            self.module.load_state_dict(unpack(self.folder / "weights.pt"))
+            return
         self.restore()
         while self.epoch < self.study.recipe.epochs and self.stopped is None:
             start = time.perf_counter()
             try:
                 loss = self.steps(tell)
             except BudgetExhausted as reason:
+                if not len(self.engine.accountant):
+                    advice = "give more noise, smaller batches or a smaller target_beta."
+                    raise StudyError(f"{reason} The budget does not allow a single step: {advice}") from None
                 self.stopped, loss = str(reason), float("nan")
             took = time.perf_counter() - start
             self.epoch += 1
@@ -262,15 +186,13 @@ class Training:
             "clipping": None if self.clipping is None else self.clipping.state_dict(),
             "random": torch.get_rng_state(),
         }
-        partial = self.folder / "checkpoint.pt.partial"
-        torch.save(state, partial)
-        partial.replace(self.folder / "checkpoint.pt")
+        self.folder.write("checkpoint.pt", pack(state))
 
     def restore(self) -> None:
         """From the checkpoint, if there is one; what was written after it is void."""
         path = self.folder / "checkpoint.pt"
         if path.exists():
-            state = torch.load(path, weights_only=False)
+            state = unpack(path)
             self.epoch, self.stopped = state["epoch"], state["stopped"]
             self.module.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -288,7 +210,7 @@ class Training:
             JsonLines(self.folder / name).rewind(self.epoch)
 
     def finish(self) -> None:
-        """What is made from the run as a whole."""
+        """What is made from the run as a whole. With status.json it is complete, and nothing is left that tells the noise."""
         if self.monitors:
             columns = {name: monitor.distances for name, monitor in self.monitors.items()}
             rows = [",".join(["step", *columns])]
@@ -322,7 +244,9 @@ class Training:
             status |= {"secret": secret.name, "values": secret.count, "gaps": self.clipping.gaps}
             status["proof"] = self.clipping.promise()
         status["restated"] = list(self.study.restated)
+        self.folder.write("weights.pt", pack(self.module.state_dict()))
         self.folder.write("status.json", json.dumps(status, indent=1) + "\n")
+        self.folder.forget()
 
 
 def _bounds(risk: Callable[..., Any]) -> dict[str, float]:
@@ -337,14 +261,31 @@ def train(
 ) -> RunFolder:
     """Run a configuration in a folder; with `resume`, go on with what is there, and with its seed unless one is given."""
     folder = RunFolder(path)
-    if config.seed is None and resume and (folder / "config.json").exists():
-        config = replace(config, seed=folder.config.get("seed"))
-    config = replace(config, seed=config.chosen_seed())
-    described = json.loads(json.dumps(asdict(config)))
-    study = None if (folder / "config.json").exists() else config.load()  # complain before anything is written
-    folder.open(described, resume)
-    Training(config, folder, study).run(tell)
+    with opened(config, folder, resume) as training:
+        if training is not None:
+            training.run(tell)
     return folder
+
+
+@contextmanager
+def opened(config: Config, folder: RunFolder, resume: bool = False, again: bool = False) -> Iterator[Training | None]:
+    """The training of a folder, for as long as no other process may train there. None, unless `again`: it is complete."""
+    folder.check(resume)
+    seeded = replace(config, seed=config.chosen_seed())
+    study = None if folder.begun else seeded.load()  # complain before anything is written
+    with folder.locked():
+        folder.check(resume)
+        if folder.begun:
+            folder.compare(config.described())
+            if folder.complete:
+                folder.forget()
+                if not again:
+                    yield None
+                    return
+            seeded, study = replace(config, seed=folder.seed), None
+        else:
+            folder.begin(config.described(), seeded.chosen_seed())
+        yield Training(seeded, folder, study)
 
 
 def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: int = 1, resume: bool = False) -> list[RunFolder]:

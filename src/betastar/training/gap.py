@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from opacus import PrivacyEngine
+from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -26,11 +27,10 @@ from betastar.training.purity import GradientError
 from betastar.training.records import Records, Source, pair
 from betastar.training.ruler import Ruler
 from betastar.training.secret import Secret
+from betastar.training.step_checks import BROKEN_PROMISES, StepChecks
 from betastar.training.tracer import Tracer
 from betastar.training.wiring import Wiring, loss_of
 
-#: The loop's gradients are compared with those that are computed here at the first steps, and again now and then.
-CHECK_EVERY, CHECKS = 16, 2
 #: Bytes that one combination of several secrets' values takes: inner products and weights of it with each other one.
 PER_PAIR = 32
 
@@ -92,9 +92,9 @@ def make_attribute_private(
         loss_reduction=loss_reduction,
         noise_generator=noise_generator,
     )
-    wiring = Wiring(model, private, loader)
+    wiring = Wiring(model, private, loader, accountant=engine.accountant)
     if targets:
-        run = DPSGD(noise_multiplier, wiring.sample_rate, checks.whole("epochs", epochs) * len(loader))
+        run = DPSGD(noise_multiplier, wiring.sample_rate(), checks.whole("epochs", epochs) * len(loader))
         gaps = [plan(attribute=target, run=run).gap for target in targets]
     source = Source(loader.dataset, loader.collate_fn, split, wiring.device)
     private.gap_clipping = GapClipping(wiring, criterion, secrets, gaps, source, engine.accountant, memory)
@@ -148,14 +148,13 @@ class GapClipping:
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
         loss = loss_of(criterion)
         inspection.reduction(loss, wiring.loss_reduction)
+        wiring.check_precision()
         self._tracer = Tracer(wiring, loss)
         self._ruler = Ruler(self._tracer, self._secret, "exact", range(self._secret.count), self._memory)
         inspection.dry_run(wiring, source, self._secret, loss, self._tracer, self._ruler, "batch")
         self._refuse_too_many()
-        strange = [p.dtype for p in wiring.parameters if p.dtype not in (torch.float32, torch.float64)]
-        if strange:
-            raise ValueError(f"module must have weights in float32 or float64, got {strange[0]}: a gap would drown in rounding.")
-        self._listener = Listener(wiring, criterion)
+        self._checks = StepChecks(wiring, source, proves=True, follow_records=True)
+        self._listener = Listener(wiring, criterion, source)
         self._sums: dict[Tensor, Tensor] = {}
         self._steps = 0
         self._broken = False
@@ -177,15 +176,22 @@ class GapClipping:
         def pre_step(closure: Any = None) -> Any:
             if self._broken:
                 raise RuntimeError("part of a logical batch failed, and its records may be used twice: start from a checkpoint.")
-            try:
-                batch = self._batch()
-                self._sums = self.total(batch, check=len(batch) > 0 and self._steps % CHECK_EVERY < CHECKS)
-            except BaseException:
-                self._broken = bool(optimizer._step_skip_queue)
-                raise
-            for parameter in optimizer.params:
-                parameter.grad_sample = parameter.new_empty(len(batch), 0)  # Opacus looks whether there are any
-            real = inner(closure)
+            with self._checks.voiding(*BROKEN_PROMISES):
+                try:
+                    batch = self._batch()
+                    self._checks.require(self._steps)
+                    self._sums = self.total(batch)
+                    self._compare(batch)
+                except BaseException:
+                    self._broken = bool(optimizer._step_skip_queue)
+                    raise
+                self._checks.batch(batch)
+                rate, deviation = self._wiring.sample_rate(), self._wiring.noise_multiplier() * self._wiring.max_grad_norm()
+                for parameter in optimizer.params:
+                    parameter.grad_sample = parameter.new_empty(len(batch), 0)  # Opacus looks whether there are any
+                real = inner(closure)
+                if real:
+                    self._checks.added(rate, deviation)
             self._steps += bool(real)
             return real
 
@@ -197,6 +203,22 @@ class GapClipping:
                     parameter.summed_grad += self._sums[parameter]
 
         optimizer.pre_step, optimizer.clip_and_accumulate = pre_step, clip_and_accumulate
+        optimizer.add_noise = self._add_noise
+
+    def _add_noise(self) -> None:
+        """As Opacus does, to sums in double precision: single precision is good enough for what was noised, not before."""
+        optimizer = self._wiring.optimizer
+        deviation = self._wiring.noise_multiplier() * self._wiring.max_grad_norm()
+        for parameter in optimizer.params:
+            _check_processed_flag(parameter.summed_grad)
+            total = processes.sums(parameter.summed_grad)
+            if getattr(optimizer, "rank", 0) == 0:
+                noise = _generate_noise(deviation, parameter, optimizer.generator, optimizer.secure_mode)
+                parameter.grad = (total + noise).to(parameter.dtype)
+                parameter.summed_grad = total
+            else:  # Opacus adds the gradients of all processes up
+                parameter.grad = torch.zeros_like(parameter)
+            _mark_as_processed(parameter.summed_grad)
 
     def _batch(self) -> Records:
         batches = self._listener.take()
@@ -206,25 +228,13 @@ class GapClipping:
             raise RuntimeError("the hooks of the model were enabled: gap clipping does without them; call model.disable_hooks().")
         return batches[0]
 
-    def total(self, batch: Records, check: bool = False) -> dict[Tensor, Tensor]:
-        """Σ ĝ over some records, for each parameter. check: that the loop has just back-propagated their gradients."""
-        with torch.autocast(self._wiring.device.type, enabled=False):
-            return self._total(batch, check)
-
-    def _total(self, batch: Records, check: bool) -> dict[Tensor, Tensor]:
-        parameters = self._wiring.optimizer.params
-        sums = {parameter: torch.zeros_like(parameter) for parameter in parameters}
-        plain = {parameter: torch.zeros_like(parameter) for parameter in parameters}
+    def total(self, batch: Records) -> dict[Tensor, Tensor]:
+        """Σ ĝ over some records, for each parameter, in double precision."""
+        sums = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._wiring.optimizer.params}
         for part in self._chunks(batch):
-            gradients, own, weights = self.weigh(part)
+            gradients, _, weights = self.weigh(part)
             for parameter, found in gradients.totals(weights).items():
                 sums[parameter] += found * self._wiring.max_grad_norm()
-            if check:
-                mine = functional.one_hot(own, weights.shape[1])
-                for parameter, found in gradients.bare().totals(mine).items():
-                    plain[parameter] += found
-        if check:
-            self._compare(plain, len(batch))
         return sums
 
     def weigh(self, records: Records) -> tuple[Any, Tensor, Tensor]:
@@ -260,13 +270,17 @@ class GapClipping:
                 f"into memory={self._memory} bytes: raise memory, join values into ranges, or protect fewer secrets at a time."
             )
 
-    def _compare(self, plain: dict[Tensor, Tensor], rows: int) -> None:
+    def _compare(self, batch: Records) -> None:
         """That what was back-propagated is what is repeated here."""
         if processes.together() and type(self._wiring.outer) is nn.parallel.DistributedDataParallel:
             return  # its gradients are those of all processes
-        scale = rows if self._wiring.loss_reduction == "mean" else 1
+        if not len(batch):
+            return
+        own = self._tracer.own(batch)
+        plain = own.totals(torch.ones_like(own.norms))
+        scale = len(batch) if self._wiring.loss_reduction == "mean" else 1
         here = torch.cat([found.flatten() / scale for found in plain.values()])
-        there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in plain])
+        there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in plain]).to(here)
         if not there.any() and here.any():
             raise GradientError("no gradient was back-propagated before optimizer.step(): call loss.backward() first.")
         if float((here - there).norm()) > 1e-2 * float(here.norm()) + 1e-6:
@@ -281,22 +295,34 @@ class GapClipping:
     @property
     def run(self) -> DPSGD:
         """Noise, rate and number of steps so far; all of them must have been taken with these gaps."""
-        run = run_of(self._accountant)
-        if int(run.steps) != self._steps:
-            raise ValueError(
-                f"the accountant has seen {int(run.steps)} steps, of which {self._steps} kept the gaps: nothing is proved of the "
-                "others. Make the optimizer private before the first step, and load gap_clipping's state when you resume."
-            )
-        return run
+        self._checks.require(self._steps)
+        return run_of(self._accountant)
+
+    def accept_weights(self) -> None:
+        """Declare that the weights were changed since the last step by a function of weights of earlier steps alone."""
+        self._checks.accept_weights()
 
     def state_dict(self) -> dict[str, Any]:
         """To be saved next to the accountant's."""
-        return {"gaps": dict(self.gaps), "steps": self._steps}
+        return {"made": self._made(), "steps": self._steps, "checks": self._checks.state_dict()}
+
+    def _made(self) -> dict[str, Any]:
+        return {
+            "gaps": dict(self.gaps),
+            "secret": self._secret.digest(),
+            "noise_multiplier": self._wiring.noise_multiplier(),
+            "sample_rate": self._wiring.sample_rate(),
+            "max_grad_norm": self._wiring.settings()[:2],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state["gaps"] != self.gaps:
-            raise ValueError(f"the state belongs to steps with the gaps {state['gaps']}, not {self.gaps}.")
+        for name, mine in self._made().items():
+            if state["made"].get(name) != mine:
+                raise ValueError(
+                    f"the state belongs to another training: its {name} is {state['made'].get(name)!r}, not {mine!r}."
+                )
         self._steps = int(state["steps"])
+        self._checks.load_state_dict(state["checks"], self._steps)
 
     def distance(self, secret: str | None = None) -> float:
         """How far apart two values of a secret (by its name) can be at any step, rounded outward."""
@@ -315,7 +341,7 @@ class GapClipping:
         return analyze(self._run(steps), Membership(relation), method)
 
     def _run(self, steps: int | None) -> DPSGD:
-        return self.run if steps is None else DPSGD(self._wiring.noise_multiplier(), self._wiring.sample_rate, steps)
+        return self.run if steps is None else DPSGD(self._wiring.noise_multiplier(), self._wiring.sample_rate(), steps)
 
     def promise(self, steps: int | None = None) -> str:
         """What may be published, a sentence for each secret."""

@@ -90,17 +90,32 @@ class Factor:
         return found if matrix is None else found + matrix.square().sum(dim=(1, 2))
 
     def total(self, weights: Tensor) -> list[Tensor]:
-        """Σ_records Σ_i w_i ∇_i for each of the parameters, in their shapes."""
-        if self.x is None or self.rest is not None:
-            narrow, vector = self.combine(weights)
+        """Σ_records Σ_i w_i ∇_i for each of the parameters, in their shapes and in double precision."""
+        if self.rest is not None or self.x is None:
+            narrow, vector = self.map(Tensor.double).combine(weights.double())
             if narrow is None or self.rest is None:
                 return [vector.sum(dim=0).reshape(self.parameters[0].shape)]
-            matrix = vector.T @ self.rest.table
+            matrix = vector.T @ self.rest.table.double()
             matrix[:, self.rest.columns] = narrow.sum(dim=0)[:, :-1]
             return [matrix, vector.sum(dim=0)][: len(self.parameters)]
-        scaled = (weights if self.scale is None else weights * self.scale)[..., None].to(self.delta)
+        scaled = (weights if self.scale is None else weights * self.scale)[..., None].double()
         weighted = (self.delta * scaled).flatten(0, 1)
-        return [weighted.T @ self.x.flatten(0, 1), weighted.sum(dim=0)][: len(self.parameters)]
+        return [weighted.T @ self.x.flatten(0, 1).double(), weighted.sum(dim=0)][: len(self.parameters)]
+
+    def written(self, parameter: Tensor) -> Tensor:
+        """The gradients of one of the parameters, written out: (n, a, entries)."""
+        if self.x is None or parameter is not self.parameters[0]:
+            return self.delta
+        return (self.delta[..., :, None] * self.x[..., None, :]).flatten(2)
+
+    def whole(self, number: Tensor) -> Factor:
+        """One variant of each record, before clipping, with its whole input."""
+        rows = torch.arange(len(number), device=number.device)
+        x = None if self.x is None else self.x[rows, number]
+        if x is not None and self.rest is not None:
+            narrow, x = x, self.rest.table.clone()
+            x[:, self.rest.columns] = narrow[:, :-1]
+        return replace(self, delta=self.delta[rows, number][:, None], x=None if x is None else x[:, None], scale=None, rest=None)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Factor:
         """The same change of records or variants everywhere; what they have in common is then no longer known."""
@@ -142,15 +157,11 @@ class Gradients:
         return torch.stack([factor.square(weights) for factor in self.factors]).sum(dim=0)
 
     def totals(self, weights: Tensor) -> dict[Tensor, Tensor]:
-        """Σ_records Σ_i w_i ∇_i for each parameter."""
+        """Σ_records Σ_i w_i ∇_i for each parameter, in double precision."""
         found: dict[Tensor, Tensor] = {}
         for factor in self.factors:
             found |= dict(zip(factor.parameters, factor.total(weights), strict=True))
         return found
-
-    def bare(self) -> Gradients:
-        """Before clipping."""
-        return Gradients(tuple(replace(factor, scale=None) for factor in self.factors))
 
     def scaled(self, scales: Sequence[Tensor], norms: Tensor | None = None) -> Gradients:
         """Each variant's gradient times a number, one (n, a) a factor. norms: the result's, where they are known."""
@@ -173,8 +184,29 @@ class Gradients:
         rows = torch.arange(len(number), device=number.device)
         return self.map(lambda tensor: tensor[rows, number][:, None])
 
+    def whole(self, number: Tensor) -> Gradients:
+        """One variant of each record, before clipping, with nothing left out."""
+        return Gradients(tuple(factor.whole(number) for factor in self.factors))
+
     def double(self) -> Gradients:
         return self.map(Tensor.double)
+
+
+def joined(parts: Sequence[Gradients]) -> Gradients:
+    """The records of one after those of the other; none of them clipped."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = zip(*(part.factors for part in parts), strict=True)
+    return Gradients(
+        tuple(
+            replace(
+                same[0],
+                delta=torch.cat([f.delta for f in same]),
+                x=None if same[0].x is None else torch.cat([f.x for f in same if f.x is not None]),
+            )
+            for same in columns
+        )
+    )
 
 
 @dataclass

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from betastar.training import restated
 from betastar.training.budget import Budget
 from betastar.training.purity import GradientError, restored
 from betastar.training.records import Records, Source
+from betastar.training.restated import warn_of_restated
 from betastar.training.ruler import Ruler
 from betastar.training.secret import Secret
 from betastar.training.tracer import Tracer
@@ -73,10 +75,14 @@ def dry_run(wiring: Wiring, source: Source, secret: Secret, criterion: Any, trac
                 )
         table = type(source.dataset) is TensorDataset
         number = min(len(source), LOOK_AT if table else LOOK_AT_SLOWLY)
-        secret.check(source.read(range(number)), complete=number == len(source))
+        records_looked_at = source.read(range(number))
+        secret.check(records_looked_at, complete=number == len(source))
+        if secret.quick_check:
+            warn_of_restated(records_looked_at.take(slice(0, restated.LOOK_AT)), secret)
+        modules_only(wiring, records, criterion, tracer)
         ruler.try_out(records)
         decomposable(wiring, records, criterion)
-        tracer.norms(records)
+        tracer.own(records)
 
 
 def _spread(source: Source) -> list[int]:
@@ -117,21 +123,37 @@ def decomposable(wiring: Wiring, records: Records, criterion: Any) -> None:
         )
 
 
-def backward(tracer: Tracer, batch: Records, norms: Tensor | None) -> None:
-    """That what was back-propagated is what the monitor repeats: the gradients of a few records have the norms they should."""
-    if norms is None or not len(batch):
-        return
-    if len(norms) != len(batch):
-        raise GradientError(f"the gradients belong to {len(norms)} records, but the monitor saw a batch of {len(batch)}.")
-    expected = tracer.norms(batch.take(slice(0, TRIAL)))
-    given = norms[: len(expected)].to(expected)
-    if not expected.isfinite().all() or torch.allclose(expected, given, rtol=1e-2, atol=1e-6):
-        return
-    raise GradientError(
-        f"the gradient of a record has norm {float(given[0]):.4g}, but the criterion gives {float(expected[0]):.4g}: the loss "
-        "that is back-propagated is not the criterion's (scaled? a second term?). Put all into one function of (output, target), "
-        "pass that as criterion, and call monitor.criterion in the loop."
-    )
+def modules_only(wiring: Wiring, records: Records, criterion: Any, tracer: Tracer) -> None:
+    """That Opacus's gradients are PyTorch's: it leaves out what a weight does outside of its module's own forward pass.
+
+    Embeddings are left alone: Opacus ignores their padding_idx, and what is measured is what Opacus uses.
+    """
+    own = tracer.own(records)
+    given = own.totals(torch.ones_like(own.norms))
+    with wiring.silence(), torch.enable_grad():
+        loss = tracer.total_loss(criterion(wiring.module(*records.inputs, **records.named), records.target), len(records))
+        wanted = torch.autograd.grad(loss, wiring.parameters, allow_unused=True)
+    padded = {id(m.weight) for m in wiring.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
+    for name, parameter, true in zip(wiring.parameter_names(), wiring.parameters, wanted, strict=True):
+        expected = torch.zeros_like(parameter) if true is None else true
+        apart = float((given[parameter].reshape(parameter.shape) - expected).norm())
+        if id(parameter) not in padded and apart > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
+            raise GradientError(
+                f"the gradient of {name} that Opacus computes is not PyTorch's: the model uses it outside of its module's "
+                "forward pass (a functional call, a weight that two modules share), which Opacus leaves out. Call the module "
+                "instead."
+            )
+
+
+def arguments(batch: Records, source: Source) -> None:
+    """That the loop calls the model with the arguments that `split` gives: of these it is known which belong to records."""
+    given = {key for key, value in batch.arguments().items() if isinstance(value, Tensor)}
+    wanted = {key for key, value in source.example.items() if isinstance(value, Tensor)}
+    if given != wanted:
+        raise ValueError(
+            f"the loop calls the model and the criterion with the tensors {sorted(map(str, given))}, but split gives "
+            f"{sorted(map(str, wanted))} (positions, names, target): let split give what the loop passes, in the same way."
+        )
 
 
 def prediction(given: Any, output: Any) -> None:
@@ -149,12 +171,10 @@ def prediction(given: Any, output: Any) -> None:
     )
 
 
-def contains(records: Records, batch: Records | None) -> bool:
-    """Whether the first record of a batch is among these; there is nothing to find in an empty one."""
-    if batch is None or not len(batch):
-        return True
-    found = torch.ones(len(records), dtype=torch.bool)
-    for mine, theirs in zip(batch.tensors(), records.tensors(), strict=True):
-        if theirs.shape[1:] == mine.shape[1:] and len(theirs) == len(records):
-            found &= torch.isclose(theirs.double(), mine[:1].double(), rtol=1e-5).reshape(len(records), -1).all(dim=1).cpu()
-    return bool(found.any())
+def known(batch: Records, source: Source) -> None:
+    """That every record of a batch is one of the data set, unchanged."""
+    if len(batch) and not torch.isin(batch.fingerprints(), source.fingerprints).all():
+        raise ValueError(
+            "the batch holds a record that the data set does not: the loop changes records before the model sees them. "
+            "Do that in the data set, so that dataset scope measures the same."
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -57,6 +58,7 @@ class Columns(Secret):
             )
         held = tensor[..., self.where].flatten(1, -2) if tensor.ndim > 2 else tensor[:, None, self.where]
         if not (held == held[:, :1]).all():
+            _refuse_missing(held, self.name)
             raise ValueError(
                 f"the secret {self.name!r} has different values at different positions of a record; use Secret.function."
             )
@@ -87,7 +89,7 @@ class Label(Secret):
         repeated = records.repeat(len(values))
         rows = self.table[list(values)].to(records.target).repeat(len(records))
         shape = repeated.target.shape
-        return Records(repeated.inputs, rows.reshape(-1, *(1,) * (len(shape) - 1)).expand(shape), repeated.named)
+        return replace(repeated, target=rows.reshape(-1, *(1,) * (len(shape) - 1)).expand(shape))
 
     def places(self) -> set[Any] | None:
         return {"target"}
@@ -100,6 +102,7 @@ class Label(Secret):
             raise ValueError(f"the secret {self.name!r} needs a target tensor, got {type(records.target).__name__}.")
         target = records.target.reshape(len(records.target), -1)
         if not (target == target[:, :1]).all():
+            _refuse_missing(target, self.name)
             raise ValueError(f"the secret {self.name!r} must be one number a record, but targets differ within a record.")
         return target[:, :1]
 
@@ -236,8 +239,7 @@ def _among(some: Records, others: Records) -> Tensor:
 
 def _flat(records: Records) -> Tensor:
     """All that belongs to a record in one row."""
-    tensors = [value.double().cpu().reshape(len(value), -1) for value in records.tensors() if value.ndim]
-    return torch.cat([tensor for tensor in tensors if len(tensor) == len(records)], dim=1)
+    return torch.cat([value.double().cpu().reshape(len(value), -1) for value in records.rows().values()], dim=1)
 
 
 def _distinct(table: Tensor, labels: list[Any], name: str) -> None:
@@ -286,6 +288,14 @@ def _match(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> set[int
     return set(_nearest(held, table, name, labels).tolist())
 
 
+def _refuse_missing(held: Tensor, name: str) -> None:
+    if missing := int(held.isnan().flatten(1).any(dim=1).sum()):
+        raise ValueError(
+            f"the secret {name!r} is missing (NaN) in {missing} of {len(held)} records. Fill it in, with a value of its own if "
+            "need be, or leave these records out."
+        )
+
+
 def _refuse_unseen(labels: list[Any], name: str) -> None:
     if labels:
         raise ValueError(
@@ -296,15 +306,8 @@ def _refuse_unseen(labels: list[Any], name: str) -> None:
 
 def _join(parts: Sequence[Records]) -> Records:
     """Records one after the other."""
-
-    def cat(values: list[Any]) -> Any:
-        return torch.cat(values) if isinstance(values[0], Tensor) and values[0].ndim else values[0]
-
-    first = parts[0]
-    inputs = tuple(cat([part.inputs[i] for part in parts]) for i in range(len(first.inputs)))
-    return Records(
-        inputs, cat([part.target for part in parts]), {key: cat([part.named[key] for part in parts]) for key in first.named}
-    )
+    mine = [part.rows() for part in parts]
+    return parts[0].changed(lambda key, value: torch.cat([rows[key] for rows in mine]) if key in mine[0] else value)
 
 
 def _interleave(parts: Sequence[Records]) -> Records:

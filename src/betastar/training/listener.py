@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from betastar.training import inspection
-from betastar.training.records import Records
+from betastar.training.records import Records, Source
+from betastar.training.step_counter import same_contents
 from betastar.training.wiring import Wiring, loss_of
 
 
@@ -19,8 +20,9 @@ class Listener:
     criterion: call this in the loop if the criterion is a plain function; it is the criterion itself if it is a module.
     """
 
-    def __init__(self, wiring: Wiring, criterion: Any, listening: Callable[[], bool] = lambda: True) -> None:
-        self._wiring, self._listening = wiring, listening
+    def __init__(self, wiring: Wiring, criterion: Any, source: Source, listening: Callable[[], bool] = lambda: True) -> None:
+        self._wiring, self._source, self._listening = wiring, source, listening
+        self._weights: list[Tensor] = []  # those of the forward passes since the last step
         self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
         self._batches: list[tuple[Records, list[int]]] = []
         self._handles = [wiring.outer.register_forward_hook(self._saw_model, with_kwargs=True)]
@@ -52,6 +54,7 @@ class Listener:
 
     def _saw_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self._training():
+            self._wiring.check_precision()
             self._seen = (args, kwargs, output)
 
     def _saw_loss(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any) -> None:
@@ -64,13 +67,17 @@ class Listener:
             )
         inputs, named, output = self._seen
         inspection.prediction(given[0] if given else None, output)
-        batch = Records(inputs, given[1] if len(given) > 1 else None, named).detach()
+        batch = Records(inputs, given[1] if len(given) > 1 else None, named, self._source.shared).detach()
+        inspection.arguments(batch, self._source)
         self._batches.append((batch, batch.versions()))
         self._seen = None
+        if not self._weights:
+            self._weights = self._wiring.contents()
 
     def take(self) -> list[Records]:
         """What was seen since the last step."""
         seen, self._batches = self._batches, []
+        weights, self._weights = self._weights, []
         if not seen:
             raise RuntimeError(
                 "the monitor saw no forward pass with its criterion before optimizer.step(); if the criterion is a plain "
@@ -79,6 +86,11 @@ class Listener:
         if any(batch.versions() != versions for batch, versions in seen):
             raise RuntimeError(
                 "the batch was written into between the forward pass and optimizer.step(): its gradients are lost."
+            )
+        if not same_contents(weights, self._wiring.tensors()):
+            raise RuntimeError(
+                "the weights or buffers of the model were changed between the forward pass and optimizer.step(): the gradients "
+                "belong to others than those that are there now."
             )
         return [batch for batch, _ in seen]
 

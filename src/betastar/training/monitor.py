@@ -14,19 +14,21 @@ from betastar.arrays import Real
 from betastar.risk import Risk
 from betastar.run import DPSGD
 from betastar.training import inspection, processes
-from betastar.training.budget import Budget, Proof, Purse
+from betastar.training.budget import Budget, BudgetExhausted, Proof, Purse
+from betastar.training.gradient_check import GradientCheck
+from betastar.training.gradients import Gradients, joined
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
 from betastar.training.listener import Listener, too_many
 from betastar.training.records import Records, Source, pair
 from betastar.training.ruler import DIAMETERS, Ruler
+from betastar.training.sampling_check import largest_batch
 from betastar.training.secret import Secret
+from betastar.training.step_checks import NotProved, StepChecks
+from betastar.training.step_counter import same_contents
 from betastar.training.tracer import Tracer
 from betastar.training.wiring import Wiring, loss_of
 from betastar.training.writers import Writer
-
-#: The gradients of a batch are compared with Opacus's at the first steps, and again now and then.
-CHECK_EVERY, CHECKS = 64, 2
 
 
 class AttributeMonitor:
@@ -43,6 +45,7 @@ class AttributeMonitor:
     budget: stop before the step that would break it; needs dataset scope. writers: told of each step.
     split: batch of the loader -> Records, if batches are not (inputs, target, ...).
     amplification: False analyses a loader that is not Poisson as if every record took part in every step.
+    accountant: of the PrivacyEngine, which counts the steps; needed with a budget where the optimizer's step hook was replaced.
     memory: bytes for the factors of one chunk.
     """
 
@@ -63,6 +66,7 @@ class AttributeMonitor:
         writers: Sequence[Writer] = (),
         split: Callable[[Any], Records] = pair,
         amplification: bool = True,
+        accountant: Any = None,
         memory: int = 1 << 27,
     ) -> None:
         if not isinstance(secret, Secret):
@@ -81,7 +85,8 @@ class AttributeMonitor:
         inspection.budget(budget, self.scope, self.diameter)
         self._ledger_every = self.every * checks.whole("ledger", int(ledger), low=0)
         self.writers = list(writers)
-        self._wiring = Wiring(model, optimizer, loader, amplification)
+        self._wiring = Wiring(model, optimizer, loader, amplification, accountant)
+        self._wiring.check_precision()
         self._loss = loss_of(criterion)
         inspection.reduction(self._loss, self._wiring.loss_reduction)
         self._source = Source(loader.dataset, loader.collate_fn, split, self._wiring.device)
@@ -94,8 +99,10 @@ class AttributeMonitor:
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
         self.purse = Purse(budget, len(self._source)) if budget else None
         self._indices: Tensor | None = None
+        self._gradients = GradientCheck(self._wiring)
         self._forget()
-        self._listener = Listener(self._wiring, criterion, lambda: self._wiring.model.hooks_enabled)
+        self._listener = Listener(self._wiring, criterion, self._source, lambda: self._wiring.model.hooks_enabled)
+        self._checks = StepChecks(self._wiring, self._source, self.purse is not None, self.scope == "dataset")
         self._attach()
 
     # ------------------------------------------------------------------ listening
@@ -107,10 +114,18 @@ class AttributeMonitor:
         def pre_step(closure: Any = None) -> Any:
             if not self._listener.attached:
                 return inner(closure)
-            self._before()
-            real = inner(closure)
+            with self._checks.voiding(Exception, except_for=BudgetExhausted):
+                try:
+                    rate, noise, norm = self._before()
+                    real = inner(closure)
+                    if real:
+                        self._gradients.summed()
+                        self._checks.added(rate, noise * norm)
+                except Exception:
+                    self._gradients.forget()
+                    raise
             if real:
-                self._commit()
+                self._commit(rate, noise)
             return real
 
         self._pre_step = pre_step
@@ -141,8 +156,8 @@ class AttributeMonitor:
         """Nothing is known of the coming step."""
         self._now: float | None = None
         self._gaps: Real | None = None
-        self._known: tuple[Any, ...] | None = None  # the state of weights and clipping that was measured
-        self._sought: Records | None = None
+        self._gradients.forget()
+        self._known: tuple[Any, ...] | None = None  # clipping, weights and buffers that were measured
 
     def _due(self) -> bool:
         return len(self.history) % self.every == 0
@@ -153,93 +168,117 @@ class AttributeMonitor:
             return True
         return self.ledger is not None and len(self.history) % max(1, self._ledger_every) == 0
 
-    def _before(self) -> None:
-        """Before the optimizer clips: the weights are still those that the gradients belong to."""
+    def _before(self) -> tuple[float, float, float]:
+        """Before the optimizer clips, at the weights that the gradients belong to: (rate, noise, clipping norm) of the step."""
         batches, indices = self._take_batches(), self._indices
         self._indices = None
-        if self.purse:
-            self.purse.require_all(len(self.history), self._wiring.steps_accounted())
-        if len(self.history) % CHECK_EVERY in range(CHECKS):
-            inspection.backward(self._tracer, batches[-1], self._wiring.norms())
-            self._sought = batches[-1]
-        if self.scope == "batch":
-            for batch in batches:
-                self._measure_batch(batch, indices)
-        elif self._known != self._wiring.state():
+        self._checks.require(len(self.history))
+        rate, noise, norm = self._wiring.sample_rate(), self._wiring.noise_multiplier(), self._wiring.max_grad_norm()
+        for number, batch in enumerate(batches):
+            self._checks.batch(batch)
+            own = None
+            if self.scope == "batch":
+                own = self._measure_batch(batch, indices)
+            else:
+                inspection.known(batch, self._source)
+            if not (self._due() or self.purse):
+                self._gradients.skip()
+            elif len(batch):
+                self._gradients.batch(self._tracer.own(batch) if own is None else own, number, len(batches))
+        if self.scope == "dataset":
             self._measure_dataset()
         if self.purse and not self._affordable():
             raise self.purse.refusal(len(self.history))
+        return rate, noise, norm
+
+    def accept_weights(self) -> None:
+        """Declare that the weights were changed since the last step by a function of weights of earlier steps alone.
+
+        Averaging weights, going back to earlier ones and projecting them tell nothing new; a step on gradients of records does.
+        """
+        self._checks.accept_weights()
 
     def _take_batches(self) -> list[Records]:
         """What was seen since the last step."""
         seen = self._listener.take()
-        if len(seen) > 1 and self._wiring.sample_rate < 1.0:
+        if len(seen) > 1 and self._wiring.sample_rate() < 1.0:
             if self._wiring.rows() != len(seen[-1]):
                 raise too_many(len(seen))
             seen = seen[-1:]
         return seen
 
-    def _measure_batch(self, batch: Records, indices: Tensor | None) -> None:
+    def _measure_batch(self, batch: Records, indices: Tensor | None) -> Gradients | None:
+        """Measure the batch, if that is due; the records' own gradients, where they were among what was measured."""
         if not self._due():
-            return
+            return None
         if self.secret.quick_check and len(batch):
             self.secret.check(batch, complete=False)
+        found: list[Gradients] = []
+
+        def seen(records: Records, gradients: Gradients) -> None:
+            found.append(gradients.whole(self.secret.own(records).to(gradients.norms.device)))
+
+        watch = seen if self.secret.quick_check and self._ruler.holds_own() else None
         now = self._now or 0.0
         if indices is None or not self._one_by_one():
-            self._now = self._ruler.largest(batch, now)
-            return
-        if len(indices) != len(batch):
-            raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
-        each = self._ruler.each(batch).cpu().numpy()
-        if self._gaps is None:
-            self._gaps = np.full(len(self._source), -1.0)
-        self._gaps[indices.numpy()] = each
-        self._now = max(now, float(each.max(initial=0.0)))
+            self._now = self._ruler.largest(batch, now, watch)
+        else:
+            if len(indices) != len(batch):
+                raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
+            each = self._ruler.each(batch, watch).cpu().numpy()
+            if self._gaps is None:
+                self._gaps = np.full(len(self._source), -1.0)
+            self._gaps[indices.numpy()] = each
+            self._now = max(now, float(each.max(initial=0.0)))
+        return joined(found) if found else None
 
     def _measure_dataset(self) -> None:
-        """Each process looks after its share of the records."""
-        state = self._wiring.state()
+        """At the current weights, unless they were measured already. Each process looks after its share of the records."""
+        settings, tensors = self._wiring.settings(), self._wiring.tensors()
+        if self._known is not None and self._known[0] == settings and same_contents(self._known[1], tensors):
+            return
+        contents = self._wiring.contents()
         if self._due():
-            now, gaps, seen = 0.0, np.full(len(self._source), -1.0), False
+            now, gaps = 0.0, np.full(len(self._source), -1.0)
             for indices, records in self._source.portions(processes.share(len(self._source))):
                 if self.secret.quick_check and not len(self.history):
                     self.secret.check(records, complete=False)
-                seen = seen or inspection.contains(records, self._sought)
                 if not self._one_by_one():
                     now = self._ruler.largest(records, now)
                 else:
                     gaps[indices.numpy()] = self._ruler.each(records).cpu().numpy()
                     now = max(now, float(gaps.max()))
-            if processes.maximum(float(seen)) == 0.0:
-                raise ValueError(
-                    "the batch holds a record that the data set does not: the loop changes records before the model sees them. "
-                    "Do that in the data set, so that dataset scope measures the same."
-                )
             self._now = processes.maximum(now)
             self._gaps = processes.maxima(gaps) if self._one_by_one() else None
-        self._known = state
+        self._known = settings, contents
 
     def _affordable(self) -> bool:
+        return self._charge(self._wiring.sample_rate(), self._wiring.noise_multiplier(), pay=False)
+
+    def _charge(self, rate: float, noise: float, pay: bool) -> bool:
         assert self.purse is not None
-        return self.purse.affordable(self._now, self._gaps, self._wiring.sample_rate, self._wiring.noise_multiplier())
+        batch = largest_batch(len(self._source), rate)
+        if pay:
+            self.purse.pay(self._now, self._gaps, rate, noise, batch)
+        return pay or self.purse.affordable(self._now, self._gaps, rate, noise, batch)
 
     def may_step(self) -> bool:
         """Whether the budget allows a step at the current weights; True without a budget. With several processes, all ask."""
         if self.purse is None:
             return True
-        if self._known != self._wiring.state():
+        with self._checks.voiding(Exception):
+            self._checks.require(len(self.history))
             self._measure_dataset()
         return self._affordable()
 
-    def _commit(self) -> None:
-        """The optimizer took a step."""
-        rate, noise = self._wiring.sample_rate, self._wiring.noise_multiplier()
+    def _commit(self, rate: float, noise: float) -> None:
+        """The optimizer takes a step, with the rate and noise that it had before."""
         if self.scope == "batch" and self._due():
             self._now = processes.maximum(self._now or 0.0)
             if self._one_by_one() and processes.together():
                 self._gaps = processes.maxima(np.full(len(self._source), -1.0) if self._gaps is None else self._gaps)
         if self.purse:
-            self.purse.pay(self._now, self._gaps, rate, noise)
+            self._charge(rate, noise, pay=True)
         if self.ledger is not None:
             self.ledger.step(self._gaps, rate, noise)
         self.history.add(self._now, rate, noise)
@@ -287,7 +326,8 @@ class AttributeMonitor:
         """What the budget has proved so far."""
         if self.purse is None:
             raise ValueError("nothing is proved without a budget: make the monitor with budget=Budget(...) and scope='dataset'.")
-        return self.purse.proof(len(self.history), self._wiring.steps_accounted())
+        self._checks.require(len(self.history))
+        return self.purse.proof(len(self.history))
 
     def progress(self) -> str:
         """One short line for a progress bar."""
@@ -318,12 +358,16 @@ class AttributeMonitor:
                 bound = risk.bayes_security
                 found[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
         if self.purse:
-            found["proof"] = str(self.proof)
+            try:
+                found["proof"] = str(self.proof)
+            except NotProved as problem:
+                found["proof"] = f"Not proved: {problem}"
         return found
 
     def state_dict(self) -> dict[str, Any]:
         """To be saved next to the model's; a monitor made alike goes on with the same numbers after `load_state_dict`."""
         state: dict[str, Any] = {"made": self._made(), "history": self.history.state_dict()}
+        state["checks"] = self._checks.state_dict()
         if self.ledger is not None:
             state["ledger"] = self.ledger.state_dict()
         if self.purse is not None:
@@ -336,6 +380,7 @@ class AttributeMonitor:
             if theirs != mine:
                 raise ValueError(f"the state belongs to another monitor: its {name} is {theirs!r}, this one's {mine!r}.")
         self.history.load_state_dict(state["history"])
+        self._checks.load_state_dict(state["checks"], len(self.history))
         if self.ledger is not None:
             self.ledger.load_state_dict(state["ledger"])
         if self.purse is not None:
@@ -345,7 +390,9 @@ class AttributeMonitor:
             writer.rewind(len(self.history))
 
     def _made(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.count, "records": len(self._source)}
+        made: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.digest(), "records": len(self._source)}
+        made |= {"noise_multiplier": self._wiring.noise_multiplier(), "sample_rate": self._wiring.sample_rate()}
+        made |= {"max_grad_norm": self._wiring.settings()[:2]}
         made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self._ledger_every}
         return made | {"budget": repr(self.purse.budget) if self.purse else None}
 

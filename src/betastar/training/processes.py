@@ -1,4 +1,4 @@
-"""Maxima over the processes of a distributed training run; with one process, what was given."""
+"""Maxima, sums and collections over the processes of a distributed training run; with one process, what was given."""
 
 from __future__ import annotations
 
@@ -28,8 +28,37 @@ def maxima(values: Real) -> Real:
     """Entry by entry."""
     if not together():
         return values
-    tensor = torch.from_numpy(np.array(values, dtype=np.float64))
+    return _reduced(torch.from_numpy(np.array(values, dtype=np.float64)), distributed.ReduceOp.MAX).numpy()
+
+
+def total(value: int) -> int:
+    """Summed over the processes."""
+    if not together():
+        return value
+    return int(_reduced(torch.tensor([value], dtype=torch.float64), distributed.ReduceOp.SUM)[0])
+
+
+def sums(tensor: torch.Tensor) -> torch.Tensor:
+    """Entry by entry."""
+    if not together():
+        return tensor
+    found = tensor.clone()
+    distributed.all_reduce(found, op=distributed.ReduceOp.SUM)
+    return found
+
+
+def gathered(parts: list[torch.Tensor]) -> torch.Tensor:
+    """All parts of all processes, one after the other."""
+    mine = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
+    if not together():
+        return mine
+    every: list[torch.Tensor | None] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(every, mine)
+    return torch.cat([part for part in every if part is not None])
+
+
+def _reduced(tensor: torch.Tensor, how: object) -> torch.Tensor:
     if distributed.get_backend() == "nccl":
         tensor = tensor.cuda()
-    distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
-    return tensor.cpu().numpy()
+    distributed.all_reduce(tensor, op=how)
+    return tensor.cpu()

@@ -20,6 +20,7 @@ DIAMETERS: dict[str, Callable[[diameter.Load, int], Tensor]] = {
     "centroid": diameter.centroid,
     "extremes": diameter.exact,
 }
+Seen = Callable[[Records, Gradients], None]
 #: Variants in one forward pass: more are no faster.
 ROWS = 24576
 #: Up to this many values, all pairs of a record are in memory at once.
@@ -50,20 +51,26 @@ class Ruler:
         """Variants that memory has room for."""
         return self._memory // (8 * self._per_variant)
 
-    def each(self, records: Records) -> Tensor:
-        """The diameter of each record, in clipping norms."""
-        chunks = [self._measure(part) for part in self._chunks(records)]
+    def holds_own(self) -> bool:
+        """Whether all variants of a record are there at once, its own among them."""
+        return self._blocks == 1 and len(self._values) == self._secret.count
+
+    def each(self, records: Records, seen: Seen | None = None) -> Tensor:
+        """The diameter of each record, in clipping norms. seen: is given the gradients of some records' variants at a time."""
+        chunks = [self._measure(part, seen) for part in self._chunks(records)]
         return torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.float64)
 
-    def largest(self, records: Records, floor: float = 0.0) -> float:
+    def largest(self, records: Records, floor: float = 0.0, seen: Seen | None = None) -> float:
         """The largest diameter, or `floor` if that is larger. Records that cannot have it are left out early."""
         best = floor
         candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds, and the gradients of records that may have it
         for part in self._chunks(records):
             if self._blocks > 1 or DIAMETERS[self._kind] is not diameter.exact:
-                best = max(best, float(self._measure(part).max()))
+                best = max(best, float(self._measure(part, seen).max()))
                 continue
             gradients = self._gradients(part, 0)
+            if seen:
+                seen(part, gradients)
             lower, upper = diameter.bounds(gradients)
             best = max(best, float(lower.max()))
             likely = (upper > best).nonzero().flatten()
@@ -88,10 +95,12 @@ class Ruler:
         width = -(-len(self._values) // self._blocks)
         return self._tracer.gradients(records, self._secret, self._values[block * width : (block + 1) * width])
 
-    def _measure(self, records: Records) -> Tensor:
+    def _measure(self, records: Records, seen: Seen | None = None) -> Tensor:
         measure = DIAMETERS[self._kind]
         if self._blocks == 1:
             raw = self._gradients(records, 0)
+            if seen:
+                seen(records, raw)
             if measure is diameter.exact and len(self._values) <= FEW:
                 return diameter.quick_exact(raw).clamp(max=2.0)
             gradients = raw.double()

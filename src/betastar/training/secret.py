@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,8 @@ class Secret(ABC):
     labels: list[Any]
     #: How frequent the values are, where that is publicly known.
     prior: Tensor | None = None
+    #: Whoever made the secret has already told people which other columns restate it.
+    restated_reported = False
 
     @property
     def count(self) -> int:
@@ -66,6 +69,13 @@ class Secret(ABC):
         found = copy(self)
         found.prior = numbers / numbers.sum()
         return found
+
+    def digest(self) -> str:
+        """A number that differs for another secret: other values, other places in a record, another name or prior."""
+        table = getattr(self, "table", None)
+        parts = (type(self).__name__, self.name, self.labels, sorted(map(repr, self.places() or ())))
+        tables = tuple(None if t is None else t.tolist() for t in (table, self.prior))
+        return sha256(repr((parts, tables)).encode()).hexdigest()
 
     def as_columns(self) -> Columns | None:
         """The secret as columns of one argument, where it is nothing else: models may then be run faster."""

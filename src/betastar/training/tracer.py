@@ -80,9 +80,9 @@ class Tracer:
             self._trusted = torch.allclose(found.cross(found), quick.cross(quick), rtol=1e-4, atol=1e-7)
         return found
 
-    def norms(self, records: Records) -> Tensor:
-        """Norms of the records' own gradients, not clipped."""
-        return Gradients(tuple(self._factors(self._run(records, None), (len(records), 1)))).norms.sqrt()[:, 0]
+    def own(self, records: Records) -> Gradients:
+        """The records' own gradients, one variant each, not clipped."""
+        return Gradients(tuple(self._factors(self._run(records, None), (len(records), 1))))
 
     def _clipped(self, variants: Records, shape: tuple[int, int], shortcut: Shortcut | None) -> Gradients:
         return self._wiring.clip(Gradients(tuple(self._factors(self._run(variants, shortcut), shape))))
@@ -104,9 +104,10 @@ class Tracer:
             unchanged(self._wiring.module, self._thorough),
             self._listening(note, shortcut),
             torch.enable_grad(),
+            torch.autocast(self._wiring.device.type, enabled=False),
         ):
             output = self._wiring.module(*variants.inputs, **variants.named)
-            total = self._total(self._criterion(output, variants.target), len(variants))
+            total = self.total_loss(self._criterion(output, variants.target), len(variants))
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
             errors = torch.autograd.grad(total, outputs, allow_unused=True)
         if len(seen) > len(outputs):
@@ -122,7 +123,7 @@ class Tracer:
             raise GradientError(f"gradients of {self._name(module)} cannot be had: it is called without them. {CHECKPOINTING}")
         return output
 
-    def _total(self, loss: Any, rows: int) -> Tensor:
+    def total_loss(self, loss: Any, rows: int) -> Tensor:
         """The sum of the records' losses."""
         if not isinstance(loss, Tensor) or loss.ndim > 1 or (loss.ndim == 1 and len(loss) != rows):
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__

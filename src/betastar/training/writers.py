@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from betastar import files
+
 
 class Writer(Protocol):
     """write: one step, a flat mapping with "step". rewind: training goes on after this step; later ones are void."""
@@ -18,16 +20,15 @@ class Writer(Protocol):
 
 
 class JsonLines:
-    """One JSON object a line, appended to a file and flushed each time."""
+    """One JSON object a line, appended to a file that only its owner may read."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch()
+        files.append(self.path, "")
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(entry)) + "\n")
+        files.append(self.path, json.dumps(dict(entry)) + "\n")
 
     def rewind(self, step: int) -> None:
         kept = []
@@ -39,9 +40,7 @@ class JsonLines:
             if entry["step"] > step:
                 break
             kept.append(line + "\n")
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_text("".join(kept), encoding="utf-8")
-        partial.replace(self.path)
+        files.write(self.path, "".join(kept))
 
 
 class TensorBoard:

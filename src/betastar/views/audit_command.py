@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from betastar import files
 from betastar.audit import Audit
 from betastar.rounding import significant
 from betastar.views import settings
@@ -139,10 +140,11 @@ def keep(folder: Path | None, kind: str, found: dict[str, Any] | None = None, fo
     path = folder / f"audit-{kind}.json"
     if not (folder / "config.json").exists():
         raise ValueError(f"--into must be the folder of a run, got {str(folder)!r}.")
+    files.check(path)
     if path.exists() and not force:
         raise ValueError(f"--into {str(folder)!r} has an audit of this kind already; write over it with --force.")
     if found is not None:
-        path.write_text(json_module.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        files.write(path, json_module.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
 
 def check_plot(path: Path, force: bool) -> None:
@@ -151,6 +153,7 @@ def check_plot(path: Path, force: bool) -> None:
 
     if path.suffix not in PICTURES:
         raise ValueError(f"--plot must end with one of {', '.join(PICTURES)}, got {str(path)!r}.")
+    files.check(path)
     if path.exists() and not force:
         raise ValueError(f"--plot {str(path)!r} is there already; choose another name, or write over it with --force.")
     if not path.parent.is_dir():

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from betastar import files
 from betastar.rounding import down, up
 from betastar.views.plots import WHO
 from betastar.views.reading import Inside, object_of
@@ -31,7 +32,7 @@ def write(folder: Path) -> Path:
             games.append({"name": name, "title": title, "words": _words(told), "table": _table(told)})
     template = jinja2.Template((TEMPLATES / "audit_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
     path = folder / "README.md"
-    path.write_text(template.render(games=games) + "\n", encoding="utf-8")
+    files.write(path, template.render(games=games) + "\n", private=False)
     return path
 
 

@@ -231,7 +231,7 @@ def _number(challenge: str) -> Any:
 
 def _study(options: dict[str, Any]) -> dict[str, Any]:
     from betastar.studies.attacked import MOST_EXPOSED, attacked, exposed_in, of_run
-    from betastar.studies.train import Config
+    from betastar.studies.config import Config
 
     what, challenge = options["what"], options["challenge"]
     folder = Path(what).is_dir()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +28,8 @@ app = typer.Typer(
 
 #: Exit code of a command that was ended by Ctrl-C, and how those that keep what they did go on.
 INTERRUPTED = 130
+#: Exit code of a command that failed, neither for its input (2) nor for a bound or requirement that does not hold (1).
+FAILED = 3
 GO_ON = {
     "train": "; the same command with --resume goes on.",
     "reproduce": "; the same command goes on where it stopped.",
@@ -34,10 +38,17 @@ GO_ON = {
 
 
 def main() -> None:
-    """Bad input is one sentence and exit code 2, not a traceback; an interruption is a line and 130."""
+    """Bad input is one sentence and exit code 2, not a traceback; a file that cannot be written is a sentence and 3; an
+    interruption is a line and 130. Exit code 1 is left to what was computed: a bound or a requirement that does not hold."""
     warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
     try:
-        app()
+        try:
+            app()
+        except SystemExit as end:
+            if end.code == 1 and isinstance(end.__context__, EOFError | OSError | typer.Abort):  # typer's, for these
+                raise end.__context__ from None
+            sys.stdout.flush()
+            raise
     except (ValueError, TypeError) as problem:
         print(f"betastar: {problem}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -50,6 +61,14 @@ def main() -> None:
         raise
     except BrokenPipeError:
         raise SystemExit(141) from None
+    except OSError as problem:
+        if problem.filename is None:  # standard output, which Python would try to write once more
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        print(f"betastar: {problem.filename or 'standard output'}: {problem.strerror or problem}.", file=sys.stderr)
+        raise SystemExit(FAILED) from None
+    except Exception:
+        traceback.print_exc()
+        raise SystemExit(FAILED) from None
 
 
 def _interrupted() -> None:
@@ -107,8 +126,8 @@ def train(
         int | None,
         typer.Option(
             min=0,
-            help="Of split, weights, sampling and noise; drawn at random, and kept in config.json, unless given. Whoever knows "
-            "it can compute the noise.",
+            help="Of split, weights, sampling and noise. Whoever knows it can compute the noise, so it is drawn at random, and "
+            "deleted when the run is complete, unless it is given.",
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0, 1, … in folders of their own.")] = None,
@@ -140,10 +159,12 @@ def train(
 
     betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
     """
+    from betastar.studies.config import Config
     from betastar.studies.folder import RunFolder
     from betastar.studies.study import StudyError
-    from betastar.studies.train import Config, train_seeds
     from betastar.studies.train import train as run
+    from betastar.studies.train import train_seeds
+    from betastar.views.facts import load
     from betastar.views.report import summarise
 
     if seed is not None and seeds is not None:
@@ -188,7 +209,10 @@ def train(
     if not as_json:
         print("\n".join(texts))
         return
-    found = [{"folder": str(run.path), **run.status, "last": run.lines("epochs.jsonl")[-1]} for run in map(RunFolder, folders)]
+    found = [
+        {"folder": str(run.path), **run.status, "proof": load(run.path).proof, "last": run.lines("epochs.jsonl")[-1]}
+        for run in map(RunFolder, folders)
+    ]
     print(json.dumps(found[0] if seeds is None else {"runs": found}))
 
 

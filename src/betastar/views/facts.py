@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from betastar.analyze import analyze
+from betastar.files import refuse_links
 from betastar.plan import enforced
 from betastar.risk import Risk
-from betastar.rounding import plain
+from betastar.rounding import down, plain
 from betastar.run import DPSGD, opacus_differs
 from betastar.studies.seeds import guessable
 from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
+from betastar.views import recomputed
 from betastar.views.played import Played, played
 from betastar.views.reading import Inside, ReportError, lines_of, object_of, parsed
 
 DIAMETERS = ("exact", "ball", "centroid", "extremes")
-#: Two readings of the same β* that differ by more are of different runs.
-SAME = 1e-6
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class Facts:
     is_run: bool = False
     finished: bool = True
     stopped: str | None = None
-    proof: str | None = None
+    #: What the run proved under a budget, if its steps keep to it.
+    budget: str | None = None
     entries: list[dict[str, Any]] = field(default_factory=list)
     #: β* of single records that were looked at, by their index.
     exposures: dict[int, float] = field(default_factory=dict)
@@ -97,10 +98,10 @@ class Facts:
     versions: str = ""
     #: Audits that were kept with the run.
     audits: tuple[Played, ...] = ()
+    #: The seed of the run: "given", "guessable" (given, and may be found by trying), "kept" (drawn) or "deleted" (drawn).
+    seed: str = ""
     #: What is said of the rate of Opacus, if a setting does not choose between the two.
     rate_notice: str | None = None
-    #: Whether the seed of the run may be found by trying.
-    guessable: bool = False
 
     @cached_property
     def membership(self) -> Against:
@@ -111,9 +112,14 @@ class Facts:
         return Against(Membership("add-remove"), "membership", "worst", self.run)
 
     @property
-    def budget(self) -> str | None:
-        """The proof of a run under a budget; gap clipping proves what its attributes say."""
-        return None if any(one.kind == "proved" for one in self.attributes) else self.proof
+    def proof(self) -> str | None:
+        """What a budget or gap clipping has proved."""
+        proved = [
+            f"Proved in advance: whoever knows all of a record but its {one.name} faces β* ≥ {down(one.lower)} (gap {one.gap})."
+            for one in self.attributes
+            if one.kind == "proved"
+        ]
+        return " ".join(proved) or self.budget
 
     @property
     def internal(self) -> bool:
@@ -197,6 +203,7 @@ def of_run(path: Path) -> Facts:
         inside = sorted(path.glob("*/config.json"))
         several = f" It holds runs of several seeds: name one of them, such as {inside[0].parent}." if inside else ""
         raise ReportError(f"{path} holds no run: expected a folder made by betastar train, with a config.json.{several}")
+    refuse_links(path)
     config = object_of(path / "config.json")
     status = object_of(path / "status.json") if (path / "status.json").exists() else {}
     entries = list(lines_of(path / "epochs.jsonl"))
@@ -219,26 +226,33 @@ def of_run(path: Path) -> Facts:
         run=run,
         parameters=parameters,
         command=_command(config),
-        attributes=tuple(_attributes(path, status, metrics, last, run)),
+        attributes=tuple(_attributes(path, config, status, metrics, last, run)),
         is_run=True,
         finished=bool(status.get("finished")),
-        stopped=status.get("stopped"),
-        proof=status.get("proof"),
+        stopped=f"the next step would break the budget of β* ≥ {config.get('target_beta')}." if status.get("stopped") else None,
+        budget=recomputed.budget(path, config, status, metrics),
         entries=entries,
         exposures=_exposures(path / "ledger.csv"),
         restated=restated,
         versions=versions,
         audits=played(path, run),
-        guessable=guessable(config.get("seed")),
+        seed=_seed(path, config),
     )
     proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
     for one, said in [(facts.membership, last["membership"]), *proved]:
-        if said is None or abs(one.integrated - float(said["lower"])) > SAME:
+        if said is None or not abs(one.integrated - float(said["lower"])) <= recomputed.SAME:
             raise ReportError(
                 f"{path / 'epochs.jsonl'} says that β* ({one.name}) is {said and said['lower']}, but noise, rate and steps of "
                 f"the run give {one.integrated:.6f}: these files are not of one run."
             )
+    recomputed.agree(path, config, status, steps, run)
     return facts
+
+
+def _seed(path: Path, config: dict[str, Any]) -> str:
+    if config.get("seed") is not None:
+        return "guessable" if guessable(config["seed"]) else "given"
+    return "kept" if any((path / name).exists() for name in ("seed.json", "checkpoint.pt")) else "deleted"
 
 
 def _title(config: dict[str, Any], status: dict[str, Any]) -> str:
@@ -266,22 +280,20 @@ def _run(path: Path, status: dict[str, Any], metrics: list[dict[str, Any]], step
 
 
 def _attributes(
-    path: Path, status: dict[str, Any], metrics: list[dict[str, Any]], last: dict[str, Any], run: DPSGD
+    path: Path, config: dict[str, Any], status: dict[str, Any], metrics: list[dict[str, Any]], last: dict[str, Any], run: DPSGD
 ) -> Iterator[Against]:
     """Secrets with a gap that was fixed in advance, then what the monitor measured."""
-    with Inside(path / "status.json"):
-        for name, gap in status.get("gaps", {}).items():
-            values = status.get("values") if name == status.get("secret") else None
-            yield Against(AttributeInference(enforced(float(gap))), name, "proved", run, values=values, gap=float(gap))
+    for name, gap in recomputed.gaps(path, config, status, int(last["steps"]), run).items():
+        yield Against(AttributeInference(enforced(gap)), name, "proved", run, values=status.get("values"), gap=gap)
     diameter = next((name for name in DIAMETERS if name in last), None)
     if diameter is None:
         return
     with Inside(path / "metrics.jsonl"):
         threat = AttributeInference([float(line["distance"]) for line in metrics])
-        kind = "batch" if metrics[0]["scope"] == "batch" else "dataset"
+        kind, label = "batch" if metrics[0]["scope"] == "batch" else "dataset", recomputed.label(metrics)
     secret, found = str(status.get("secret", "sensitive attribute")), last[diameter]
     known = float(found["lower"]), float(found["estimate"])
-    yield Against(threat, secret, kind, run, str(status.get("label", "")), status.get("values"), known=known)
+    yield Against(threat, secret, kind, run, label, status.get("values"), known=known)
 
 
 def _exposures(path: Path) -> dict[int, float]:
@@ -322,7 +334,20 @@ def _command(config: dict[str, Any]) -> str:
             words += [word for key, one in value.items() for word in (option, f"{key}={one}")]
         else:
             words += [word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one))]
-    return shlex.join([*words, "--seed", "SEED", "-o", "RUN"])
+    seed = [] if config.get("seed") is None else ["--seed", "SEED"]
+    return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
+
+
+def _quoted(word: str) -> str:
+    """For a shell, on one line: what cannot be printed (a line break, an escape sequence) is written as its bytes."""
+    if word.isprintable():
+        return shlex.quote(word)
+    shown = (f"\\{one}" if one in "\\'" else one if one.isprintable() else _bytes(one) for one in word)
+    return f"$'{''.join(shown)}'"
+
+
+def _bytes(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
 
 
 def _python(run: DPSGD, threat: AttributeInference | None) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from betastar import files
 from betastar.rounding import down
 from betastar.views import plots
 
@@ -31,7 +32,7 @@ def write(folder: str | Path) -> Path:
     plots.save(_groups(runs), path / "groups")
     template = jinja2.Template((TEMPLATES / "gap_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
     file = path / "README.md"
-    file.write_text(template.render(_words(runs, results)) + "\n", encoding="utf-8")
+    files.write(file, template.render(_words(runs, results)) + "\n", private=False)
     return file
 
 

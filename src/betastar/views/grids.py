@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import betastar as bs
+from betastar import files
 from betastar.risk import SMALLEST_FPR
 from betastar.rounding import plain
 from betastar.views.answers import number
@@ -208,6 +209,7 @@ def check_output(path: Path, force: bool) -> None:
     allowed = (".csv", ".json", *PICTURES)
     if path.suffix not in allowed:
         raise ValueError(f"--output must end with one of {', '.join(allowed)}, got {str(path)!r}.")
+    files.check(path)
     if path.exists() and not force:
         raise ValueError(f"--output {str(path)!r} is there already; choose another name, or write over it with --force.")
     if not path.parent.is_dir():
@@ -216,9 +218,9 @@ def check_output(path: Path, force: bool) -> None:
 
 def write(result: Result, path: Path) -> None:
     if path.suffix == ".csv":
-        path.write_text(result.as_csv())
+        files.write(path, result.as_csv(), private=False)
     elif path.suffix == ".json":
-        path.write_text(json.dumps(result.as_json(), allow_nan=False) + "\n")
+        files.write(path, json.dumps(result.as_json(), allow_nan=False) + "\n", private=False)
     else:
         from betastar.views import plots
 

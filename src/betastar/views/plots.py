@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
-from io import StringIO
+from io import BytesIO, StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from betastar import files
 from betastar.analyze import RegimeWarning, analyze
 from betastar.audit import Audit
 from betastar.risk import Risk
@@ -270,12 +272,18 @@ def exposure(beta: Any, ax: Any = None) -> Any:
 
 
 def save(ax: Any, path: Any, *kinds: str) -> None:
-    """As PNG, and in other formats that are named; the files say nothing of when they were made."""
+    """As PNG, and in other formats that are named."""
+    files.write_all({Path(f"{path}.{kind}"): image(ax, kind) for kind in kinds or ("png",)}, private=False)
+
+
+def image(ax: Any, kind: str = "png") -> bytes:
+    """The content of a file, which says nothing of when it was made."""
+    target = BytesIO()
+    extra: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
-        for kind in kinds or ("png",):
-            extra: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
-            ax.figure.savefig(f"{path}.{kind}", dpi=150, **extra)
+        ax.figure.savefig(target, format=kind, dpi=150, **extra)
+    return target.getvalue()
 
 
 def plain(text: str) -> str:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from betastar import checks
+from betastar.files import check, write_all
 from betastar.rounding import down, plain
 from betastar.views import plots, statement
 from betastar.views.facts import Facts, load
 from betastar.views.played import HEADS
 from betastar.views.reading import ReportError
+from betastar.views.recomputed import SAME, contradiction
 
 if TYPE_CHECKING:
     import jinja2
@@ -50,24 +52,25 @@ def write(
     ending = Path(output or "").suffix.lower().lstrip(".")
     kind = checks.choice("format", kind or (ending if ending in FORMATS else "html"), FORMATS)
     path = _place(source, output, kind)
-    _keep([] if force else [path])  # before the work
+    _keep([path], force)  # before the work
     facts = load(source)
+    for one in facts.attributes:
+        if one.known and one.known[0] > float(one.certified.bayes_security.upper) + SAME:
+            said, most = f"that β* ({one.name}) is {one.known[0]:.6f}", f"{float(one.certified.bayes_security.upper):.6f}"
+            raise contradiction(Path(source) / "epochs.jsonl", said, f"the distances in metrics.jsonl give at most {most}")
     figures = list(draw(facts))
     files = [path] if kind == "html" else [path, *(path.with_name(f"{path.stem}-{figure.name}.png") for figure in figures)]
-    _keep([] if force else files)
-    try:
-        if kind == "md":
-            for figure, file in zip(figures, files[1:], strict=True):
-                plots.save(figure.ax, file.with_suffix(""))
-        path.write_text(render(facts, figures, kind, records, prefix=f"{path.stem}-"), encoding="utf-8")
-    except OSError as problem:
-        raise ReportError(f"{path} cannot be written: {problem.strerror or problem}.") from None
+    _keep(files, force)
+    contents: dict[Path, str | bytes] = {path: render(facts, figures, kind, records, prefix=f"{path.stem}-")}
+    contents |= {file: plots.image(figure.ax) for figure, file in zip(figures, files[1:], strict=False)}
+    write_all(contents, private=facts.is_run)
     return facts, files
 
 
-def _keep(files: list[Path]) -> None:
+def _keep(files: list[Path], force: bool) -> None:
     for file in files:
-        if file.exists():
+        check(file)
+        if file.exists() and not force:
             raise ReportError(f"{file} is there already: choose another name with -o, or --force to overwrite it.")
 
 
@@ -75,6 +78,8 @@ def _place(source: str | Path, output: str | Path | None, kind: str) -> Path:
     """Where a report goes."""
     given = Path(source)
     if output is None:
+        if given.is_symlink():
+            raise ReportError(f"{given} is a symbolic link: name what it points to, or another place for the report with -o.")
         if str(source) == "-":
             raise ReportError("--output is needed for a setting from standard input: -o report.html.")
         return given / f"report.{kind}" if given.is_dir() else given.with_suffix(f".{kind}")
@@ -89,9 +94,8 @@ def summarise(path: str | Path) -> Path:
     """The short Markdown that `betastar train` leaves in its folder as summary.md, anew each time."""
     facts, folder = load(path), Path(path)
     figures = list(draw(facts, brief=True))
-    for figure in figures:
-        plots.save(figure.ax, folder / figure.name)
-    (folder / "summary.md").write_text(render(facts, figures, "md", brief=True), encoding="utf-8")
+    text = render(facts, figures, "md", brief=True)
+    write_all({folder / "summary.md": text} | {folder / f"{one.name}.png": plots.image(one.ax) for one in figures})
     return folder / "summary.md"
 
 
@@ -173,6 +177,7 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
         median=down(exposed[len(exposed) // 2][1]) if exposed else None,
         parameters={name: _shown(value) for name, value in facts.parameters.items()},
         versions=statement.versions(),
+        repeat=statement.REPEAT.get(facts.seed),
         audit_heads=HEADS,
     )
 
@@ -211,5 +216,6 @@ def _environment(kind: str) -> jinja2.Environment:
 
 def _escaped(text: str) -> str:
     """Text that Markdown shows as it is."""
+    text = "".join(one if one.isprintable() or one.isspace() else "\ufffd" for one in text)  # nothing that a terminal obeys
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*\[\]|~$]|(?<!\w)_|_(?!\w)|^#)", r"\\\1", text)

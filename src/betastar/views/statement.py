@@ -26,6 +26,25 @@ TAGS = {
     "dataset": "after the fact",
     "batch": "an estimate, after the fact",
 }
+#: What became of the seed of a run.
+SEEDS = {
+    "guessable": "But it was chosen, and is small enough to be guessed, which is as good as known: a model that is given away "
+    "needs a random one, which betastar train draws when none is given.",
+    "given": "It was given (--seed) and is in config.json: keep that, wherever else it is written down, and checkpoint.pt, if "
+    "there is one, to yourself.",
+    "kept": "It was drawn at random. Keep seed.json and checkpoint.pt to yourself, from which the noise can be computed: they "
+    "are deleted when the run is complete.",
+    "deleted": "It was drawn at random, and deleted with the state of the generator when the run was complete: the noise cannot "
+    "be computed from the run's folder.",
+}
+_SAME = "The seed is in config.json: whoever knows it can compute the noise, so it is not printed here."
+#: What the command that is printed repeats of a run.
+REPEAT = {
+    "guessable": _SAME,
+    "given": _SAME,
+    "kept": "The command draws another seed than that of this run: the same parameters, other noise.",
+    "deleted": "The seed of this run is deleted, and the command draws another one: the same parameters, other noise.",
+}
 FPRS = (0.1, 0.01, 0.001)
 DELTAS = (1e-5, 1e-6)
 
@@ -194,6 +213,15 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             "update, and may have unlimited computing power.",
         ),
         (
+            "Source",
+            "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in them; "
+            "files that contradict each other are refused. They are not signed: whoever can write into the folder can change "
+            "them all. What the columns are, how many values the attribute has and what restates it is taken from status.json, "
+            "unverified."
+            if facts.is_run
+            else "The setting that was given. Whether a training keeps to it is not checked here.",
+        ),
+        (
             "Not covered",
             "Other runs on the same records (the choice of parameters among them), preparation of the data such as scaling, and "
             "the test records, from which the accuracy is computed."
@@ -206,12 +234,7 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
 def _seed(facts: Facts) -> str:
     if not facts.is_run:
         return ". One that can be guessed is as good as known: a model that is given away needs a random one."
-    if facts.guessable:
-        return (
-            ", so the seed is not in this report. But it was chosen, and is small enough to be guessed, which is as good as "
-            "known: a model that is given away needs a random one, which betastar train draws when none is given."
-        )
-    return ", so the seed is not in this report. Keep config.json and checkpoint.pt, from which it can be had, to yourself."
+    return ", so the seed is not in this report. " + SEEDS[facts.seed]
 
 
 def claims(facts: Facts) -> list[tuple[str, str]]:

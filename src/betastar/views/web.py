@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 import betastar
 from betastar.views import answers, live, targets, wording
 from betastar.views.settings import METRICS, Setting, choose
-from betastar.views.worker import Worker
+from betastar.views.worker import BusyError, Worker, WorkerEndedError
 
 PAGE = Path(__file__).parent / "page"
 FILES = {"": "index.html", "style.css": "style.css", "app.js": "app.js", "charts.js": "charts.js", "state.js": "state.js"}
@@ -22,6 +23,10 @@ FILES = {"": "index.html", "style.css": "style.css", "app.js": "app.js", "charts
 SECONDS, MOVING = 10.0, 3.0
 #: Of that, for the exact line over the epochs (while a slider moves, and at rest), and for its certified band.
 GLANCE, EXACT, CERTIFYING = 0.03, 1.0, 2.5
+#: Whoever is refused because too many others ask may ask again after so many seconds.
+RETRY = 2
+#: Names under which a browser on this machine reaches the page; any other name is another site's.
+HOSTS = ["127.0.0.1", "localhost"]
 #: The page asks nobody but this server. Plotly sets styles on its elements.
 POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
@@ -152,14 +157,22 @@ def create_app() -> FastAPI:
         docs_url=None,  # its pages would load scripts from elsewhere
         redoc_url=None,
     )
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost", "testserver"])
+    app.middleware("http")(_for_this_site_only)
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
     app.exception_handler(RequestValidationError)(_not_valid)
     app.exception_handler(ValueError)(_refused)
     app.exception_handler(TypeError)(_refused)
     app.exception_handler(ArithmeticError)(_beyond)
+    app.exception_handler(BusyError)(_busy)
+    app.exception_handler(WorkerEndedError)(_ended)
     # The number does not wait for the curves, nor these for what is done at leisure.
     numbers, curves, leisure = app.state.workers = Worker(), Worker(), Worker(patient=True)
-    bad: dict[int | str, dict[str, Any]] = {422: {"model": Problem, "description": "What was wrong, in a sentence."}}
+    bad: dict[int | str, dict[str, Any]] = {
+        403: {"model": Problem, "description": "Another site asked."},
+        422: {"model": Problem, "description": "What was wrong, in a sentence."},
+        500: {"model": Problem, "description": "The process that computes was ended."},
+        503: {"model": Problem, "description": "Too many questions at once; the header Retry-After says when to ask again."},
+    }
 
     @app.get("/api/analyze", response_model=Answer, response_model_exclude_unset=True, responses=bad)
     def analyze(ask: Annotated[Ask, Query()]) -> Any:
@@ -204,6 +217,22 @@ def create_app() -> FastAPI:
     return app
 
 
+async def _for_this_site_only(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Other sites that somebody has open cannot make this server work. A link to the page may be followed from anywhere."""
+    said = request.headers
+    origin = said.get("origin", f"http://{said.get('host')}")
+    own = said.get("sec-fetch-site", "none") in ("same-origin", "none") and origin == f"http://{said.get('host')}"
+    link = (
+        request.url.path == "/"
+        and "origin" not in said
+        and (said.get("sec-fetch-mode"), said.get("sec-fetch-dest")) == ("navigate", "document")
+    )
+    if own or link:
+        return await answer(request)
+    text = "this server answers its own page and programs on this machine, not other sites; open the page itself, at /."
+    return JSONResponse({"detail": text}, 403)
+
+
 async def _not_valid(request: Request, problem: Exception) -> JSONResponse:
     """Which parameter, what was given and what is allowed."""
     assert isinstance(problem, RequestValidationError)
@@ -222,3 +251,11 @@ async def _refused(request: Request, problem: Exception) -> JSONResponse:
 async def _beyond(request: Request, problem: Exception) -> JSONResponse:
     text = f"these parameters are beyond what this method can compute ({problem}); try the method exact or affinity."
     return JSONResponse({"detail": text}, 422)
+
+
+async def _busy(request: Request, problem: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(problem)}, 503, headers={"Retry-After": str(RETRY)})
+
+
+async def _ended(request: Request, problem: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(problem)}, 500)

@@ -1,4 +1,4 @@
-"""A process that computes, and that is ended when it takes too long: a request never runs for minutes."""
+"""A process that computes, and that is ended when it takes too long: a request never runs for minutes, nor waits for minutes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ from typing import Any
 
 from betastar.views.answers import TooSlowError
 
+#: Questions that one worker holds at most: one is computed, the others wait. Three workers hold 24 of the server's 40 threads.
+QUESTIONS = 8
+
+
+class BusyError(RuntimeError):
+    """The worker has too many questions, or too slow ones."""
+
+
+class WorkerEndedError(RuntimeError):
+    """The process ended before it answered."""
+
 
 class Worker:
     """One question at a time, in a process of its own. patient: gives way to others."""
@@ -17,6 +28,7 @@ class Worker:
     def __init__(self, patient: bool = False) -> None:
         self._patient = patient
         self._ready = False
+        self._places = threading.BoundedSemaphore(QUESTIONS)
         self._lock = threading.Lock()
         self._process: Any = None
         self._line: Any = None
@@ -32,24 +44,39 @@ class Worker:
         self._ready = False
 
     def ask(self, seconds: float, question: Callable[..., Any], *arguments: Any) -> Any:
-        with self._lock:
-            if self._process is None or not self._process.is_alive():
-                self.start()
+        """The answer; it waits so many seconds for its turn at most, and is computed for so many at most."""
+        if not self._places.acquire(blocking=False):
+            raise BusyError(f"{QUESTIONS} questions of this kind are being answered already; ask again in a moment.")
+        try:
+            if not self._lock.acquire(timeout=seconds):
+                raise BusyError(f"other questions took longer than {seconds:g} seconds; ask again in a moment.")
+            try:
+                return self._answer(seconds, question, arguments)
+            finally:
+                self._lock.release()
+        finally:
+            self._places.release()
+
+    def _answer(self, seconds: float, question: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        if self._process is None or not self._process.is_alive():
+            self.stop()
+            self.start()
+        try:
             if not self._ready:
                 self._ready = bool(self._line.recv())  # it has read the libraries; that is not the question's time
             self._line.send((question, arguments))
-            try:
-                if self._line.poll(seconds):
-                    answer, problem = self._line.recv()
-                    if problem is not None:
-                        raise problem
-                    return answer
-            except EOFError:
-                raise ArithmeticError("the computation ended itself, probably for want of memory") from None
+            answer, problem = self._line.recv() if self._line.poll(seconds) else (None, _too_slow(seconds))
+        except (EOFError, OSError):
             self.stop()
-            raise TooSlowError(
-                f"this takes longer than {seconds:g} seconds here; use the method exact or affinity, or more moderate parameters."
-            )
+            raise WorkerEndedError(
+                "the process that computes was ended before it answered: something killed it, or the memory ran out. "
+                "The next question starts it again; if this one ends it once more, use the method exact or affinity."
+            ) from None
+        if isinstance(problem, TooSlowError):
+            self.stop()  # it still computes
+        if problem is not None:
+            raise problem
+        return answer
 
     def stop(self) -> None:
         if self._process is not None:
@@ -57,6 +84,12 @@ class Worker:
             self._process.join()
             self._line.close()
             self._process = None
+
+
+def _too_slow(seconds: float) -> TooSlowError:
+    return TooSlowError(
+        f"this takes longer than {seconds:g} seconds here; use the method exact or affinity, or more moderate parameters."
+    )
 
 
 def _work(line: Connection, patient: bool) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
 from betastar.studies.paper.sheet import Sheet
-from betastar.studies.train import Config, Training, network
+from betastar.studies.train import Training, network
 from betastar.views import plots
 
 PAPER = {"no DP": 0.19, "MIA": 0.40, "accountant": 0.42, "AI approximate": 74.5, "AI full": 1436.6}

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 import betastar as bs
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
 from betastar.studies.paper.sheet import Sheet
-from betastar.studies.train import Config, Training
+from betastar.studies.train import Training
 from betastar.training import AttributeMonitor
 from betastar.views import plots
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+from betastar import files
 from betastar.studies.paper import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, numbers, ours, table, tightness
 from betastar.studies.paper.sheet import Sheet, training_seconds
 from betastar.studies.study import StudyError
@@ -60,13 +61,14 @@ def reproduce(
         "training_seconds": round(trained),
         "versions": versions,
     }
-    (output / "comparison.json").write_text(json.dumps({**about, "rows": [asdict(row) for row in sheet.rows]}, indent=1) + "\n")
+    found = json.dumps({**about, "rows": [asdict(row) for row in sheet.rows]}, indent=1) + "\n"
     lines = ["# The paper and betastar", "", f"Made by `{command}`, seeds {about['seeds']}: {_times(took, trained)}.", ""]
     lines += ["| | paper | betastar | why they differ |", "|---|---|---|---|"]
     lines += [f"| {row.what} | {row.paper} | {row.ours} | {row.why} |".replace("β*", "β\\*") for row in sheet.rows]
     figures = sorted(path.name for path in output.glob("*.png"))
     lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in figures), "", f"Versions: {versions}."]
-    (output / "comparison.md").write_text("\n".join(lines) + "\n")
+    contents: dict[Path, str | bytes] = {output / "comparison.json": found, output / "comparison.md": "\n".join(lines) + "\n"}
+    files.write_all(contents, private=False)
     return output / "comparison.md"
 
 

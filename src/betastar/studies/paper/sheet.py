@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from betastar.studies.config import Config
 from betastar.studies.folder import RunFolder
-from betastar.studies.train import Config, train_seeds
+from betastar.studies.train import train_seeds
 from betastar.views import plots
 
 

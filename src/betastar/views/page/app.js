@@ -25,8 +25,13 @@ class Latest {
   }
 }
 
-async function get(path, query) {
+// A server with too many questions refuses, and says when to ask again.
+async function get(path, query, tries = 5) {
   const response = await fetch(`api/${path}?${query}`);
+  if (response.status === 503 && tries > 1) {
+    await new Promise((later) => setTimeout(later, 1000 * response.headers.get("Retry-After")));
+    return get(path, query, tries - 1);
+  }
   const answer = await response.json();
   if (!response.ok) throw new Error(answer.detail);
   return answer;

@@ -1,0 +1,51 @@
+"""The state of a training as bytes and back, so that reading one that somebody else made runs no code of theirs."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from betastar.studies.study import StudyError
+
+#: An array of NumPy is kept as a tensor under this key: torch.load reads tensors and plain Python only.
+ARRAY = "array of NumPy"
+
+
+def pack(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(_without_arrays(state), buffer)
+    return buffer.getvalue()
+
+
+def unpack(path: Path) -> dict[str, Any]:
+    try:
+        return dict(_with_arrays(torch.load(io.BytesIO(path.read_bytes()), weights_only=True)))
+    except OSError:
+        raise
+    except Exception as problem:  # of pickle, zipfile or torch
+        first = (str(problem) or type(problem).__name__).splitlines()[0]
+        raise StudyError(f"{path} is damaged or not of betastar train: {first}") from None
+
+
+def _without_arrays(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {ARRAY: torch.from_numpy(value)}
+    if isinstance(value, np.generic):
+        return value.item()
+    return _inside(value, _without_arrays)
+
+
+def _with_arrays(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == {ARRAY}:
+        return value[ARRAY].numpy()
+    return _inside(value, _with_arrays)
+
+
+def _inside(value: Any, change: Any) -> Any:
+    if type(value) is dict:  # not the ordered ones of torch, which have attributes
+        return {name: change(one) for name, one in value.items()}
+    return type(value)(change(one) for one in value) if type(value) in (list, tuple) else value

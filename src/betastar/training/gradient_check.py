@@ -1,0 +1,100 @@
+"""Compares the gradients that a step uses with those that the monitor repeats: entries of each record, and the clipped sum."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from betastar.training.gradients import Gradients
+from betastar.training.purity import GradientError
+from betastar.training.wiring import Wiring
+
+#: So many entries of each record's gradient are compared.
+ENTRIES = 256
+#: Single precision in another order may change a norm, and a sum relative to the norms of its terms, by as much.
+NORM, SUM = 1e-2, 1e-3
+
+
+class GradientCheck:
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is known of the coming step."""
+        self._sums: dict[Tensor, Tensor] = {}
+        self._scale = 0.0
+        self._complete = True
+
+    def skip(self) -> None:
+        """The batch is not looked at, nor is the sum that it takes part in."""
+        self._complete = False
+
+    def batch(self, own: Gradients, number: int = 0, batches: int = 1) -> None:
+        """Before the optimizer clips: that the loss which was back-propagated is the criterion's, for every record.
+
+        own: the records' own gradients, before clipping. number: of the batch, among several since the last step.
+        """
+        if not own.norms.isfinite().all():
+            self._complete = False
+            return  # measuring the batch reports it
+        pairs = self._compared(own, number, batches)
+        if any(len(given) != len(wanted) for given, wanted in pairs):
+            raise GradientError(
+                f"the gradients belong to {len(pairs[0][0])} records, but the monitor saw a batch of {len(own.norms)}."
+            )
+        for given, wanted in pairs:
+            apart = (given.to(wanted) - wanted).norm(dim=1)
+            other = apart > NORM * wanted.norm(dim=1) + 1e-6
+            if other.any():
+                first = int(other.nonzero()[0])
+                raise GradientError(
+                    f"the gradient of a record has norm {float(given[first].norm()):.4g}, but the criterion gives "
+                    f"{float(wanted[first].norm()):.4g}, {float(apart[first]):.4g} away: the loss that is back-propagated is not "
+                    "the criterion's (scaled? a second term?). Put all into one function of (output, target), pass that as "
+                    "criterion, and call monitor.criterion in the loop."
+                )
+        clipped = self._wiring.clip(own)
+        norm = self._wiring.max_grad_norm()
+        self._scale += float(clipped.norms.sqrt().sum()) * norm
+        for parameter, found in clipped.totals(torch.ones_like(own.norms)).items():
+            found = found * norm
+            self._sums[parameter] = self._sums[parameter] + found if parameter in self._sums else found
+
+    def _compared(self, own: Gradients, number: int, batches: int) -> list[tuple[Tensor, Tensor]]:
+        """What Opacus has of each record, and what it should have, one row a record.
+
+        Gradients of the smallest parameters, which every loss moves; the norm of the whole gradient where Opacus keeps no more.
+        """
+        norms = self._wiring.ghost_norms()
+        if norms is not None and batches == 1:
+            return [(norms[:, None], own.norms.sqrt())]
+        samples = self._wiring.gradients(number, batches)
+        if samples is None:
+            raise GradientError(
+                f"Opacus has no gradients of the {len(own.norms)} records that the model was run on: call loss.backward() before "
+                "optimizer.step(), once for each forward pass."
+            )
+        found: list[tuple[Tensor, Tensor]] = []
+        entries = 0
+        for parameter, sample in sorted(zip(self._wiring.parameters, samples, strict=True), key=lambda one: one[0].numel()):
+            entries += parameter.numel()
+            if found and entries > ENTRIES:
+                break
+            (factor,) = (factor for factor in own.factors if any(p is parameter for p in factor.parameters))
+            found.append((sample.flatten(1), factor.written(parameter)[:, 0]))
+        return found
+
+    def summed(self) -> None:
+        """After the optimizer has clipped and added up: that it is the sum of the clipped gradients which gets the noise."""
+        squares = 0.0
+        for p in self._wiring.parameters if self._complete else ():
+            given, wanted = self._wiring.clipped_sum(p), self._sums.get(p)
+            zeros = torch.zeros_like(p, dtype=torch.float64)
+            squares += float(((zeros if given is None else given) - (zeros if wanted is None else wanted)).square().sum())
+        if squares**0.5 > SUM * self._scale + 1e-6:
+            raise GradientError(
+                f"the sum that the optimizer has added noise to is {squares**0.5:.4g} away from the sum of the records' clipped "
+                f"gradients, whose norms add up to {self._scale:.4g}: gradients were changed after the backward pass, or "
+                "clipping was. Leave both to Opacus."
+            )

@@ -1,0 +1,108 @@
+"""What a proof rests on, checked at every step: no step is missed, and weights, sampling and noise are what they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+
+from betastar.training import processes
+from betastar.training.noise_check import NoiseCheck, NoiseError
+from betastar.training.records import Records, Source
+from betastar.training.sampling_check import SamplingCheck, SamplingError
+from betastar.training.step_counter import StepCounter, digest
+from betastar.training.wiring import Wiring
+
+
+class NotProved(ValueError):  # noqa: N818
+    """Something happened that a proof does not cover."""
+
+
+class StepChecks:
+    """proves: whether a proof rests on the steps, so that each must be seen, and every error leaves nothing proved.
+
+    follow_records: whether the records of a batch are those of the data set, unchanged, so that they can be told apart.
+    """
+
+    def __init__(self, wiring: Wiring, source: Source, proves: bool, follow_records: bool) -> None:
+        self._wiring, self._source, self._proves, self._follow = wiring, source, proves, follow_records
+        if proves:
+            wiring.steps_accounted()
+        #: Why nothing is proved any more.
+        self.void = ""
+        self._counter = StepCounter(wiring.module)
+        self._sampling, self._noise = SamplingCheck(len(source)), NoiseCheck()
+        self._resumed = ""  # digest of the weights that a loaded state belongs to
+        self._rows, self._prints = 0, []
+
+    _rows: int  # records of the coming step
+    _prints: list[Tensor]  # fingerprints of these
+
+    @contextmanager
+    def voiding(self, *kinds: type[Exception], except_for: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """An error of these kinds inside leaves nothing proved, for good. After any error the batch is forgotten."""
+        try:
+            yield
+        except Exception as problem:
+            self._rows, self._prints = 0, []
+            if isinstance(problem, kinds) and not isinstance(problem, except_for):
+                self.void = self.void or f"{type(problem).__name__}: {problem}"
+            raise
+
+    def require(self, steps: int) -> None:
+        """Before a step, and before anything is claimed: that exactly `steps` steps were taken, and nothing else was done."""
+        if self._resumed:
+            if self._resumed != digest(self._wiring.tensors()):
+                raise NotProved("the loaded state belongs to other weights: load the model's state that was saved with it.")
+            self._resumed = ""
+            self._counter.accept_weights()
+        if not self._proves:
+            return
+        accounted, taken = self._wiring.steps_accounted(), self._counter.steps
+        if not steps == accounted == taken:
+            self.void = self.void or (
+                f"the accountant has seen {accounted} steps and the parameters {taken}, of which {steps} are covered. Attach "
+                "before the first step, load this state and the accountant's when you resume, do not detach in between, and "
+                "train the parameters with this optimizer only."
+            )
+        elif not self._counter.weights_unchanged():
+            self.void = self.void or (
+                "the weights were changed since the last step, and not by this optimizer. If that was done by looking at weights "
+                "of earlier steps alone (averaging, going back, projecting), call accept_weights() after it."
+            )
+        if self.void:
+            raise NotProved(f"nothing is proved: {self.void}")
+
+    def accept_weights(self) -> None:
+        self._counter.accept_weights()
+
+    def batch(self, records: Records) -> None:
+        """A batch of the coming step."""
+        self._rows += len(records)
+        if self._follow:
+            self._prints.append(records.fingerprints())
+
+    def added(self, rate: float, deviation: float) -> None:
+        """After noise of this standard deviation should have been added to a sum over records sampled with this rate."""
+        rows, prints = processes.total(self._rows), processes.gathered(self._prints)
+        self._rows, self._prints = 0, []
+        noise = self._wiring.added_noise()
+        if noise is not None:
+            self._noise.step(noise, deviation, self._wiring.parameter_names())
+        if rate < 1.0:
+            self._sampling.step(rows, rate)
+        if self._follow:
+            self._sampling.sampled(prints, rate, lambda: self._source.fingerprints)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"void": self.void, "weights": digest(self._wiring.tensors()), "sampling": self._sampling.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any], steps: int) -> None:
+        self.void, self._resumed, self._counter.steps = state["void"], state["weights"], steps
+        self._sampling.load_state_dict(state["sampling"])
+
+
+#: Errors after which a step may have been taken with other sampling or noise than promised.
+BROKEN_PROMISES = SamplingError, NoiseError, NotProved

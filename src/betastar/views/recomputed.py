@@ -1,0 +1,123 @@
+"""What status.json says of a run is not believed: it is computed again from the other files, or refused."""
+
+from __future__ import annotations
+
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+from betastar.bounds import affinity
+from betastar.calibrate import Target
+from betastar.plan import plan
+from betastar.run import DPSGD
+from betastar.threats import FARTHEST
+from betastar.views.reading import Inside, ReportError
+
+#: Two readings of the same number that differ by more are of different runs.
+SAME = 1e-6
+#: The secret of a study that has one of its own.
+SECRETS = {"adult": "age", "purchase": "first item"}
+ASKED = ("batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs")
+Json = dict[str, Any]
+
+
+def contradiction(path: Path, said: str, found: str) -> ReportError:
+    return ReportError(f"{path} says {said}, but {found}: these files are not of one run, or somebody changed them.")
+
+
+def agree(path: Path, config: Json, status: Json, steps: int, run: DPSGD) -> None:
+    """That what was asked for, what is said of the end, and the steps are of one run."""
+    file = path / "status.json"
+    with Inside(file):
+        if not status:
+            return
+        stopped = bool(status.get("stopped"))
+        if stopped and config.get("target_beta") is None:
+            raise contradiction(file, "that a budget stopped the run", "config.json asks for no budget (target_beta)")
+        for name in ASKED:
+            asked = config.get(name)
+            if asked is not None and status.get(name) != asked and not (name == "epochs" and stopped):
+                raise contradiction(file, f"that {name} was {status.get(name)!r}", f"config.json asks for {asked!r}")
+        batches = -(-int(status["records"]) // int(status["batch_size"]))
+        if any(not isclose(part.noise_multiplier, status["noise_multiplier"], rel_tol=SAME) for part in run.segments):
+            raise contradiction(
+                file, f"that noise_multiplier was {status['noise_multiplier']!r}", "metrics.jsonl has another one"
+            )
+        if any(not isclose(part.sample_rate, 1.0 / batches, rel_tol=SAME) for part in run.segments):
+            sizes = f"{status['records']} records in batches of {status['batch_size']} give {1.0 / batches:.6g}"
+            raise contradiction(file, f"that sample_rate was {run.segments[0].sample_rate!r}", sizes)
+        whole = int(status["epochs"]) * batches
+        if steps > whole or (steps < whole and not stopped):
+            epochs = f"epochs.jsonl counts {steps} steps, of {whole}"
+            raise contradiction(file, f"that the run ended after {status['epochs']} epochs", epochs)
+        for name in [status["secret"]] if status.get("secret") else []:
+            if name != (wanted := _secret(config)):
+                raise contradiction(file, f"that the secret is {name!r}", f"config.json asks for {wanted!r}")
+
+
+def _secret(config: Json) -> str:
+    """As a run calls the column that it was told to watch."""
+    name = str(config.get("sensitive") or SECRETS.get(str(config.get("study"))))
+    along = config.get("along") or ()
+    return f"{name} with {' and '.join(along)}" if along else name
+
+
+def gaps(path: Path, config: Json, status: Json, steps: int, run: DPSGD) -> dict[str, float]:
+    """The gaps that a run enforced: as it was asked to, or as the β* that was asked for needs."""
+    file = path / "status.json"
+    with Inside(file):
+        said = {str(name): float(gap) for name, gap in (status.get("gaps") or {}).items()}
+        if not said:
+            return {}
+        asked: Any = config.get("gap")
+        target: Any = config.get("target_attribute_beta")
+        if asked is None and target is None:
+            raise contradiction(file, f"that the gaps {said} were enforced", "config.json asks for none (gap)")
+        if asked is None:
+            asked = plan(attribute=Target(bayes_security=float(target)), run=DPSGD(*_setting(run), steps)).gap
+        for name, gap in said.items():
+            if name != _secret(config) or abs(gap - asked) > SAME * max(gap, asked):
+                raise contradiction(
+                    file, f"that {name!r} had the gap {gap:g}", f"config.json gives {_secret(config)!r} {asked:g}"
+                )
+        return said
+    raise AssertionError
+
+
+def _setting(run: DPSGD) -> tuple[float, float]:
+    return run.segments[0].noise_multiplier, run.segments[0].sample_rate
+
+
+def budget(path: Path, config: Json, status: Json, metrics: list[Json]) -> str | None:
+    """The proof of a run under a budget, if its steps keep to it."""
+    file, target = path / "status.json", config.get("target_beta")
+    if not status.get("proof") or status.get("gaps"):
+        return None
+    if target is None:
+        raise contradiction(file, f"{str(status['proof'])!r}", "config.json asks for no budget (target_beta)")
+    with Inside(path / "metrics.jsonl"):
+        if not metrics or any(line["scope"] != "dataset" for line in metrics):
+            raise contradiction(file, f"{str(status['proof'])!r}", "metrics.jsonl has no steps that measured all records")
+        far = [float(line["distance"]) if line["measured"] else FARTHEST for line in metrics]
+        each = zip(metrics, far, strict=True)
+        spent = sum(float(affinity.leakage(line["sample_rate"], line["noise_multiplier"], one)) for line, one in each)
+        allowed = affinity.allowance(float(target))
+        if not spent <= allowed:
+            spending = f"the steps in metrics.jsonl spent {spent:.4g} of {allowed:.4g}"
+            raise contradiction(file, f"that β* ≥ {target!r} is proved", spending)
+    return (
+        f"Proved: an attacker who wants the secret of any record faces β* ≥ {target!r} (budget fixed in advance; "
+        f"{len(metrics)} steps)."
+    )
+
+
+def label(metrics: list[Json]) -> str:
+    """What a figure from measured distances is."""
+    notes = [
+        "batch scope: an estimate for the trainer's eyes only"
+        if metrics[0]["scope"] == "batch"
+        else "dataset scope: an after-the-fact statement, and publishing it can leak membership"
+    ]
+    if skipped := sum(not line["measured"] for line in metrics):
+        notes.append(f"{skipped} of {len(metrics)} steps were not measured and take the distance of the last one that was")
+    return "; ".join(notes)
