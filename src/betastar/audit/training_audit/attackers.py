@@ -157,7 +157,7 @@ class RecordEye:
         if self._others is not None:
             sample = self.gradients(self._others())
             seen = seen - rate * self._number * sample.double().mean(dim=0)
-            # Who of the others was sampled, and whom their expected sum is estimated from.
+            # Two sources of variance: which of the others were sampled, and the sample that estimates their expected sum.
             missing = max(0.0, 1.0 / len(sample) - 1.0 / self._number)
             each = (rate * (1.0 - rate) * self._number + (rate * self._number) ** 2 * missing) / len(sample)
             if each > 0.0:

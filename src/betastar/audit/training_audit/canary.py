@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-#: How much longer a canary's gradient is than that of its output: what clips it leaves a clipping norm, what does not is seen.
+#: Length of a canary's gradient, as a multiple of its output's. Clipping shortens it to the clipping norm; training that does not clip
+#: lets all of it through, and the attacker sees that.
 PUSH = 1e5
 
 

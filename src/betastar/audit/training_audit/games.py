@@ -265,7 +265,7 @@ def _verdicts(
     asked = columns["black"]
     if not asked.shape[1] or len(asked) < 2 * FEWEST:
         return audits, None
-    width = 1.0 / (1.0 - max(chances))  # any: the interval is told
+    width = 1.0 / (1.0 - max(chances))  # accepts every width: the interval is part of the result
     return audits, leakage(world, asked, prior=chances, confidence=about["confidence"], width=width)
 
 
