@@ -116,7 +116,8 @@ def leakage(
     is accepted; too few games for it are refused.
 
     Half of the games, drawn with `seed`, teach: they set the scale of each feature and choose between 1, ln n and √n neighbours,
-    each game judged by the others. The attacker is then fixed, and the other half of the games tests them: their errors there are binomial.
+    each game judged by the others. The attacker is then fixed, and the other half of the games tests them: their errors there are
+    binomial.
     """
     labels, seen, priors = _games(worlds, outputs, prior)
     confidence = validation.probability("confidence", confidence, strict=True)

@@ -14,7 +14,7 @@ from betastar.arrays import Real
 from betastar.audit.mechanism_audit.games import seed_of
 from betastar.audit.one_run_audit.guesses import OneRun, one_run_verdict
 from betastar.audit.training_audit import canary, one_game
-from betastar.audit.training_audit.attackers import at, seen_of
+from betastar.audit.training_audit.attackers import noisy_gradient, rate_and_noise
 from betastar.audit.training_audit.canary import Canaries
 from betastar.audit.training_audit.challenges import MODELS, changed, read
 from betastar.audit.training_audit.games import UPDATES, WEIGHTS
@@ -24,7 +24,7 @@ from betastar.scenario.step import log_mixture
 
 
 @dataclass
-class _Chorus:
+class _CanaryAttacker:
     """Sees the weight of every canary at each step, and weighs "in" against "out" for each of them."""
 
     run: DPSGD
@@ -34,8 +34,8 @@ class _Chorus:
     trace: list[float] = field(default_factory=list)
 
     def step(self, trained: set[int]) -> None:
-        rate, noise = at(self.run, len(self.trace))
-        seen = seen_of(self.model.canary.weight, trained)[0].double().numpy() * self.scale
+        rate, noise = rate_and_noise(self.run, len(self.trace))
+        seen = noisy_gradient(self.model.canary.weight, trained)[0].double().numpy() * self.scale
         self.scores = self.scores + log_mixture((seen - 0.5) / noise**2, rate)
         self.trace.append(float(seen.mean()))
 
@@ -80,9 +80,9 @@ def one_run(
     batch = max(1, int(len(whole) * rate + 1e-9)) if loss_reduction == "mean" else 1
     with one_game.seeded(start):
         model = Canaries(factory(), marks, list(range(number)), [1.0] * number)
-    chorus = _Chorus(run, model, batch / norm, np.zeros(number))
+    attack = _CanaryAttacker(run, model, batch / norm, np.zeros(number))
     with one_game.seeded(noise):
-        one_game.fit(train, model, whole, run, chorus)
+        one_game.fit(train, model, whole, run, attack)
     one_game.check_hits(model.seen, rate * float(run.steps) * len(added))
-    scores = chorus.scores if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
+    scores = attack.scores if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
     return one_run_verdict(scores, included.numpy(), run, delta=delta, confidence=confidence, seed=seed)

@@ -107,7 +107,7 @@ def _counts(right: int, guesses: int, canaries: int) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class Twin:
+class EquivalentRun:
     """A reading, no proof: DP-SGD of the same rate and steps whose ε at δ is the bound that was measured, and its β*."""
 
     noise_multiplier: float
@@ -135,7 +135,7 @@ class OneRun:
     p_value: float
     seed: int
     run: DPSGD | None = None
-    twin: Twin | None = None
+    twin: EquivalentRun | None = None
 
     @property
     def violated(self) -> bool:
@@ -232,7 +232,7 @@ def judge_one_run(
         p_value=min(1.0, len(tried) * min(against)),
         seed=int(seed),
         run=run,
-        twin=None if run is None else _twin(run, bounds[best], delta),
+        twin=None if run is None else _equivalent_run(run, bounds[best], delta),
     )
 
 
@@ -246,7 +246,7 @@ def one_run_verdict(scores: Any, included: Any, run: DPSGD, delta: float, confid
     return judge_one_run(scores, included, claimed, delta, confidence, seed, run=run)
 
 
-def _twin(run: DPSGD, epsilon: float, delta: float) -> Twin | None:
+def _equivalent_run(run: DPSGD, epsilon: float, delta: float) -> EquivalentRun | None:
     if epsilon == 0.0 or len(run.segments) > 1 or not 0.0 < delta < 1.0:
         return None
     threat, (rate, steps) = Membership("add-remove"), (run.sample_rate, run.steps)
@@ -256,7 +256,7 @@ def _twin(run: DPSGD, epsilon: float, delta: float) -> Twin | None:
             twin = calibrate(Target(epsilon=epsilon, delta=delta), sample_rate=rate, steps=steps, threat=threat)
         except (NoNoiseNeeded, ValueError):  # no noise is so little, or so much
             return None
-    return Twin(float(twin.noise_multiplier), analyze(twin, threat).bayes_security)
+    return EquivalentRun(float(twin.noise_multiplier), analyze(twin, threat).bayes_security)
 
 
 def _canaries(scores: Any, included: Any) -> tuple[Real, np.ndarray]:
