@@ -54,12 +54,72 @@ def one_run(
     seed: int | None = None,
     loss_reduction: str = "mean",
 ) -> OneRun:
-    """Train once, on the data and about half of so many canaries, and guess which of them were in.
+    """Train once, on the data and about half of the canaries, and guess which canaries were used.
 
-    Each canary has a weight of its own, which no other record moves. attacker: "updates" sees every update of these weights,
-    "weights" their final values. The right guesses refute small ε at this δ for adding or removing a record, whatever the model
-    and the data (Steinke, Nasr, Jagielski 2023). factory, train, run, max_grad_norm: as in `training`. Canaries make the
-    data longer: run may be a function of the number of records.
+    Each canary has a weight of its own, which no other record moves. The right guesses refute small ε at this δ for adding or
+    removing a record, whatever the model and the data (Steinke, Nasr, Jagielski 2023).
+
+    Parameters
+    ----------
+    factory : callable
+        As for `training`.
+    train : callable
+        As for `training`.
+    data : Dataset
+        The records, with a length. Canaries are added at its end.
+    run : DPSGD or callable
+        What the training claims to be, or a function from a number of records to it: the canaries make the data longer.
+    max_grad_norm : float
+        The clipping norm of the training.
+    canaries : int
+        The number of canaries, of which about half are used.
+    attacker : "updates" or "weights"
+        The attacker sees every update of the canaries' weights, or only their final values.
+    delta : float
+        The δ at which ε is measured.
+    confidence : float
+        The confidence of the lower bound.
+    seed : int, optional
+        Drawn and reported by default.
+    loss_reduction : "mean" or "sum"
+        As in `make_private`.
+
+    Returns
+    -------
+    OneRun
+        A lower bound on ε, and what it says about the claim.
+
+    Raises
+    ------
+    AuditError
+        If this training cannot be audited, or is not the one that `run` claims.
+    ValueError
+        If an argument is not allowed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from opacus import PrivacyEngine
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> data = TensorDataset(torch.randn(100, 3), torch.arange(100) % 2)
+    >>> def train(model, data):
+    ...     _, optimizer, loader = PrivacyEngine().make_private(
+    ...         module=model,
+    ...         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    ...         data_loader=DataLoader(data, batch_size=len(data) // 2 + 1),
+    ...         noise_multiplier=1.0,
+    ...         max_grad_norm=1.0,
+    ...     )
+    ...     for x, y in loader:
+    ...         optimizer.zero_grad()
+    ...         torch.nn.functional.cross_entropy(model(x), y).backward()
+    ...         optimizer.step()
+    >>> claim = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.5, steps=2)
+    >>> model = lambda: torch.nn.Linear(3, 2)
+    >>> audit.one_run(model, train, data, claim, max_grad_norm=1.0, canaries=100, seed=0).violated
+    False
     """
     number, seed = int(validation.whole("canaries", canaries, low=10)), seed_of(seed)
     validation.choice("attacker", attacker, (UPDATES, WEIGHTS))

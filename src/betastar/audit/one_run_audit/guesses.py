@@ -118,10 +118,33 @@ class EquivalentRun:
 class OneRun:
     """What the guesses about one run's canaries say, beside the claim.
 
-    tried: (guesses, right guesses) for each number of guesses, which are fixed by the number of canaries; everything holds for
-    all of them together. guesses, right: those with the largest ε. epsilon: what the true ε at δ is not below, at `confidence`.
-    claimed: the ε at δ that is claimed. p_value: of so many right guesses, for any of the numbers, if the claim holds.
-    twin: DP-SGD that leaks as much, if something was measured and the claim is a run of one segment.
+    Attributes
+    ----------
+    canaries : int
+        The number of canaries.
+    guesses : int
+        The number of guesses with the largest ε.
+    right : int
+        The number of right ones among these.
+    tried : tuple of (int, int)
+        Guesses and right guesses for each number of guesses. The number of canaries fixes these numbers, and every statement
+        holds for all of them together.
+    epsilon : float
+        The true ε at δ is not below this one, at `confidence`.
+    delta : float
+        The δ at which ε is measured.
+    confidence : float
+        The confidence of the lower bound.
+    claimed : float
+        The ε at δ that is claimed.
+    p_value : float
+        The probability of so many right guesses, for any of the numbers, if the claim holds.
+    seed : int
+        The seed of the audit.
+    run : DPSGD or None
+        What is claimed to have been run.
+    twin : EquivalentRun or None
+        DP-SGD that leaks as much, if something was measured and the claim is a run of one segment.
     """
 
     canaries: int

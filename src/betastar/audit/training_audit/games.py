@@ -27,7 +27,7 @@ from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.training import Secret
 
-#: Where an attacker stands: who sees every update, who holds the final weights, who can only ask the final model.
+#: The attackers: one sees every update, one holds the final weights, one can only query the final model.
 UPDATES, WEIGHTS, OUTPUTS = "updates", "weights", "outputs"
 #: Widest interval of the advantage that is worth having, unless another is asked for.
 WIDTH = 0.25
@@ -37,10 +37,18 @@ CHUNK = 10
 
 @dataclass(frozen=True)
 class Trials:
-    """One audit for each place that an attacker stands at: "updates" (during training), "weights", "outputs" (afterwards).
+    """One audit for each attacker: on every update, on the final weights, on the answers of the final model.
 
-    leakage: a nearest-neighbour estimate of what the final model's outputs tell, without a model of the attack.
-    beyond: distance between the candidates' clipped gradients, where it was larger than that of the bound.
+    Attributes
+    ----------
+    challenge : str
+        The record that the games are about.
+    audits : dict of str to Audit
+        By attacker: "updates", "weights" and "outputs".
+    leakage : Leakage or None
+        A nearest-neighbour estimate of what the final model's outputs tell, without a model of the attack.
+    beyond : float or None
+        The distance between the candidates' clipped gradients, where it was larger than that of the bound.
     """
 
     challenge: str
