@@ -16,7 +16,7 @@ ROOMS = {
     "scenario": "what was run, who attacks",
     "bounds": "steps to a curve",
     "risk": "a curve to answers",
-    "training": "monitor, budget, gap clipping",
+    "training": "monitor, gap clipping",
     "audit": "the attacker's games",
     "figures": "plots",
     "datasets": "records to train on",
@@ -105,7 +105,7 @@ def picture() -> str:
         boxes.append(
             f'<rect x="{x - BOX[0] / 2}" y="{y - BOX[1] / 2}" width="{BOX[0]}" height="{BOX[1]}" rx="8"/>'
             f'<text x="{x}" y="{y - 12}" class="name">{name}</text><text x="{x}" y="{y + 9}">{words}</text>'
-            f'<text x="{x}" y="{y + 28}" class="small">{size} modules</text>'
+            f'<text x="{x}" y="{y + 28}" class="small">{size} module{"s" * (size > 1)}</text>'
         )
     for (user, used), number in sorted(drawn().items()):
         (x0, y0), (x1, y1) = _edge(centre[used], centre[user]), _edge(centre[user], centre[used])
