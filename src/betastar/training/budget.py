@@ -69,8 +69,8 @@ def _spending(spent: float, allowance: float) -> str:
     return f"spent {significant(spent, 4)} of {significant(allowance, 4, upwards=False)}"
 
 
-class Purse:
-    """What is spent of a budget."""
+class BudgetAccount:
+    """Adds up what the steps have spent of a budget."""
 
     def __init__(self, budget: Budget, records: int) -> None:
         self.budget = budget

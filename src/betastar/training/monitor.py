@@ -14,18 +14,18 @@ from betastar.arrays import Real
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.training import attaching, processes
-from betastar.training.batch_capture import Listener, too_many
-from betastar.training.budget import Budget, BudgetExhausted, Proof, Purse
+from betastar.training.batch_capture import BatchCapture, too_many
+from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, Proof
 from betastar.training.checks.gradients import GradientCheck
 from betastar.training.checks.sampling import largest_batch
 from betastar.training.checks.step_checks import NotProved, StepChecks
 from betastar.training.checks.step_counter import same_contents
-from betastar.training.gradients.distances import DIAMETERS, Ruler
+from betastar.training.gradients.distances import DIAMETERS, RecordDistances
 from betastar.training.gradients.factors import Gradients, joined
-from betastar.training.gradients.variant_gradients import Tracer
+from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
-from betastar.training.opacus.adapter import Wiring, loss_of
+from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records, Source, pair
 from betastar.training.secrets.secret import Secret
 from betastar.training.writers import Writer
@@ -85,34 +85,34 @@ class AttributeMonitor:
         attaching.budget(budget, self.scope, self.diameter)
         self._ledger_every = self.every * validation.whole("ledger", int(ledger), low=0)
         self.writers = list(writers)
-        self._wiring = Wiring(model, optimizer, loader, amplification, accountant)
-        self._wiring.check_precision()
+        self._adapter = OpacusAdapter(model, optimizer, loader, amplification, accountant)
+        self._adapter.check_precision()
         self._loss = loss_of(criterion)
-        attaching.reduction(self._loss, self._wiring.loss_reduction)
-        self._source = Source(loader.dataset, loader.collate_fn, split, self._wiring.device)
+        attaching.reduction(self._loss, self._adapter.loss_reduction)
+        self._source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
         memory = validation.whole("memory", memory, low=1 << 20)
-        self._tracer = Tracer(self._wiring, self._loss)
-        self._ruler = Ruler(self._tracer, secret, diameter, attaching.values(secret, diameter, extremes), memory)
-        attaching.dry_run(self._wiring, self._source, secret, self._loss, self._tracer, self._ruler, self.scope)
+        self._variants = VariantGradients(self._adapter, self._loss)
+        self._distances = RecordDistances(self._variants, secret, diameter, attaching.values(secret, diameter, extremes), memory)
+        attaching.dry_run(self._adapter, self._source, secret, self._loss, self._variants, self._distances, self.scope)
 
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
-        self.purse = Purse(budget, len(self._source)) if budget else None
+        self.budget_account = BudgetAccount(budget, len(self._source)) if budget else None
         self._indices: Tensor | None = None
-        self._gradients = GradientCheck(self._wiring)
+        self._gradients = GradientCheck(self._adapter)
         self._forget()
-        self._listener = Listener(self._wiring, criterion, self._source, lambda: self._wiring.model.hooks_enabled)
-        self._checks = StepChecks(self._wiring, self._source, self.purse is not None, self.scope == "dataset")
+        self._capture = BatchCapture(self._adapter, criterion, self._source, lambda: self._adapter.model.hooks_enabled)
+        self._checks = StepChecks(self._adapter, self._source, self.budget_account is not None, self.scope == "dataset")
         self._attach()
 
     # ------------------------------------------------------------------ listening
 
     def _attach(self) -> None:
         """Be called right before the optimizer clips."""
-        inner = self._wiring.optimizer.pre_step
+        inner = self._adapter.optimizer.pre_step
 
         def pre_step(closure: Any = None) -> Any:
-            if not self._listener.attached:
+            if not self._capture.attached:
                 return inner(closure)
             with self._checks.voiding(Exception, except_for=BudgetExhausted):
                 try:
@@ -129,18 +129,18 @@ class AttributeMonitor:
             return real
 
         self._pre_step = pre_step
-        self._wiring.optimizer.pre_step = pre_step
+        self._adapter.optimizer.pre_step = pre_step
 
     @property
     def criterion(self) -> Callable[..., Any]:
         """To be called in the loop if the criterion is a plain function."""
-        return self._listener.criterion
+        return self._capture.criterion
 
     def detach(self) -> None:
         """Stop listening; what was measured stays."""
-        self._listener.detach()
-        if vars(self._wiring.optimizer).get("pre_step") is self._pre_step:
-            del self._wiring.optimizer.pre_step
+        self._capture.detach()
+        if vars(self._adapter.optimizer).get("pre_step") is self._pre_step:
+            del self._adapter.optimizer.pre_step
 
     def records(self, indices: Any) -> None:
         """Whose records the coming batch holds, for the ledger in batch scope; call it before the model is run."""
@@ -164,7 +164,7 @@ class AttributeMonitor:
 
     def _one_by_one(self) -> bool:
         """Whether each record's own distance is wanted at this step."""
-        if self.purse and self.purse.budget.per_record:
+        if self.budget_account and self.budget_account.budget.per_record:
             return True
         return self.ledger is not None and len(self.history) % max(1, self._ledger_every) == 0
 
@@ -173,7 +173,7 @@ class AttributeMonitor:
         batches, indices = self._take_batches(), self._indices
         self._indices = None
         self._checks.require(len(self.history))
-        rate, noise, norm = self._wiring.sample_rate(), self._wiring.noise_multiplier(), self._wiring.max_grad_norm()
+        rate, noise, norm = self._adapter.sample_rate(), self._adapter.noise_multiplier(), self._adapter.max_grad_norm()
         for number, batch in enumerate(batches):
             self._checks.batch(batch)
             own = None
@@ -181,14 +181,14 @@ class AttributeMonitor:
                 own = self._measure_batch(batch, indices)
             else:
                 attaching.known(batch, self._source)
-            if not (self._due() or self.purse):
+            if not (self._due() or self.budget_account):
                 self._gradients.skip()
             elif len(batch):
-                self._gradients.batch(self._tracer.own(batch) if own is None else own, number, len(batches))
+                self._gradients.batch(self._variants.own(batch) if own is None else own, number, len(batches))
         if self.scope == "dataset":
             self._measure_dataset()
-        if self.purse and not self._affordable():
-            raise self.purse.refusal(len(self.history))
+        if self.budget_account and not self._affordable():
+            raise self.budget_account.refusal(len(self.history))
         return rate, noise, norm
 
     def accept_weights(self) -> None:
@@ -200,9 +200,9 @@ class AttributeMonitor:
 
     def _take_batches(self) -> list[Records]:
         """What was seen since the last step."""
-        seen = self._listener.take()
-        if len(seen) > 1 and self._wiring.sample_rate() < 1.0:
-            if self._wiring.rows() != len(seen[-1]):
+        seen = self._capture.take()
+        if len(seen) > 1 and self._adapter.sample_rate() < 1.0:
+            if self._adapter.rows() != len(seen[-1]):
                 raise too_many(len(seen))
             seen = seen[-1:]
         return seen
@@ -218,14 +218,14 @@ class AttributeMonitor:
         def seen(records: Records, gradients: Gradients) -> None:
             found.append(gradients.whole(self.secret.own(records).to(gradients.norms.device)))
 
-        watch = seen if self.secret.quick_check and self._ruler.holds_own() else None
+        watch = seen if self.secret.quick_check and self._distances.holds_own() else None
         now = self._now or 0.0
         if indices is None or not self._one_by_one():
-            self._now = self._ruler.largest(batch, now, watch)
+            self._now = self._distances.largest(batch, now, watch)
         else:
             if len(indices) != len(batch):
                 raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
-            each = self._ruler.each(batch, watch).cpu().numpy()
+            each = self._distances.each(batch, watch).cpu().numpy()
             if self._gaps is None:
                 self._gaps = np.full(len(self._source), -1.0)
             self._gaps[indices.numpy()] = each
@@ -234,37 +234,37 @@ class AttributeMonitor:
 
     def _measure_dataset(self) -> None:
         """At the current weights, unless they were measured already. Each process looks after its share of the records."""
-        settings, tensors = self._wiring.settings(), self._wiring.tensors()
+        settings, tensors = self._adapter.settings(), self._adapter.tensors()
         if self._known is not None and self._known[0] == settings and same_contents(self._known[1], tensors):
             return
-        contents = self._wiring.contents()
+        contents = self._adapter.contents()
         if self._due():
             now, gaps = 0.0, np.full(len(self._source), -1.0)
             for indices, records in self._source.portions(processes.share(len(self._source))):
                 if self.secret.quick_check and not len(self.history):
                     self.secret.check(records, complete=False)
                 if not self._one_by_one():
-                    now = self._ruler.largest(records, now)
+                    now = self._distances.largest(records, now)
                 else:
-                    gaps[indices.numpy()] = self._ruler.each(records).cpu().numpy()
+                    gaps[indices.numpy()] = self._distances.each(records).cpu().numpy()
                     now = max(now, float(gaps.max()))
             self._now = processes.maximum(now)
             self._gaps = processes.maxima(gaps) if self._one_by_one() else None
         self._known = settings, contents
 
     def _affordable(self) -> bool:
-        return self._charge(self._wiring.sample_rate(), self._wiring.noise_multiplier(), pay=False)
+        return self._charge(self._adapter.sample_rate(), self._adapter.noise_multiplier(), pay=False)
 
     def _charge(self, rate: float, noise: float, pay: bool) -> bool:
-        assert self.purse is not None
+        assert self.budget_account is not None
         batch = largest_batch(len(self._source), rate)
         if pay:
-            self.purse.pay(self._now, self._gaps, rate, noise, batch)
-        return pay or self.purse.affordable(self._now, self._gaps, rate, noise, batch)
+            self.budget_account.pay(self._now, self._gaps, rate, noise, batch)
+        return pay or self.budget_account.affordable(self._now, self._gaps, rate, noise, batch)
 
     def may_step(self) -> bool:
         """Whether the budget allows a step at the current weights; True without a budget. With several processes, all ask."""
-        if self.purse is None:
+        if self.budget_account is None:
             return True
         with self._checks.voiding(Exception):
             self._checks.require(len(self.history))
@@ -277,7 +277,7 @@ class AttributeMonitor:
             self._now = processes.maximum(self._now or 0.0)
             if self._one_by_one() and processes.together():
                 self._gaps = processes.maxima(np.full(len(self._source), -1.0) if self._gaps is None else self._gaps)
-        if self.purse:
+        if self.budget_account:
             self._charge(rate, noise, pay=True)
         if self.ledger is not None:
             self.ledger.step(self._gaps, rate, noise)
@@ -297,7 +297,7 @@ class AttributeMonitor:
 
     @property
     def optimizer(self) -> Any:
-        return self._wiring.optimizer
+        return self._adapter.optimizer
 
     @property
     def label(self) -> str:
@@ -317,17 +317,22 @@ class AttributeMonitor:
         return self.history.membership(relation, method)
 
     @property
+    def purse(self) -> BudgetAccount | None:
+        """The former name of `budget_account`."""
+        return self.budget_account
+
+    @property
     def exhausted(self) -> bool:
         """The budget refused a step."""
-        return self.purse is not None and self.purse.exhausted
+        return self.budget_account is not None and self.budget_account.exhausted
 
     @property
     def proof(self) -> Proof:
         """What the budget has proved so far."""
-        if self.purse is None:
+        if self.budget_account is None:
             raise ValueError("nothing is proved without a budget: make the monitor with budget=Budget(...) and scope='dataset'.")
         self._checks.require(len(self.history))
-        return self.purse.proof(len(self.history))
+        return self.budget_account.proof(len(self.history))
 
     def progress(self) -> str:
         """One short line for a progress bar."""
@@ -357,7 +362,7 @@ class AttributeMonitor:
             for name, risk in (("attribute", self.risk()), ("membership", self.membership())):
                 bound = risk.bayes_security
                 found[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
-        if self.purse:
+        if self.budget_account:
             try:
                 found["proof"] = str(self.proof)
             except NotProved as problem:
@@ -370,8 +375,8 @@ class AttributeMonitor:
         state["checks"] = self._checks.state_dict()
         if self.ledger is not None:
             state["ledger"] = self.ledger.state_dict()
-        if self.purse is not None:
-            state["purse"] = self.purse.state_dict()
+        if self.budget_account is not None:
+            state["purse"] = self.budget_account.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -383,18 +388,18 @@ class AttributeMonitor:
         self._checks.load_state_dict(state["checks"], len(self.history))
         if self.ledger is not None:
             self.ledger.load_state_dict(state["ledger"])
-        if self.purse is not None:
-            self.purse.load_state_dict(state["purse"])
+        if self.budget_account is not None:
+            self.budget_account.load_state_dict(state["purse"])
         self._forget()
         for writer in self.writers:
             writer.rewind(len(self.history))
 
     def _made(self) -> dict[str, Any]:
         made: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.digest(), "records": len(self._source)}
-        made |= {"noise_multiplier": self._wiring.noise_multiplier(), "sample_rate": self._wiring.sample_rate()}
-        made |= {"max_grad_norm": self._wiring.settings()[:2]}
+        made |= {"noise_multiplier": self._adapter.noise_multiplier(), "sample_rate": self._adapter.sample_rate()}
+        made |= {"max_grad_norm": self._adapter.settings()[:2]}
         made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self._ledger_every}
-        return made | {"budget": repr(self.purse.budget) if self.purse else None}
+        return made | {"budget": repr(self.budget_account.budget) if self.budget_account else None}
 
     def __repr__(self) -> str:
         return f"AttributeMonitor({self.secret.name!r}, {len(self.history)} steps, {self.scope} scope)"

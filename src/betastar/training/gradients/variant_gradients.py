@@ -17,9 +17,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from betastar.training.gradients.clipping import clip
 from betastar.training.gradients.factors import Factor, Gradients, Rest
-from betastar.training.gradients.first_layer import PhantomUsed, Shortcut, is_table
+from betastar.training.gradients.first_layer import AbsentTableRead, FirstLayer, is_table
 from betastar.training.gradients.side_effects import GradientError, unchanged
-from betastar.training.opacus.adapter import Wiring
+from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
@@ -30,36 +30,36 @@ Call = tuple[nn.Module, tuple[Any, ...], Tensor, Narrow]
 CHECKPOINTING = "Switch off gradient checkpointing, and call layers with trainable weights outside of torch.no_grad()."
 
 
-class Tracer:
+class VariantGradients:
     """Clipped gradients of variants, in clipping norms."""
 
-    def __init__(self, wiring: Wiring, criterion: Callable[..., Any]) -> None:
-        self._wiring = wiring
+    def __init__(self, adapter: OpacusAdapter, criterion: Callable[..., Any]) -> None:
+        self._adapter = adapter
         self._criterion = criterion
-        units = wiring.units()
-        names = {id(module): name or type(module).__name__ for name, module in wiring.module.named_modules()}
+        units = adapter.units()
+        names = {id(module): name or type(module).__name__ for name, module in adapter.module.named_modules()}
         self._units = {id(unit): (unit, names.get(id(unit), type(unit).__name__)) for unit in units}
         owners: dict[int, int] = {}
         for unit in units:
             for parameter in unit.parameters():
                 owners[id(parameter)] = owners.get(id(parameter), 0) + 1
         self._tied = {key for key, number in owners.items() if number > 1}
-        self._thorough = True  # until the model was tried out
-        self._trusted = False  # with a phantom in place of the table of variants
+        self._first_run = True  # until `try_out` has run the model
+        self._table_is_optional = False  # whether linear layers alone read the table of variants
 
     def gradients(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Of each record's variants with these values."""
         columns = secret.as_columns()
-        shortcut = Shortcut(records, columns, values) if columns and is_table(records, columns) else None
-        if shortcut and self._trusted:
+        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
+        if first_layer and self._table_is_optional:
             try:
-                found = self._clipped(shortcut.phantom(), (len(records), len(values)), shortcut)
-            except PhantomUsed:
-                self._trusted = False
+                found = self._clipped(first_layer.without_table(), (len(records), len(values)), first_layer)
+            except AbsentTableRead:
+                self._table_is_optional = False
             else:
                 if found.norms.isfinite().all():
                     return found
-        found = self._clipped(secret.variants(records, values), (len(records), len(values)), shortcut)
+        found = self._clipped(secret.variants(records, values), (len(records), len(values)), first_layer)
         if not found.norms.isfinite().all():
             raise GradientError(
                 "the gradient of a record is not finite: check the learning rate and the data. The weights were not changed."
@@ -68,46 +68,46 @@ class Tracer:
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Run once, and find out whether the model reads the table of variants through linear layers only."""
-        self._thorough = True
+        self._first_run = True
         found = self.gradients(records, secret, values)
-        self._thorough = False
+        self._first_run = False
         columns = secret.as_columns()
         if columns and is_table(records, columns):
-            shortcut = Shortcut(records, columns, values)
+            first_layer = FirstLayer(records, columns, values)
             try:
-                quick = self._clipped(shortcut.phantom(), (len(records), len(values)), shortcut)
+                quick = self._clipped(first_layer.without_table(), (len(records), len(values)), first_layer)
             except Exception:  # whatever the model does with its table, it is then given the real one
                 return found
-            self._trusted = torch.allclose(found.cross(found), quick.cross(quick), rtol=1e-4, atol=1e-7)
+            self._table_is_optional = torch.allclose(found.cross(found), quick.cross(quick), rtol=1e-4, atol=1e-7)
         return found
 
     def own(self, records: Records) -> Gradients:
         """The records' own gradients, one variant each, not clipped."""
         return Gradients(tuple(self._factors(self._run(records, None), (len(records), 1))))
 
-    def _clipped(self, variants: Records, shape: tuple[int, int], shortcut: Shortcut | None) -> Gradients:
-        return clip(Gradients(tuple(self._factors(self._run(variants, shortcut), shape))), self._wiring)
+    def _clipped(self, variants: Records, shape: tuple[int, int], first_layer: FirstLayer | None) -> Gradients:
+        return clip(Gradients(tuple(self._factors(self._run(variants, first_layer), shape))), self._adapter)
 
-    def _run(self, variants: Records, shortcut: Shortcut | None) -> list[Call]:
+    def _run(self, variants: Records, first_layer: FirstLayer | None) -> list[Call]:
         """Each call of a layer in a forward and backward pass over the variants."""
         seen: list[tuple[nn.Module, tuple[Any, ...], Any, Narrow]] = []
-        if shortcut:
-            shortcut.watch(variants)
+        if first_layer:
+            first_layer.watch(variants)
 
         def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             if not isinstance(output, Tensor) or not isinstance(inputs[0] if inputs else None, Tensor):
                 raise GradientError(f"gradients of {self._name(module)} cannot be had: it must map a tensor to a tensor.")
-            narrow = shortcut.narrow(inputs[0]) if shortcut and type(module) is nn.Linear else None
+            narrow = first_layer.narrow(inputs[0]) if first_layer and type(module) is nn.Linear else None
             seen.append((module, inputs, output, narrow))
 
         with (
-            self._wiring.silence(),
-            unchanged(self._wiring.module, self._thorough),
-            self._listening(note, shortcut),
+            self._adapter.silence(),
+            unchanged(self._adapter.module, self._first_run),
+            self._listening(note, first_layer),
             torch.enable_grad(),
-            torch.autocast(self._wiring.device.type, enabled=False),
+            torch.autocast(self._adapter.device.type, enabled=False),
         ):
-            output = self._wiring.module(*variants.inputs, **variants.named)
+            output = self._adapter.module(*variants.inputs, **variants.named)
             total = self.total_loss(self._criterion(output, variants.target), len(variants))
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
             errors = torch.autograd.grad(total, outputs, allow_unused=True)
@@ -131,7 +131,7 @@ class Tracer:
             raise ValueError(f"criterion must give one loss, or one a record, got shape {shape} for {rows} records.")
         if loss.ndim == 1:
             return loss.sum()
-        return loss * rows if self._wiring.loss_reduction == "mean" else loss
+        return loss * rows if self._adapter.loss_reduction == "mean" else loss
 
     def _factors(self, calls: list[Call], shape: tuple[int, int]) -> Iterator[Factor]:
         n, a = shape
@@ -139,7 +139,7 @@ class Tracer:
         for module, *_ in calls:
             times[id(module)] = times.get(id(module), 0) + 1
         written: dict[nn.Parameter, Tensor] = {}
-        missing = {id(parameter) for parameter in self._wiring.parameters}
+        missing = {id(parameter) for parameter in self._adapter.parameters}
         for module, inputs, error, narrow in calls:
             if len(error) != n * a:
                 raise GradientError(
@@ -161,7 +161,7 @@ class Tracer:
                     rows = samples.reshape(n * a, -1)
                     written[parameter] = written[parameter] + rows if parameter in written else rows
         if missing:
-            names = [name for name, p in self._wiring.module.named_parameters() if id(p) in missing]
+            names = [name for name, p in self._adapter.module.named_parameters() if id(p) in missing]
             raise GradientError(f"gradients of {names[0]} cannot be had: its module was not called in the forward pass.")
         for parameter, rows in written.items():
             yield Factor(rows.reshape(n, a, -1), parameters=(parameter,))
@@ -171,7 +171,7 @@ class Tracer:
     ) -> Iterator[Factor]:
         weight, bias = layer.weight.requires_grad, layer.bias is not None and layer.bias.requires_grad
         rows, errors, rest = input[0].reshape(*shape, -1), error.reshape(*shape, -1), input[1]
-        if weight and bias and self._wiring.flat:
+        if weight and bias and self._adapter.flat:
             yield Factor(errors, rows, 1.0, (layer.weight, layer.bias), rest=rest)
             return
         if weight:
@@ -185,20 +185,20 @@ class Tracer:
         try:
             with torch.no_grad():
                 return sampler(module, [x.detach() for x in inputs if isinstance(x, Tensor)], error)
-        except PhantomUsed:
+        except AbsentTableRead:
             raise
         except Exception as problem:
             raise GradientError(f"gradients of {self._name(module)} cannot be had: {problem}") from problem
 
     @contextmanager
-    def _listening(self, note: Callable[..., None], shortcut: Shortcut | None) -> Iterator[None]:
+    def _listening(self, note: Callable[..., None], first_layer: FirstLayer | None) -> Iterator[None]:
         handles = [unit.register_forward_hook(note) for unit, _ in self._units.values()]
-        handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._wiring.recurrent()]
+        handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._adapter.recurrent()]
         replaced = []
-        if shortcut:
+        if first_layer:
             for unit, _ in self._units.values():
                 if type(unit) is nn.Linear and "forward" not in vars(unit):
-                    unit.forward = shortcut.forward(unit)  # type: ignore[method-assign, assignment]
+                    unit.forward = first_layer.forward(unit)  # type: ignore[method-assign, assignment]
                     replaced.append(unit)
         try:
             yield

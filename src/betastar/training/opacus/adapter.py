@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 
 
-class Wiring:
+class OpacusAdapter:
     """A model, an optimizer and a loader made private by Opacus."""
 
     def __init__(
