@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from betastar.training import attaching
+from betastar.training.checks.precision import require_precision
 from betastar.training.checks.step_counter import same_contents
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records, Source
@@ -56,7 +57,7 @@ class BatchCapture:
 
     def _saw_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self._training():
-            self._adapter.check_precision()
+            require_precision(self._adapter.parameters)
             self._seen = (args, kwargs, output)
 
     def _saw_loss(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from opacus import PrivacyEngine
-from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -22,6 +21,7 @@ from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
 from betastar.training import attaching, processes
 from betastar.training.batch_capture import BatchCapture, too_many
+from betastar.training.checks.precision import require_precision
 from betastar.training.checks.step_checks import BROKEN_PROMISES, StepChecks
 from betastar.training.gradients import gap_weights
 from betastar.training.gradients.distances import RecordDistances
@@ -149,17 +149,17 @@ class GapClipping:
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
         loss = loss_of(criterion)
         attaching.reduction(loss, adapter.loss_reduction)
-        adapter.check_precision()
+        require_precision(adapter.parameters)
         self._variants = VariantGradients(adapter, loss)
         self._distances = RecordDistances(self._variants, self._secret, "exact", range(self._secret.count), self._memory)
         attaching.dry_run(adapter, source, self._secret, loss, self._variants, self._distances, "batch")
         self._refuse_too_many()
         self._checks = StepChecks(adapter, source, proves=True, follow_records=True)
         self._capture = BatchCapture(adapter, criterion, source)
-        self._sums: dict[Tensor, Tensor] = {}
         self._steps = 0
         self._broken = False
-        self._attach()
+        adapter.replace_clipping()
+        adapter.around_step(self._step)
 
     @property
     def criterion(self) -> Callable[..., Any]:
@@ -168,64 +168,34 @@ class GapClipping:
 
     # ------------------------------------------------------------------ while training
 
-    def _attach(self) -> None:
-        """Take the place of Opacus's clipping; its hooks, which compute gradients of single records, have nothing to do."""
-        self._adapter.model.disable_hooks()
-        optimizer = self._adapter.optimizer
-        inner = optimizer.pre_step
-
-        def pre_step(closure: Any = None) -> Any:
-            if self._broken:
-                raise RuntimeError("part of a logical batch failed, and its records may be used twice: start from a checkpoint.")
-            with self._checks.voiding(*BROKEN_PROMISES):
-                try:
-                    batch = self._batch()
-                    self._checks.require(self._steps)
-                    self._sums = self.total(batch)
-                    self._compare(batch)
-                except BaseException:
-                    self._broken = bool(optimizer._step_skip_queue)
-                    raise
-                self._checks.batch(batch)
-                rate, deviation = self._adapter.sample_rate(), self._adapter.noise_multiplier() * self._adapter.max_grad_norm()
-                for parameter in optimizer.params:
-                    parameter.grad_sample = parameter.new_empty(len(batch), 0)  # Opacus looks whether there are any
-                real = inner(closure)
-                if real:
-                    self._checks.added(rate, deviation)
-            self._steps += bool(real)
-            return real
-
-        def clip_and_accumulate() -> None:
-            for parameter in optimizer.params:
-                if parameter.summed_grad is None:
-                    parameter.summed_grad = self._sums[parameter]
-                else:  # in place: Opacus marks what it has used, and refuses to use it again
-                    parameter.summed_grad += self._sums[parameter]
-
-        optimizer.pre_step, optimizer.clip_and_accumulate = pre_step, clip_and_accumulate
-        optimizer.add_noise = self._add_noise
-
-    def _add_noise(self) -> None:
-        """As Opacus does, to sums in double precision: single precision is good enough for what was noised, not before."""
-        optimizer = self._adapter.optimizer
-        deviation = self._adapter.noise_multiplier() * self._adapter.max_grad_norm()
-        for parameter in optimizer.params:
-            _check_processed_flag(parameter.summed_grad)
-            total = processes.sums(parameter.summed_grad)
-            if getattr(optimizer, "rank", 0) == 0:
-                noise = _generate_noise(deviation, parameter, optimizer.generator, optimizer.secure_mode)
-                parameter.grad = (total + noise).to(parameter.dtype)
-                parameter.summed_grad = total
-            else:  # Opacus adds the gradients of all processes up
-                parameter.grad = torch.zeros_like(parameter)
-            _mark_as_processed(parameter.summed_grad)
+    def _step(self, take: Callable[[], bool]) -> bool:
+        """Clip the gaps of one batch, and check the step. take: lets Opacus add noise, and returns whether a step is taken."""
+        if self._broken:
+            raise RuntimeError("part of a logical batch failed, and its records may be used twice: start from a checkpoint.")
+        with self._checks.voiding(*BROKEN_PROMISES):
+            try:
+                batch = self._batch()
+                self._checks.require(self._steps)
+                sums = self.total(batch)
+                self._compare(batch)
+            except BaseException:
+                self._broken = self._adapter.inside_logical_batch()
+                raise
+            self._checks.batch(batch)
+            rate, deviation = self._adapter.sample_rate(), self._adapter.noise_multiplier() * self._adapter.max_grad_norm()
+            self._adapter.provide_sums(sums, len(batch))
+            taken = take()
+            self._adapter.require_sums_used()
+            if taken:
+                self._checks.added(rate, deviation)
+        self._steps += taken
+        return taken
 
     def _batch(self) -> Records:
         batches = self._capture.take()
         if len(batches) > 1:
             raise too_many(len(batches))
-        if self._adapter.model.hooks_enabled:
+        if self._adapter.hooks_are_enabled:
             raise RuntimeError("the hooks of the model were enabled: gap clipping does without them; call model.disable_hooks().")
         return batches[0]
 

@@ -17,6 +17,7 @@ from betastar.training import attaching, processes
 from betastar.training.batch_capture import BatchCapture, too_many
 from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, Proof
 from betastar.training.checks.gradients import GradientCheck
+from betastar.training.checks.precision import require_precision
 from betastar.training.checks.sampling import largest_batch
 from betastar.training.checks.step_checks import NotProved, StepChecks
 from betastar.training.checks.step_counter import same_contents
@@ -86,7 +87,7 @@ class AttributeMonitor:
         self._ledger_every = self.every * validation.whole("ledger", int(ledger), low=0)
         self.writers = list(writers)
         self._adapter = OpacusAdapter(model, optimizer, loader, amplification, accountant)
-        self._adapter.check_precision()
+        require_precision(self._adapter.parameters)
         self._loss = loss_of(criterion)
         attaching.reduction(self._loss, self._adapter.loss_reduction)
         self._source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
@@ -101,35 +102,27 @@ class AttributeMonitor:
         self._indices: Tensor | None = None
         self._gradients = GradientCheck(self._adapter)
         self._forget()
-        self._capture = BatchCapture(self._adapter, criterion, self._source, lambda: self._adapter.model.hooks_enabled)
+        self._capture = BatchCapture(self._adapter, criterion, self._source, lambda: self._adapter.hooks_are_enabled)
         self._checks = StepChecks(self._adapter, self._source, self.budget_account is not None, self.scope == "dataset")
-        self._attach()
+        self._undo = self._adapter.around_step(self._step)
 
-    # ------------------------------------------------------------------ listening
-
-    def _attach(self) -> None:
-        """Be called right before the optimizer clips."""
-        inner = self._adapter.optimizer.pre_step
-
-        def pre_step(closure: Any = None) -> Any:
-            if not self._capture.attached:
-                return inner(closure)
-            with self._checks.voiding(Exception, except_for=BudgetExhausted):
-                try:
-                    rate, noise, norm = self._before()
-                    real = inner(closure)
-                    if real:
-                        self._gradients.summed()
-                        self._checks.added(rate, noise * norm)
-                except Exception:
-                    self._gradients.forget()
-                    raise
-            if real:
-                self._commit(rate, noise)
-            return real
-
-        self._pre_step = pre_step
-        self._adapter.optimizer.pre_step = pre_step
+    def _step(self, take: Callable[[], bool]) -> bool:
+        """Measure and check one step. take: lets Opacus clip and add noise, and returns whether a step is taken."""
+        if not self._capture.attached:
+            return take()
+        with self._checks.voiding(Exception, except_for=BudgetExhausted):
+            try:
+                rate, noise, norm = self._before()
+                taken = take()
+                if taken:
+                    self._gradients.summed()
+                    self._checks.added(rate, noise * norm)
+            except Exception:
+                self._gradients.forget()
+                raise
+        if taken:
+            self._commit(rate, noise)
+        return taken
 
     @property
     def criterion(self) -> Callable[..., Any]:
@@ -139,8 +132,7 @@ class AttributeMonitor:
     def detach(self) -> None:
         """Stop listening; what was measured stays."""
         self._capture.detach()
-        if vars(self._adapter.optimizer).get("pre_step") is self._pre_step:
-            del self._adapter.optimizer.pre_step
+        self._undo()
 
     def records(self, indices: Any) -> None:
         """Whose records the coming batch holds, for the ledger in batch scope; call it before the model is run."""

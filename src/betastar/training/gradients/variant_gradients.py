@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from opacus.grad_sample import GradSampleModule
-from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -19,7 +17,7 @@ from betastar.training.gradients.clipping import clip
 from betastar.training.gradients.factors import Factor, Gradients, Rest
 from betastar.training.gradients.first_layer import AbsentTableRead, FirstLayer, is_table
 from betastar.training.gradients.side_effects import GradientError, unchanged
-from betastar.training.opacus.adapter import OpacusAdapter
+from betastar.training.opacus.adapter import OpacusAdapter, per_sample_gradients
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
@@ -181,10 +179,9 @@ class VariantGradients:
 
     def _samples(self, module: nn.Module, inputs: tuple[Any, ...], error: Tensor) -> dict[nn.Parameter, Tensor]:
         """Per-sample gradients, as Opacus computes them."""
-        sampler = GradSampleModule.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
         try:
             with torch.no_grad():
-                return sampler(module, [x.detach() for x in inputs if isinstance(x, Tensor)], error)
+                return per_sample_gradients(module, [x.detach() for x in inputs if isinstance(x, Tensor)], error)
         except AbsentTableRead:
             raise
         except Exception as problem:
