@@ -125,6 +125,31 @@ class History:
             "bayes_security_membership": beta["membership"],
         }
 
+    def progress(self, secret: str) -> str:
+        """One short line for a progress bar. secret: its name."""
+        if not len(self):
+            return "β* of the secret and of membership: no step yet"
+        beta = self.quick()
+        word = "≈" if self.scope == "batch" else "after the fact ≈"
+        return f"β* {word} {beta['attribute']:.3f} for {secret} ({self.scope}), {beta['membership']:.3f} for membership"
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last step for loggers; their names carry the scope."""
+        entry = self.entry()
+        names = ("distance", "bayes_security_attribute", "bayes_security_membership")
+        return {f"privacy/{self.scope}/{name}": float(entry[name]) for name in names}
+
+    def summary(self) -> dict[str, Any]:
+        """All steps in one mapping, for JSON."""
+        answers: dict[str, Any] = {"scope": self.scope, "label": self.label}
+        answers |= {"diameter": self.diameter, "steps": len(self), "skipped": self.skipped}
+        if len(self):
+            answers["largest_distance"] = float(self.distances.max())
+            for name, risk in (("attribute", self.risk()), ("membership", self.membership())):
+                bound = risk.bayes_security
+                answers[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
+        return answers
+
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"distances": list(self._distances), "measured": list(self._measured)}
         state |= {"noises": list(self._noises), "rates": list(self._rates)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,12 +19,11 @@ from betastar.training.checks.gradients import GradientCheck
 from betastar.training.checks.precision import require_precision
 from betastar.training.checks.sampling import largest_batch
 from betastar.training.checks.step_checks import NotProved, StepChecks
-from betastar.training.checks.step_counter import same_contents
 from betastar.training.gradients.distances import DIAMETERS, RecordDistances
-from betastar.training.gradients.factors import Gradients, joined
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
+from betastar.training.measurement import StepMeasurement
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records, Source, pair
 from betastar.training.secrets.secret import Secret
@@ -93,15 +91,15 @@ class AttributeMonitor:
         self._source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
         memory = validation.whole("memory", memory, low=1 << 20)
         self._variants = VariantGradients(self._adapter, self._loss)
-        self._distances = RecordDistances(self._variants, secret, diameter, attaching.values(secret, diameter, extremes), memory)
-        attaching.dry_run(self._adapter, self._source, secret, self._loss, self._variants, self._distances, self.scope)
+        distances = RecordDistances(self._variants, secret, diameter, attaching.values(secret, diameter, extremes), memory)
+        attaching.dry_run(self._adapter, self._source, secret, self._loss, self._variants, distances, self.scope)
 
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
         self.budget_account = BudgetAccount(budget, len(self._source)) if budget else None
         self._indices: Tensor | None = None
+        self._measurement = StepMeasurement(self._adapter, self._source, secret, distances)
         self._gradients = GradientCheck(self._adapter)
-        self._forget()
         self._capture = BatchCapture(self._adapter, criterion, self._source, lambda: self._adapter.hooks_are_enabled)
         self._checks = StepChecks(self._adapter, self._source, self.budget_account is not None, self.scope == "dataset")
         self._undo = self._adapter.around_step(self._step)
@@ -146,10 +144,8 @@ class AttributeMonitor:
 
     def _forget(self) -> None:
         """Nothing is known of the coming step."""
-        self._now: float | None = None
-        self._gaps: Real | None = None
+        self._measurement.forget()
         self._gradients.forget()
-        self._known: tuple[Any, ...] | None = None  # clipping, weights and buffers that were measured
 
     def _due(self) -> bool:
         return len(self.history) % self.every == 0
@@ -169,10 +165,10 @@ class AttributeMonitor:
         for number, batch in enumerate(batches):
             self._checks.batch(batch)
             own = None
-            if self.scope == "batch":
-                own = self._measure_batch(batch, indices)
-            else:
+            if self.scope == "dataset":
                 attaching.known(batch, self._source)
+            elif self._due():
+                own = self._measurement.batch(batch, indices if self._one_by_one() else None)
             if not (self._due() or self.budget_account):
                 self._gradients.skip()
             elif len(batch):
@@ -199,60 +195,18 @@ class AttributeMonitor:
             seen = seen[-1:]
         return seen
 
-    def _measure_batch(self, batch: Records, indices: Tensor | None) -> Gradients | None:
-        """Measure the batch, if that is due; the records' own gradients, where they were among what was measured."""
-        if not self._due():
-            return None
-        if self.secret.quick_check and len(batch):
-            self.secret.check(batch, complete=False)
-        found: list[Gradients] = []
-
-        def seen(records: Records, gradients: Gradients) -> None:
-            found.append(gradients.whole(self.secret.own(records).to(gradients.norms.device)))
-
-        watch = seen if self.secret.quick_check and self._distances.holds_own() else None
-        now = self._now or 0.0
-        if indices is None or not self._one_by_one():
-            self._now = self._distances.largest(batch, now, watch)
-        else:
-            if len(indices) != len(batch):
-                raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
-            each = self._distances.each(batch, watch).cpu().numpy()
-            if self._gaps is None:
-                self._gaps = np.full(len(self._source), -1.0)
-            self._gaps[indices.numpy()] = each
-            self._now = max(now, float(each.max(initial=0.0)))
-        return joined(found) if found else None
-
     def _measure_dataset(self) -> None:
-        """At the current weights, unless they were measured already. Each process looks after its share of the records."""
-        settings, tensors = self._adapter.settings(), self._adapter.tensors()
-        if self._known is not None and self._known[0] == settings and same_contents(self._known[1], tensors):
-            return
-        contents = self._adapter.contents()
-        if self._due():
-            now, gaps = 0.0, np.full(len(self._source), -1.0)
-            for indices, records in self._source.portions(processes.share(len(self._source))):
-                if self.secret.quick_check and not len(self.history):
-                    self.secret.check(records, complete=False)
-                if not self._one_by_one():
-                    now = self._distances.largest(records, now)
-                else:
-                    gaps[indices.numpy()] = self._distances.each(records).cpu().numpy()
-                    now = max(now, float(gaps.max()))
-            self._now = processes.maximum(now)
-            self._gaps = processes.maxima(gaps) if self._one_by_one() else None
-        self._known = settings, contents
+        self._measurement.dataset(self._due(), self._one_by_one(), check=not len(self.history))
 
     def _affordable(self) -> bool:
         return self._charge(self._adapter.sample_rate(), self._adapter.noise_multiplier(), pay=False)
 
     def _charge(self, rate: float, noise: float, pay: bool) -> bool:
         assert self.budget_account is not None
-        batch = largest_batch(len(self._source), rate)
+        batch, measured = largest_batch(len(self._source), rate), self._measurement
         if pay:
-            self.budget_account.pay(self._now, self._gaps, rate, noise, batch)
-        return pay or self.budget_account.affordable(self._now, self._gaps, rate, noise, batch)
+            self.budget_account.pay(measured.largest, measured.gaps, rate, noise, batch)
+        return pay or self.budget_account.affordable(measured.largest, measured.gaps, rate, noise, batch)
 
     def may_step(self) -> bool:
         """Whether the budget allows a step at the current weights; True without a budget. With several processes, all ask."""
@@ -266,14 +220,12 @@ class AttributeMonitor:
     def _commit(self, rate: float, noise: float) -> None:
         """The optimizer takes a step, with the rate and noise that it had before."""
         if self.scope == "batch" and self._due():
-            self._now = processes.maximum(self._now or 0.0)
-            if self._one_by_one() and processes.together():
-                self._gaps = processes.maxima(np.full(len(self._source), -1.0) if self._gaps is None else self._gaps)
+            self._measurement.join_processes(self._one_by_one())
         if self.budget_account:
             self._charge(rate, noise, pay=True)
         if self.ledger is not None:
-            self.ledger.step(self._gaps, rate, noise)
-        self.history.add(self._now, rate, noise)
+            self.ledger.step(self._measurement.gaps, rate, noise)
+        self.history.add(self._measurement.largest, rate, noise)
         self._forget()
         if self.writers and (not processes.together() or torch.distributed.get_rank() == 0):
             entry = self.history.entry()
@@ -328,38 +280,21 @@ class AttributeMonitor:
 
     def progress(self) -> str:
         """One short line for a progress bar."""
-        if not len(self.history):
-            return "β* of the secret and of membership: no step yet"
-        beta = self.history.quick()
-        word = "≈" if self.scope == "batch" else "after the fact ≈"
-        return f"β* {word} {beta['attribute']:.3f} for {self.secret.name} ({self.scope}), {beta['membership']:.3f} for membership"
+        return self.history.progress(self.secret.name)
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last step for loggers; their names carry the scope."""
-        entry = self.history.entry()
-        names = ("distance", "bayes_security_attribute", "bayes_security_membership")
-        return {f"privacy/{self.scope}/{name}": float(entry[name]) for name in names}
+        return self.history.metrics()
 
     def summary(self) -> dict[str, Any]:
         """Everything in one mapping, for JSON."""
-        found: dict[str, Any] = {
-            "secret": self.secret.name,
-            "values": self.secret.count,
-            "scope": self.scope,
-            "label": self.label,
-        }
-        found |= {"diameter": self.diameter, "steps": len(self.history), "skipped": self.history.skipped}
-        if len(self.history):
-            found["largest_distance"] = float(self.distances.max())
-            for name, risk in (("attribute", self.risk()), ("membership", self.membership())):
-                bound = risk.bayes_security
-                found[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
+        answers: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.count, **self.history.summary()}
         if self.budget_account:
             try:
-                found["proof"] = str(self.proof)
+                answers["proof"] = str(self.proof)
             except NotProved as problem:
-                found["proof"] = f"Not proved: {problem}"
-        return found
+                answers["proof"] = f"Not proved: {problem}"
+        return answers
 
     def state_dict(self) -> dict[str, Any]:
         """To be saved next to the model's; a monitor made alike goes on with the same numbers after `load_state_dict`."""
