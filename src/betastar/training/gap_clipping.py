@@ -204,8 +204,8 @@ class GapClipping:
         sums = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._adapter.optimizer.params}
         for part in self._chunks(batch):
             gradients, _, weights = self.weigh(part)
-            for parameter, found in gradients.totals(weights).items():
-                sums[parameter] += found * self._adapter.max_grad_norm()
+            for parameter, total in gradients.totals(weights).items():
+                sums[parameter] += total * self._adapter.max_grad_norm()
         return sums
 
     def weigh(self, records: Records) -> tuple[Any, Tensor, Tensor]:
@@ -250,7 +250,7 @@ class GapClipping:
         own = self._variants.own(batch)
         plain = own.totals(torch.ones_like(own.norms))
         scale = len(batch) if self._adapter.loss_reduction == "mean" else 1
-        here = torch.cat([found.flatten() / scale for found in plain.values()])
+        here = torch.cat([total.flatten() / scale for total in plain.values()])
         there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in plain]).to(here)
         if not there.any() and here.any():
             raise GradientError("no gradient was back-propagated before optimizer.step(): call loss.backward() first.")

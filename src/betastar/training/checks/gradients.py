@@ -58,9 +58,9 @@ class GradientCheck:
         clipped = clip(own, self._adapter)
         norm = self._adapter.max_grad_norm()
         self._scale += float(clipped.norms.sqrt().sum()) * norm
-        for parameter, found in clipped.totals(torch.ones_like(own.norms)).items():
-            found = found * norm
-            self._sums[parameter] = self._sums[parameter] + found if parameter in self._sums else found
+        for parameter, total in clipped.totals(torch.ones_like(own.norms)).items():
+            total = total * norm
+            self._sums[parameter] = self._sums[parameter] + total if parameter in self._sums else total
 
     def _compared(self, own: Gradients, number: int, batches: int) -> list[tuple[Tensor, Tensor]]:
         """What Opacus has of each record, and what it should have, one row a record.
@@ -76,15 +76,15 @@ class GradientCheck:
                 f"Opacus has no gradients of the {len(own.norms)} records that the model was run on: call loss.backward() before "
                 "optimizer.step(), once for each forward pass."
             )
-        found: list[tuple[Tensor, Tensor]] = []
+        pairs: list[tuple[Tensor, Tensor]] = []
         entries = 0
         for parameter, sample in sorted(zip(self._adapter.parameters, samples, strict=True), key=lambda one: one[0].numel()):
             entries += parameter.numel()
-            if found and entries > ENTRIES:
+            if pairs and entries > ENTRIES:
                 break
             (factor,) = (factor for factor in own.factors if any(p is parameter for p in factor.parameters))
-            found.append((sample.flatten(1), factor.written(parameter)[:, 0]))
-        return found
+            pairs.append((sample.flatten(1), factor.written(parameter)[:, 0]))
+        return pairs
 
     def summed(self) -> None:
         """After the optimizer has clipped and added up: that it is the sum of the clipped gradients which gets the noise."""

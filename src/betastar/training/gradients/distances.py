@@ -38,8 +38,8 @@ class RecordDistances:
 
     def try_out(self, records: Records) -> None:
         """Find out what a variant takes, and that the model can be run on variants at all."""
-        found = self._variants.try_out(records, self._secret, self._values[: max(2, ROWS // max(1, 8 * len(records)))])
-        self._per_variant = sum(f.delta.shape[2] + (0 if f.x is None else f.x.shape[2]) for f in found.factors)
+        gradients = self._variants.try_out(records, self._secret, self._values[: max(2, ROWS // max(1, 8 * len(records)))])
+        self._per_variant = sum(f.delta.shape[2] + (0 if f.x is None else f.x.shape[2]) for f in gradients.factors)
 
     @property
     def room(self) -> int:

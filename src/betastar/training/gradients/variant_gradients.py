@@ -5,9 +5,10 @@ Opacus's hooks are silent meanwhile, no gradient is written, no random number is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -37,37 +38,34 @@ class VariantGradients:
         units = adapter.units()
         names = {id(module): name or type(module).__name__ for name, module in adapter.module.named_modules()}
         self._units = {id(unit): (unit, names.get(id(unit), type(unit).__name__)) for unit in units}
-        owners: dict[int, int] = {}
-        for unit in units:
-            for parameter in unit.parameters():
-                owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+        owners = Counter(id(parameter) for unit in units for parameter in unit.parameters())
         self._tied = {key for key, number in owners.items() if number > 1}
         self._first_run = True  # until `try_out` has run the model
         self._table_is_optional = False  # whether linear layers alone read the table of variants
 
     def gradients(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
-        """Of each record's variants with these values."""
+        """The clipped gradients of each record's variants with these values."""
         columns = secret.as_columns()
         first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
         if first_layer and self._table_is_optional:
             try:
-                found = self._clipped(first_layer.without_table(), (len(records), len(values)), first_layer)
+                gradients = self._clipped(first_layer.without_table(), (len(records), len(values)), first_layer)
             except AbsentTableRead:
                 self._table_is_optional = False
             else:
-                if found.norms.isfinite().all():
-                    return found
-        found = self._clipped(secret.variants(records, values), (len(records), len(values)), first_layer)
-        if not found.norms.isfinite().all():
+                if gradients.norms.isfinite().all():
+                    return gradients
+        gradients = self._clipped(secret.variants(records, values), (len(records), len(values)), first_layer)
+        if not gradients.norms.isfinite().all():
             raise GradientError(
                 "the gradient of a record is not finite: check the learning rate and the data. The weights were not changed."
             )
-        return found
+        return gradients
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Run once, and find out whether the model reads the table of variants through linear layers only."""
         self._first_run = True
-        found = self.gradients(records, secret, values)
+        gradients = self.gradients(records, secret, values)
         self._first_run = False
         columns = secret.as_columns()
         if columns and is_table(records, columns):
@@ -75,9 +73,9 @@ class VariantGradients:
             try:
                 quick = self._clipped(first_layer.without_table(), (len(records), len(values)), first_layer)
             except Exception:  # whatever the model does with its table, it is then given the real one
-                return found
-            self._table_is_optional = torch.allclose(found.cross(found), quick.cross(quick), rtol=1e-4, atol=1e-7)
-        return found
+                return gradients
+            self._table_is_optional = torch.allclose(gradients.cross(gradients), quick.cross(quick), rtol=1e-4, atol=1e-7)
+        return gradients
 
     def own(self, records: Records) -> Gradients:
         """The records' own gradients, one variant each, not clipped."""
@@ -132,37 +130,38 @@ class VariantGradients:
         return loss * rows if self._adapter.loss_reduction == "mean" else loss
 
     def _factors(self, calls: list[Call], shape: tuple[int, int]) -> Iterator[Factor]:
-        n, a = shape
-        times: dict[int, int] = {}
-        for module, *_ in calls:
-            times[id(module)] = times.get(id(module), 0) + 1
+        """One factor for a linear layer that reads a table; the gradients of other parameters are written out and added up."""
+        self._require_complete(calls, shape[0] * shape[1])
+        times = Counter(id(module) for module, *_ in calls)
         written: dict[nn.Parameter, Tensor] = {}
-        missing = {id(parameter) for parameter in self._adapter.parameters}
         for module, inputs, error, narrow in calls:
-            if len(error) != n * a:
-                raise GradientError(
-                    f"gradients of {self._name(module)} cannot be had: it sees {len(error)} rows for {n * a} records; a gradient "
-                    "must belong to one record (no packed sequences, no reshaping across records)."
-                )
-            mine = [p for p in module.parameters() if p.requires_grad]
-            missing -= {id(p) for p in mine}
-            if (
-                type(module) is nn.Linear
-                and inputs[0].ndim == 2
-                and times[id(module)] == 1
-                and not any(id(p) in self._tied for p in mine)
-            ):
-                yield from self._linear(module, narrow or (inputs[0].detach(), None), error, (n, a))
+            if self._is_plain_linear(module) and inputs[0].ndim == 2 and times[id(module)] == 1:
+                yield from self._linear(module, narrow or (inputs[0].detach(), None), error, shape)
                 continue
             for parameter, samples in self._samples(module, inputs, error).items():
                 if parameter.requires_grad:
-                    rows = samples.reshape(n * a, -1)
+                    rows = samples.reshape(len(error), -1)
                     written[parameter] = written[parameter] + rows if parameter in written else rows
+        for parameter, rows in written.items():
+            yield Factor(rows.reshape(*shape, -1), parameters=(parameter,))
+
+    def _require_complete(self, calls: list[Call], rows: int) -> None:
+        """That each call has one row a variant, and that every trainable parameter takes part in a call."""
+        for module, _, error, _ in calls:
+            if len(error) != rows:
+                raise GradientError(
+                    f"gradients of {self._name(module)} cannot be had: it sees {len(error)} rows for {rows} records; a gradient "
+                    "must belong to one record (no packed sequences, no reshaping across records)."
+                )
+        called = {id(p) for module, *_ in calls for p in module.parameters() if p.requires_grad}
+        missing = {id(p) for p in self._adapter.parameters} - called
         if missing:
             names = [name for name, p in self._adapter.module.named_parameters() if id(p) in missing]
             raise GradientError(f"gradients of {names[0]} cannot be had: its module was not called in the forward pass.")
-        for parameter, rows in written.items():
-            yield Factor(rows.reshape(n, a, -1), parameters=(parameter,))
+
+    def _is_plain_linear(self, module: nn.Module) -> TypeGuard[nn.Linear]:
+        """Whether a module is a linear layer of PyTorch that shares no trainable parameter with another one."""
+        return type(module) is nn.Linear and not any(id(p) in self._tied for p in module.parameters() if p.requires_grad)
 
     def _linear(
         self, layer: nn.Linear, input: tuple[Tensor, Rest | None], error: Tensor, shape: tuple[int, int]
