@@ -25,6 +25,7 @@ from betastar.audit.training_audit.canary import Canaries
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import log_mixture
 from betastar.training import Records
+from betastar.training.opacus.adapter import has_clipped_sum
 
 #: Gradients that are written out at once.
 PORTION = 256
@@ -83,7 +84,7 @@ def watching(model: nn.Module, attacker: UpdateAttacker) -> Iterator[None]:
         mine = [parameter for parameter in held if id(parameter) in own and parameter.requires_grad]
         if not mine:
             return
-        if any(getattr(parameter, "summed_grad", None) is None for parameter in mine):
+        if not all(map(has_clipped_sum, mine)):
             raise AuditError(
                 f"train must make its optimizer private with Opacus, got a step of {type(optimizer).__name__} alone."
             )

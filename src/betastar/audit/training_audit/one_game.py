@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from opacus.grad_sample import AbstractGradSampleModule
 from torch import nn
 
 from betastar.arrays import Real
@@ -27,6 +26,7 @@ from betastar.audit.training_audit.attackers import (
 from betastar.audit.training_audit.canary import Canaries
 from betastar.audit.training_audit.challenges import Challenge
 from betastar.scenario.run import DPSGD
+from betastar.training.opacus.adapter import is_private
 
 Factory = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Any], Any]
@@ -179,7 +179,7 @@ def check(factory: Factory) -> None:
     for model in (one, other):
         if not isinstance(model, nn.Module):
             raise AuditError(f"factory must make a model (torch.nn.Module), got {type(model).__name__}.")
-        if isinstance(model, AbstractGradSampleModule) or any(hasattr(p, "grad_sample") for p in model.parameters()):
+        if is_private(model):
             raise AuditError("factory must make a plain model, got one that Opacus has wrapped already; wrap it in train.")
     if one is other or {id(p) for p in one.parameters()} & {id(p) for p in other.parameters()}:
         raise AuditError("factory must make a new model each time, got the same weights twice.")
