@@ -340,7 +340,7 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
 
 def test_the_command_in_a_report_makes_the_same_run(run: Path, tmp_path: Path) -> None:
     assert "SEED" not in load(run).command, "the seed was drawn, and is deleted"
-    pairs = json.loads((run / "config.json").read_text())
+    pairs = RunFolder(run).config
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in pairs.items()}
     first = train(Config(**{**given, "seed": 2**90}), tmp_path / "first").path
     command = load(first).command

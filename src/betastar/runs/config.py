@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
 
 from betastar import validation
 from betastar.datasets import seeds
@@ -12,6 +12,7 @@ from betastar.datasets.adult import adult
 from betastar.datasets.purchase import RECORDS, purchase
 from betastar.datasets.study import Study, StudyError
 from betastar.datasets.table import own
+from betastar.runs.reading import Inside, Json
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,17 @@ class Config:
         """Of the split, and of synthetic records: the noise cannot be computed from it, unless the seed is small."""
         return seeds.derive(self.chosen_seed(), "split")
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Json:
         """As config.json has it."""
         return dict(json.loads(json.dumps(asdict(self))))
+
+    @classmethod
+    def read(cls, described: Json, source: Path) -> Config:
+        """From what config.json has."""
+        with Inside(source):
+            fields: Json = {name: tuple(value) if isinstance(value, list) else value for name, value in described.items()}
+            return cls(**fields)
+        raise AssertionError
 
     def load(self) -> Study:
         """The study, with this configuration's parameters; complains of what cannot be run."""
