@@ -46,7 +46,7 @@ def test_steps_beyond_what_a_float_counts_are_refused(steps: object) -> None:
         bs.DPSGD.from_epochs(1.0, 1, 10**9, np.array([1e12]))
 
 
-@pytest.mark.parametrize("distance", [5e-324, 1e-300, 1e-200, 1e-160])
+@pytest.mark.parametrize("distance", [5e-324, 1e-300, 1e-160])
 @pytest.mark.parametrize("method", ["affinity", "exact", "certified"])
 def test_tiny_distances(distance: float, method: str) -> None:
     beta = bs.analyze(bs.DPSGD(0.5, 0.5, 1000), bs.AttributeInference(distance), method=method).bayes_security
