@@ -141,6 +141,7 @@ def keep(folder: Path | None, kind: str, found: dict[str, Any] | None = None, fo
     path = run.audit_path(kind)
     if not run.begun:
         raise ValueError(f"--into must be the folder of a run, got {str(folder)!r}.")
+    run.check_format()
     files.check(path)
     if path.exists() and not force:
         raise ValueError(f"--into {str(folder)!r} has an audit of this kind already; write over it with --force.")

@@ -127,7 +127,7 @@ class RunFolder:
         """What is known when a run is complete."""
         if not self.complete:
             raise StudyError(f"the run in {self.path} is not finished: betastar train --resume -o {self.path}")
-        _ = self.config  # another format is refused
+        self.check_format()
         return object_of(self / STATUS)
 
     @property
@@ -218,6 +218,10 @@ class RunFolder:
         return RunRecord(self, config, status, epochs, self.steps[: int(epochs[-1]["steps"])])
 
     # Whether a run may be here
+
+    def check_format(self) -> None:
+        """Refuse a folder without a run, or of a format that this version does not read."""
+        _ = self.config
 
     def check(self, resume: bool) -> None:
         """Whether a run may start here, or go on."""
@@ -320,7 +324,7 @@ class RunFolder:
 
     def write_audit(self, kind: str, result: Json) -> None:
         """Keep the result of an audit, for the report of the run."""
-        _ = self.config  # another format is refused
+        self.check_format()
         files.write(self.audit_path(kind), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
     def forget(self) -> None:
