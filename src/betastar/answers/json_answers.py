@@ -9,8 +9,9 @@ from typing import Any
 
 import betastar as bs
 from betastar.answers import wording
-from betastar.answers.settings import RUN, Setting
+from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
+from betastar.vocabulary import RUN
 
 Answer = dict[str, Any]
 

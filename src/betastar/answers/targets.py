@@ -8,18 +8,8 @@ from dataclasses import dataclass
 import betastar as bs
 from betastar.answers.settings import choose
 from betastar.rounding import plain
+from betastar.vocabulary import METRICS
 
-#: Each metric, the side that is asked for, and an example that people can copy.
-EXAMPLES = {
-    "bayes_security": "bayes_security>=0.95",
-    "advantage": "advantage<=0.05",
-    "success": "success<=0.51 (or success<=0.75@prior=0.3)",
-    "tpr": "tpr<=0.05@fpr=0.01",
-    "epsilon": "epsilon<=1@delta=1e-5",
-    "gdp_mu": "gdp_mu<=0.3",
-    "reconstruction": "reconstruction<=0.1@prior=0.01",
-}
-CONDITIONS = {"success": "prior", "tpr": "fpr", "epsilon": "delta", "reconstruction": "prior"}
 PATTERN = re.compile(r"\s*(\w+)\s*(>=|<=|≥|≤)\s*([^@\s]+)\s*(?:@\s*(\w+)\s*=\s*(\S+)\s*)?")
 
 
@@ -50,23 +40,23 @@ class Wish:
         return self.target.reached(risk)
 
     def __str__(self) -> str:
-        sign = ">=" if self.metric == "bayes_security" else "<="
-        usual = self.given is None or (self.metric, self.given) == ("success", 0.5)
-        return f"{self.metric}{sign}{plain(self.value)}" + ("" if usual else f"@{self.condition}={plain(self.given)}")
+        metric = METRICS[self.metric]
+        usual = self.given in (None, metric.usual)
+        return f"{self.metric}{metric.sign}{plain(self.value)}" + ("" if usual else f"@{self.condition}={plain(self.given)}")
 
 
 def parse(text: str, name: str = "target") -> Wish:
     found = PATTERN.fullmatch(text)
     if not found:
-        raise ValueError(f"{name} must be a metric and its limit, as in {EXAMPLES['bayes_security']}, got {text!r}.")
-    metric, sign, value, condition, given = found.groups()
-    choose(name, metric, EXAMPLES)
-    if (sign in (">=", "≥")) != (metric == "bayes_security"):
-        raise ValueError(f"{name} must limit what an attacker can do, as in {EXAMPLES[metric]}, got {text!r}.")
-    wanted = CONDITIONS.get(metric)
-    if condition not in (None, wanted) or (condition is None and wanted is not None and metric != "success"):
-        raise ValueError(f"{name} must say it as in {EXAMPLES[metric]}, got {text!r}.")
-    wish = Wish(metric, _number(name, value, text), wanted, _number(name, given or "0.5", text) if wanted else None)
+        raise ValueError(f"{name} must be a metric and its limit, as in {METRICS['bayes_security'].example}, got {text!r}.")
+    word, sign, value, condition, given = found.groups()
+    metric = METRICS[choose(name, word, METRICS)]
+    if (sign in (">=", "≥")) != metric.protects:
+        raise ValueError(f"{name} must limit what an attacker can do, as in {metric.example}, got {text!r}.")
+    if condition not in (None, metric.at) or (condition is None and metric.at is not None and metric.usual is None):
+        raise ValueError(f"{name} must say it as in {metric.example}, got {text!r}.")
+    depends = _number(name, given, text) if given else metric.usual
+    wish = Wish(metric.name, _number(name, value, text), metric.at, depends)
     try:
         _ = wish.target
     except (ValueError, TypeError) as problem:

@@ -7,22 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import betastar as bs
-from betastar.answers.settings import RUN, SUGGESTIONS, Setting
+from betastar.answers.settings import Setting
 from betastar.rounding import percent, plain, significant
+from betastar.vocabulary import METRICS, PARAMETERS, RUN, THREATS
 
-WHO = {
-    "membership": "An attacker who guesses membership",
-    "membership-add-remove": "An attacker who guesses membership",
-    "attribute": "An attacker who guesses between two values of the attribute",
-}
-ASKED = {
-    "membership": "the attacker knows two records and guesses which of them was used",
-    "membership-add-remove": "the attacker guesses whether the record was used, or nothing in its place",
-    "attribute": (
-        "the attacker knows the rest of the record, and the clipped gradients of the attribute's values are never farther "
-        "apart than {distance} clipping norms at any step"
-    ),
-}
 #: Bounds wider than this are said to be wide.
 WIDE = 0.01
 
@@ -34,7 +22,7 @@ def sentence(setting: Setting, success: bs.Bound) -> str:
     reach = float(success.estimate if about else success.upper)
     share = percent(reach, _digits(reach - idle))
     return (
-        f"{WHO[setting.threat]} is right {'about' if about else 'at most'} {share} of the time, "
+        f"{THREATS[setting.threat].attacker} is right {'about' if about else 'at most'} {share} of the time, "
         f"against {100 * idle:.10g} % without the model."
     )
 
@@ -49,7 +37,7 @@ def _digits(excess: float) -> int:
 
 def assumptions(setting: Setting) -> list[str]:
     return [
-        "a worst-case record: " + ASKED[setting.threat].format(distance=setting.distance and plain(setting.distance)),
+        "a worst-case record: " + THREATS[setting.threat].assumed.format(distance=setting.distance and plain(setting.distance)),
         "an attacker who knows all other records and sees every update",
         "Poisson sampling: each step samples every record independently with the same probability",
         "ideal Gaussian noise on the sum of clipped gradients",
@@ -82,8 +70,9 @@ def explain(problem: Exception | str, names: Mapping[str, str]) -> str:
     """An error of the core in the words of an interface: its names for the fields, and what usually helps."""
     text = str(problem)
     first = re.match(r"(\w+) must", text)
-    if first and first[1] in SUGGESTIONS and SUGGESTIONS[first[1]] not in text:
-        text = f"{text} {SUGGESTIONS[first[1]]}"
+    helps = {name: one.suggestion for one in PARAMETERS.values() for name in (one.name, *one.arguments) if one.suggestion}
+    if first and first[1] in helps and helps[first[1]] not in text:
+        text = f"{text} {helps[first[1]]}"
     # Names of a run's fields are renamed wherever they stand; others are words of plain English but for the first.
     if first:
         text = text.replace(first[1], names.get(first[1], first[1]), 1)
@@ -93,27 +82,17 @@ def explain(problem: Exception | str, names: Mapping[str, str]) -> str:
 def table(answer: Mapping[str, Any], short: bool = False) -> list[tuple[str, str, str, str]]:
     """Rows for people: metric, the number to rely on, the estimate, and what it is without a model."""
     rows = []
-    if "bayes_security" in answer:
-        beta = answer["bayes_security"]
-        title = "β*" if short else "Bayes security β*"
-        rows.append((title, significant(beta["lower"], 4, False), _near(beta["estimate"]), "1"))
-    if "advantage" in answer:
-        one = answer["advantage"]
-        rows.append(("advantage", significant(one["upper"], 4), _near(one["estimate"]), "0"))
-    if "success" in answer:
-        one = answer["success"]
-        idle = max(one["prior"], 1.0 - one["prior"])
-        title = "right guesses" if short else f"right guesses, prior {plain(one['prior'])}"
-        rows.append((title, percent(one["upper"], 2), f"{100 * one['estimate']:.2f} %", f"{100 * idle:.10g} %"))
-    for one in answer.get("tpr", ()):
-        title = f"{'TPR' if short else 'true positives'} at FPR {plain(one['fpr'])}"
-        rows.append((title, significant(one["upper"], 4), _near(one["estimate"]), plain(one["fpr"])))
-    for one in answer.get("epsilon", ()):
-        rows.append((f"ε at δ {plain(one['delta'])}", significant(one["upper"], 4), _near(one["estimate"]), "0"))
-    if "gdp_mu" in answer:
-        one = answer["gdp_mu"]
-        title = f"{'μ' if short else 'Gaussian μ, fitted'} down to FPR {plain(one['smallest_fpr'])}"
-        rows.append((title, significant(one["upper"], 4), _near(one["estimate"]), "0"))
+    for metric in METRICS.values():
+        found = answer.get(metric.name, ())
+        for one in found if isinstance(found, list | tuple) else (found,):
+            at = one.get(metric.at or "smallest_fpr")
+            title = (metric.short if short else metric.title).format(at and plain(at))
+            idle = metric.without_model(one.get(metric.at))
+            relied = metric.rounded(one[metric.safe_end], one.get(metric.at))
+            if metric.share:
+                rows.append((title, relied, f"{100 * one['estimate']:.2f} %", f"{100 * idle:.10g} %"))
+            else:
+                rows.append((title, relied, _near(one["estimate"]), plain(idle)))
     return rows
 
 

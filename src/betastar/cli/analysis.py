@@ -13,6 +13,7 @@ import typer
 from betastar.answers import settings
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain, significant
+from betastar.vocabulary import METHODS, METRICS, PARAMETERS, RUN, THREATS, TOLD
 
 Noise = Annotated[float | None, typer.Option("--noise", help="Noise multiplier: standard deviation / clipping norm.")]
 Rate = Annotated[float | None, typer.Option("--rate", help="Sampling rate: probability of each record at each step.")]
@@ -33,7 +34,7 @@ Attack = Annotated[
     typer.Option(
         "--threat",
         help="membership (which of two records?), membership-add-remove (this record or none?) or attribute (which value?).",
-        autocompletion=lambda: list(settings.THREATS),
+        autocompletion=lambda: list(THREATS),
     ),
 ]
 Distance = Annotated[
@@ -44,7 +45,7 @@ Method = Annotated[
     typer.Option(
         "--method",
         help="exact, certified, affinity or paper. Default: exact; certified for attribute or noise below 0.5.",
-        autocompletion=lambda: list(settings.METHODS),
+        autocompletion=lambda: list(METHODS),
     ),
 ]
 Prior = Annotated[float, typer.Option("--prior", help="Probability, before the attack, that the guess 'yes' is right.")]
@@ -59,7 +60,7 @@ Metric = Annotated[
         "--metric",
         metavar="NAME",
         help="Only this metric; repeat it. [default: all]",
-        autocompletion=lambda: list(settings.METRICS),
+        autocompletion=lambda: list(TOLD),
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -80,16 +81,17 @@ def in_words_of_options(command: Callable[..., None]) -> Callable[..., None]:
     """The core's errors name the option that was wrong."""
 
     @functools.wraps(command)
-    def wrapped(**options: Any) -> None:
+    def wrapped(**given: Any) -> None:
         from betastar.answers import wording
         from betastar.cli import printing
 
+        options = {name: one.brief for one in PARAMETERS.values() for name in (one.name, *one.arguments)}
         if command is not explore:  # a server must survive a browser that goes away
             printing.quiet_pipe()
         try:
-            command(**options)
+            command(**given)
         except (ValueError, TypeError) as problem:
-            raise ValueError(wording.explain(problem, settings.OPTIONS)) from None
+            raise ValueError(wording.explain(problem, options)) from None
         except ArithmeticError as problem:  # exit code 1 is for --require
             raise ValueError(
                 f"these parameters are beyond what this --method can compute ({problem}). Try another one."
@@ -179,7 +181,7 @@ def calibrate(
         printing.as_json(answer)
         return
     name, value = next(iter(answer["found"].items()))
-    printing.one(answer, f"{settings.RUN[name]} {plain(value)} just meets {answer['target']}.")
+    printing.one(answer, f"{RUN[name].brief} {plain(value)} just meets {answer['target']}.")
 
 
 def compare(
@@ -202,9 +204,7 @@ def compare(
     distance: Distance = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method", metavar="NAME", help="Method; repeat it to compare them.", autocompletion=lambda: list(settings.METHODS)
-        ),
+        typer.Option("--method", metavar="NAME", help="Method; repeat it to compare them.", autocompletion=lambda: list(METHODS)),
     ] = None,
     prior: Prior = 0.5,
     fpr: Fpr = None,
@@ -331,7 +331,7 @@ def explore(
 
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     """Options of a command to the fields of a setting."""
-    fields = {name: options[option.removeprefix("--")] for name, option in settings.RUN.items()}
+    fields = {name: options[one.brief.removeprefix("--")] for name, one in RUN.items()}
     fields |= {name: options[name] for name in ("opacus", "threat", "distance", "method", "prior")}
     lists = {"fpr": "fpr", "delta": "delta", "metrics": "metric"}
     return _whole_epochs(fields | {name: tuple(options[option]) for name, option in lists.items() if options[option]})
@@ -345,7 +345,7 @@ def _whole_epochs(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _read_setting(text: str, base: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """A name (or none) and the fields of "noise=3.51,batch=256,name=careful", on top of the base."""
-    known = {option.removeprefix("--"): name for name, option in settings.RUN.items()}
+    known = {spelling.removeprefix("--"): name for name, one in RUN.items() for spelling in reversed(one.spellings)}
     known |= {name: name for name in ("threat", "distance", "method", "prior", "name")}
     fields = {**base, "name": ""}
     for part in text.split(","):
@@ -383,7 +383,7 @@ def demand(cases: Iterable[tuple[settings.Setting, str]], wishes: list[Any]) -> 
             if not wish.target.met(risk):
                 missed += 1
                 floor = f", down to FPR {plain(SMALLEST_FPR)}" if wish.metric == "gdp_mu" else ""
-                reached = significant(wish.reached(risk), 6, wish.metric != "bayes_security")
+                reached = significant(wish.reached(risk), 6, not METRICS[wish.metric].protects)
                 printing.complain(f"not met{' by ' + name if name else ''}: {wish}; the number to rely on is {reached}{floor}.")
     if missed:
         raise typer.Exit(1)

@@ -27,6 +27,7 @@ from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
 from betastar.scenario.step import Step
 from betastar.scenario.threats import Membership, Threat
+from betastar.vocabulary import METRICS, Metric
 
 #: Where the search ends: noise, sampling rate, steps.
 MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
@@ -38,16 +39,10 @@ class NoNoiseNeeded(UserWarning):
     """Sampling alone meets the target: the attacker fails because the record is hardly ever used."""
 
 
-#: What a metric depends on.
-CONDITIONS: dict[str, str | None] = {
-    "bayes_security": None,
-    "advantage": None,
-    "success": "prior",
-    "tpr": "fpr",
-    "delta": "epsilon",
-    "gdp_mu": None,
-    "reconstruction": "prior",
-}
+#: What each metric of a target depends on. A target on ε at δ is kept as one on δ at ε.
+CONDITIONS: dict[str, str | None] = dict(
+    ("delta", "epsilon") if metric.name == "epsilon" else (metric.name, metric.at) for metric in METRICS.values()
+)
 
 
 class Target:
@@ -62,17 +57,19 @@ class Target:
         self.value = _valid(self.metric, metric[self.metric])
         self.given = None if self.condition is None else _valid(self.condition, metric.get(self.condition, 0.5))
         idle = self._idle()
-        if self.value <= idle and self.metric != "bayes_security":
+        if self.value <= idle and not self._about.protects:
             given = "" if self.given is None else f" with {self.condition}={plain(self.given)}"
             raise ValueError(
                 f"{self.metric} must be greater than {plain(idle)}, what it is without a model{given}, got {self.value!r}."
             )
 
+    @property
+    def _about(self) -> Metric:
+        return METRICS["epsilon" if self.metric == "delta" else self.metric]
+
     def _idle(self) -> float:
         """The metric of an attacker who has no model."""
-        if self.given is None or self.metric == "delta":
-            return 0.0
-        return max(self.given, 1.0 - self.given) if self.metric == "success" else self.given
+        return self._about.without_model(self.given)
 
     def bound(self, risk: Risk) -> Bound:
         reading: Any = getattr(risk, self.metric)
@@ -82,15 +79,14 @@ class Target:
     def reached(self, risk: Risk) -> float:
         """The metric's number to rely on: the end that is not too optimistic."""
         bound = self.bound(risk)
-        return float(bound.lower if self.metric == "bayes_security" else bound.upper)
+        return float(getattr(bound, self._about.safe_end))
 
     def met(self, risk: Risk) -> bool:
-        number = self.reached(risk)
-        return number >= self.value if self.metric == "bayes_security" else number <= self.value
+        return self._about.met(self.reached(risk), self.value)
 
     def straight(self, number: float) -> float:
         """A transform in which the metric depends on log noise, log rate or log steps almost linearly; grows with risk."""
-        if self.metric == "bayes_security":
+        if self._about.protects:
             return 60.0 if number <= 0.0 else log(max(float(erfcinv(min(number, 1.0))), 1e-18))
         return log(max(number - self._idle(), 1e-300)) if number < inf else 60.0
 
