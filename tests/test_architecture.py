@@ -21,7 +21,7 @@ OUTSIDE = {
     "answers": {"matplotlib", "joblib", "distributed", "rich"},
     "report": {"matplotlib", "jinja2", "markupsafe"},
     "web": {"fastapi", "pydantic", "starlette", "uvicorn", "plotly", "jinja2"},
-    "cli": {"typer", "rich", "click", "joblib"},
+    "cli": {"typer", "rich", "click", "joblib", "distributed"},
 }
 
 

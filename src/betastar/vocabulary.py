@@ -327,6 +327,14 @@ _FILES = (
 )
 PARAMETERS: dict[str, Parameter] = {one.name: one for one in (*_RUN, *_QUESTION, *_TRAINING, *_AUDIT, *_FILES)}
 
+_ARGUMENTS = {name: one for one in PARAMETERS.values() for name in (*one.arguments, one.name)}
+
+
+def parameter_of(argument: str) -> Parameter | None:
+    """The parameter that an argument of a Python function is."""
+    return _ARGUMENTS.get(argument)
+
+
 #: Keys of the JSON answers that are neither a metric nor a parameter.
 KEYS = {
     "lower": "Lower end of a bound; null where there is no finite one.",

@@ -11,6 +11,7 @@ import betastar as bs
 from betastar.rounding import plain
 from betastar.scenario.run import opacus_differs
 from betastar.scenario.threats import Threat
+from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS, RUN, THREATS, TOLD, usual_method
 
 
@@ -40,9 +41,10 @@ class Setting:
         for metric in self.metrics:
             choose("metric", metric, TOLD)
         if self.threat == "attribute" and self.distance is None:
-            raise ValueError(f"distance must be given with threat attribute. {PARAMETERS['distance'].suggestion}")
+            raise WrongValueError("distance", "{argument} must be given with threat attribute.")
         if self.threat != "attribute" and self.distance is not None:
-            raise ValueError(f"distance must be left out with threat {self.threat}; it belongs to threat attribute.")
+            text = "{argument} must be left out with threat {word}; it belongs to threat attribute."
+            raise WrongValueError("distance", text, {"word": self.threat})
 
     @property
     def chosen_method(self) -> str:
@@ -63,16 +65,17 @@ class Setting:
         """The known fields as the core takes them: by epochs, or by rate and steps."""
         given = self.given
         if self.opacus is not None and "sample_rate" in given:
-            raise ValueError(
-                "opacus must be left out where sample_rate is given; it says how batch_size and dataset_size make the rate."
-            )
+            why = "it says how {batch_size} and {dataset_size} make the rate."
+            raise WrongValueError("opacus", "{argument} must be left out where {sample_rate} is given; " + why)
         sizes = "batch_size" in given and "dataset_size" in given
         if "sample_rate" in given and ("batch_size" in given or "dataset_size" in given):
-            raise ValueError("sample_rate must be left out where batch_size or dataset_size are given; they make the rate.")
+            text = "{argument} must be left out where {batch_size} or {dataset_size} are given; they make the rate."
+            raise WrongValueError("sample_rate", text)
         if "steps" in given and "epochs" in given:
-            raise ValueError("steps must be left out where epochs are given, or the other way round.")
+            raise WrongValueError("steps", "{argument} must be left out where {epochs} are given, or the other way round.")
         if "epochs" in given and "sample_rate" in given:
-            raise ValueError("epochs must come with batch_size and dataset_size; give steps with sample_rate.")
+            text = "{argument} must come with {batch_size} and {dataset_size}; give {steps} with {sample_rate}."
+            raise WrongValueError("epochs", text)
         if "steps" in given and sizes:
             # Checks the two sizes, and is the one place that knows the rate.
             sizes_of = given.pop("batch_size"), given.pop("dataset_size")
@@ -94,8 +97,8 @@ class Setting:
         if set(given) == {"noise_multiplier", "sample_rate", "steps"}:
             return bs.DPSGD(**given)
         name = self._first_missing(given)
-        other = " (or sample_rate and steps)" if name == "batch_size" and len(given) < 2 else ""
-        raise ValueError(f"{name} must be given, too{other}. {PARAMETERS[name].suggestion}")
+        other = " (or {sample_rate} and {steps})" if name == "batch_size" and len(given) < 2 else ""
+        raise WrongValueError(name, f"{{argument}} must be given, too{other}.")
 
     def _first_missing(self, given: Mapping[str, Any]) -> str:
         by_rate = "sample_rate" in given or ("steps" in given and not {"batch_size", "dataset_size"} & set(given))
@@ -164,7 +167,8 @@ def choose(name: str, value: str, allowed: Any) -> str:
         return value
     near = get_close_matches(str(value), list(allowed), 1, 0.4)
     hint = f" Did you mean {near[0]}?" if near else ""
-    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.{hint}")
+    values = {"allowed": ", ".join(allowed), "value": repr(value), "hint": hint}
+    raise WrongValueError(name, "{argument} must be one of {allowed}, got {value}.{hint}", values)
 
 
 def _plain(value: Any) -> str:

@@ -22,6 +22,7 @@ from betastar.answers.json_answers import number
 from betastar.answers.settings import Setting, choose
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain
+from betastar.validation import MUST, WrongValueError
 from betastar.vocabulary import METRICS, RUN, TOLD
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -40,13 +41,14 @@ def read_axis(name: str, text: str) -> tuple[float, ...]:
         else:
             values = np.array([float(part) for part in text.split(",")])
     except ValueError:
-        raise ValueError(f"{name} must be a number, a list as 1,2,4 or a grid as 0.5:5:20log, got {text!r}.") from None
+        allowed = "a number, a list as 1,2,4 or a grid as 0.5:5:20log"
+        raise WrongValueError(name, MUST, {"allowed": allowed, "value": repr(text)}) from None
     if not values.size or not np.isfinite(values).all():
-        raise ValueError(f"{name} must have at least one finite value, got {text!r}.")
+        raise WrongValueError(name, "{argument} must have at least one finite value, got {value}.", {"value": repr(text)})
     if name in WHOLE:
         values = np.unique(np.round(values)) if found else values
         if (values != np.round(values)).any():
-            raise ValueError(f"{name} must be whole numbers, got {text!r}.")
+            raise WrongValueError(name, MUST, {"allowed": "whole numbers", "value": repr(text)})
         return tuple(int(value) for value in values)
     return tuple(float(value) for value in values)
 
@@ -68,7 +70,8 @@ class Grid:
         wanted = about.at
         if wanted is None:
             if at:
-                raise ValueError(f"metric {name} depends on nothing else, got {metric!r}.")
+                text = "{argument} {name} depends on nothing else, got {value}."
+                raise WrongValueError("metric", text, {"name": name, "value": repr(metric)})
             return cls(axes, base, name, None)
         key, _, value = rest.partition("=")
         if not at and about.usual is not None:
@@ -78,7 +81,8 @@ class Grid:
                 raise ValueError
             return cls(axes, base, name, (wanted, float(value)))
         except ValueError:
-            raise ValueError(f"metric {name} must say at which {wanted}, as in {name}@{wanted}=0.01, got {metric!r}.") from None
+            text = "{argument} {name} must say at which {wanted}, as in {name}@{wanted}=0.01, got {value}."
+            raise WrongValueError("metric", text, {"name": name, "wanted": wanted, "value": repr(metric)}) from None
 
     @property
     def long(self) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import betastar as bs
 from betastar.answers.settings import choose
 from betastar.rounding import plain
+from betastar.validation import WrongValueError
 from betastar.vocabulary import METRICS
 
 PATTERN = re.compile(r"\s*(\w+)\s*(>=|<=|≥|≤)\s*([^@\s]+)\s*(?:@\s*(\w+)\s*=\s*(\S+)\s*)?")
@@ -48,19 +49,19 @@ class Wish:
 def parse(text: str, name: str = "target") -> Wish:
     found = PATTERN.fullmatch(text)
     if not found:
-        raise ValueError(f"{name} must be a metric and its limit, as in {METRICS['bayes_security'].example}, got {text!r}.")
+        raise _wrong(name, "must be a metric and its limit, as in {example}", text, example=METRICS["bayes_security"].example)
     word, sign, value, condition, given = found.groups()
     metric = METRICS[choose(name, word, METRICS)]
     if (sign in (">=", "≥")) != metric.protects:
-        raise ValueError(f"{name} must limit what an attacker can do, as in {metric.example}, got {text!r}.")
+        raise _wrong(name, "must limit what an attacker can do, as in {example}", text, example=metric.example)
     if condition not in (None, metric.at) or (condition is None and metric.at is not None and metric.usual is None):
-        raise ValueError(f"{name} must say it as in {metric.example}, got {text!r}.")
+        raise _wrong(name, "must say it as in {example}", text, example=metric.example)
     depends = _number(name, given, text) if given else metric.usual
     wish = Wish(metric.name, _number(name, value, text), metric.at, depends)
     try:
         _ = wish.target
     except (ValueError, TypeError) as problem:
-        raise ValueError(f"{name} {text!r}: {problem}") from None
+        raise WrongValueError(name, "{argument} {text}: {problem}", {"text": repr(text), "problem": str(problem)}) from None
     return wish
 
 
@@ -68,4 +69,8 @@ def _number(name: str, word: str, text: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise ValueError(f"{name} must have a number where {word!r} stands, got {text!r}.") from None
+        raise _wrong(name, "must have a number where {word} stands", text, word=repr(word)) from None
+
+
+def _wrong(name: str, allowed: str, text: str, **values: str) -> WrongValueError:
+    return WrongValueError(name, f"{{argument}} {allowed}, got {{text}}.", {"text": repr(text), **values})

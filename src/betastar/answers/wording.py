@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import betastar as bs
 from betastar.answers.settings import Setting
 from betastar.rounding import percent, plain, significant
-from betastar.vocabulary import METRICS, PARAMETERS, RUN, THREATS
+from betastar.validation import ArgumentError
+from betastar.vocabulary import METRICS, THREATS, parameter_of
 
 #: Bounds wider than this are said to be wide.
 WIDE = 0.01
@@ -66,17 +66,14 @@ def certainty(setting: Setting, beta: bs.Bound) -> str:
     return f"Exact: an integral whose numerical error, {significant(width, 1)} here, is estimated but not proved."
 
 
-def explain(problem: Exception | str, names: Mapping[str, str]) -> str:
-    """An error of the core in the words of an interface: its names for the fields, and what usually helps."""
-    text = str(problem)
-    first = re.match(r"(\w+) must", text)
-    helps = {name: one.suggestion for one in PARAMETERS.values() for name in (one.name, *one.arguments) if one.suggestion}
-    if first and first[1] in helps and helps[first[1]] not in text:
-        text = f"{text} {helps[first[1]]}"
-    # Names of a run's fields are renamed wherever they stand; others are words of plain English but for the first.
-    if first:
-        text = text.replace(first[1], names.get(first[1], first[1]), 1)
-    return re.sub(r"(?<![\w-])([a-z_]+)(?![\w=-])", lambda word: names.get(word[1], word[1]) if word[1] in RUN else word[1], text)
+def explain(problem: Exception, spelling: Callable[[str], str] = str) -> str:
+    """An error in the words of an interface: its spelling of each argument, and what usually helps."""
+    if not isinstance(problem, ArgumentError):
+        return str(problem)
+    text = problem.spelled(spelling)
+    parameter = parameter_of(problem.argument)
+    helps = parameter.suggestion if parameter else ""
+    return text if not helps else f"{text} {helps}"
 
 
 def table(answer: Mapping[str, Any], short: bool = False) -> list[tuple[str, str, str, str]]:

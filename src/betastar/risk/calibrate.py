@@ -7,7 +7,7 @@ logarithm of the parameter, and on a transform of the metric in which the depend
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
@@ -27,6 +27,7 @@ from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
 from betastar.scenario.step import Step
 from betastar.scenario.threats import Membership, Threat
+from betastar.validation import WrongTypeError, WrongValueError
 from betastar.vocabulary import METRICS, Metric
 
 #: Where the search ends: noise, sampling rate, steps.
@@ -57,19 +58,20 @@ class Target:
         self.value = _valid(self.metric, metric[self.metric])
         self.given = None if self.condition is None else _valid(self.condition, metric.get(self.condition, 0.5))
         idle = self._idle()
-        if self.value <= idle and not self._about.protects:
+        if self.value <= idle and not self.about.protects:
             given = "" if self.given is None else f" with {self.condition}={plain(self.given)}"
             raise ValueError(
                 f"{self.metric} must be greater than {plain(idle)}, what it is without a model{given}, got {self.value!r}."
             )
 
     @property
-    def _about(self) -> Metric:
+    def about(self) -> Metric:
+        """The metric in the vocabulary; δ at ε belongs to ε."""
         return METRICS["epsilon" if self.metric == "delta" else self.metric]
 
     def _idle(self) -> float:
         """The metric of an attacker who has no model."""
-        return self._about.without_model(self.given)
+        return self.about.without_model(self.given)
 
     def bound(self, risk: Risk) -> Bound:
         reading: Any = getattr(risk, self.metric)
@@ -79,14 +81,14 @@ class Target:
     def reached(self, risk: Risk) -> float:
         """The metric's number to rely on: the end that is not too optimistic."""
         bound = self.bound(risk)
-        return float(getattr(bound, self._about.safe_end))
+        return float(getattr(bound, self.about.safe_end))
 
     def met(self, risk: Risk) -> bool:
-        return self._about.met(self.reached(risk), self.value)
+        return self.about.met(self.reached(risk), self.value)
 
     def straight(self, number: float) -> float:
         """A transform in which the metric depends on log noise, log rate or log steps almost linearly; grows with risk."""
-        if self._about.protects:
+        if self.about.protects:
             return 60.0 if number <= 0.0 else log(max(float(erfcinv(min(number, 1.0))), 1e-18))
         return log(max(number - self._idle(), 1e-300)) if number < inf else 60.0
 
@@ -204,10 +206,12 @@ def _search(given: dict[str, Any], target: Target, threat: Threat, opacus: bool)
     )
     for name in given:
         if name not in wanted:
-            raise TypeError(f"{name} cannot go with {', '.join(sorted(set(given) - {name}))}: give {', '.join(wanted)} but one.")
+            others = _in_braces(sorted(set(given) - {name}))
+            raise WrongTypeError(name, f"{{argument}} cannot go with {others}: give {_in_braces(wanted)} but one.")
     missing = [name for name in wanted if name not in given]
     if len(missing) != 1:
-        raise TypeError(f"leave out exactly one of {', '.join(wanted)}; missing: {', '.join(missing) or 'none'}.")
+        text = f"leave out exactly one of {_in_braces(wanted)}; missing: {_in_braces(missing) or 'none'}."
+        raise WrongTypeError("", text)
     name = missing[0]
     maker: Callable[..., DPSGD] = partial(DPSGD.from_epochs, opacus=opacus) if by_epoch else DPSGD
     # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
@@ -230,6 +234,11 @@ def _search(given: dict[str, Any], target: Target, threat: Threat, opacus: bool)
         return Search(name, make, 1.0, float(max(1, floor(MOST_STEPS / max(given["epochs"], 1.0)))), False, True, 100.0, unit)
     most = MOST_STEPS if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
     return Search(name, make, 1.0, float(most), True, True, 100.0)
+
+
+def _in_braces(names: Iterable[str]) -> str:
+    """Names of arguments as the text of an error has them."""
+    return ", ".join(f"{{{name}}}" for name in names)
 
 
 def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:
@@ -294,15 +303,21 @@ def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: f
     """No crossing inside the range: the safe end fails, or the far end still meets the target."""
     if too_risky:
         reached = target.reached(risk(safe))
-        security = target.metric == "bayes_security"
-        best = f"at most {significant(reached, 6, False)}" if security else f"at least {significant(reached, 6)}"
-        raise ValueError(
-            f"{target!r} cannot be reached by choosing {search.name}: "
-            f"{target.metric} is {best}, at {search.name}={safe * search.unit:g}."
+        best = f"at most {significant(reached, 6, False)}" if target.about.protects else f"at least {significant(reached, 6)}"
+        raise WrongValueError(
+            search.name,
+            "{goal} cannot be reached by choosing {argument}: {metric} is {best}, at {end}.",
+            {
+                "goal": repr(target),
+                "metric": target.metric,
+                "best": best,
+                "end": f"{search.name}={safe * search.unit:g}",
+            },
         )
     if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
         return unsafe
-    raise ValueError(f"{target!r} does not limit {search.name}: {unsafe:g} still meets it.")
+    values = {"goal": repr(target), "end": f"{unsafe:g}"}
+    raise WrongValueError(search.name, "{goal} does not limit {argument}: {end} still meets it.", values)
 
 
 def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:

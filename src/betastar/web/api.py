@@ -254,7 +254,7 @@ async def _not_valid(request: Request, problem: Exception) -> JSONResponse:
 
 
 async def _refused(request: Request, problem: Exception) -> JSONResponse:
-    return JSONResponse({"detail": wording.explain(problem, {})}, 422)
+    return JSONResponse({"detail": wording.explain(problem)}, 422)
 
 
 async def _beyond(request: Request, problem: Exception) -> JSONResponse:
