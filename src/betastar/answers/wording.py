@@ -7,9 +7,9 @@ from typing import Any
 
 import betastar as bs
 from betastar.answers.settings import Setting
-from betastar.rounding import percent, plain, significant
+from betastar.rounding import nearest, plain, significant
 from betastar.validation import ArgumentError
-from betastar.vocabulary import METRICS, THREATS, parameter_of
+from betastar.vocabulary import DIGITS, METRICS, THREATS, decimals, parameter_of
 
 #: Bounds wider than this are said to be wide.
 WIDE = 0.01
@@ -20,19 +20,11 @@ def sentence(setting: Setting, success: bs.Bound) -> str:
     idle = max(setting.prior, 1.0 - setting.prior)
     about = setting.chosen_method == "paper"
     reach = float(success.estimate if about else success.upper)
-    share = percent(reach, _digits(reach - idle))
+    share = METRICS["success"].rounded(reach, setting.prior)
     return (
         f"{THREATS[setting.threat].attacker} is right {'about' if about else 'at most'} {share} of the time, "
         f"against {100 * idle:.10g} % without the model."
     )
-
-
-def _digits(excess: float) -> int:
-    """Decimals of a percentage that show an excess over guessing, at least one."""
-    digits = 1
-    while digits < 6 and 0.0 < 100.0 * excess < 10.0**-digits:
-        digits += 1
-    return digits
 
 
 def assumptions(setting: Setting) -> list[str]:
@@ -47,7 +39,7 @@ def assumptions(setting: Setting) -> list[str]:
 def certainty(setting: Setting, beta: bs.Bound) -> str:
     """How sure the number is."""
     low, high, width = float(beta.lower), float(beta.upper), float(beta.width)
-    between = f"β* lies between {significant(low, 5, False)} and {significant(high, 5)}"
+    between = f"β* lies between {METRICS['bayes_security'].rounded(low)} and {significant(high, DIGITS)}"
     if setting.chosen_method == "certified":
         wide = "; no single pair of gradients is the worst one here, hence the width" if width > WIDE else ""
         return f"Certified: {between}; both ends are proved, discretisation, tails and rounding included{wide}."
@@ -87,11 +79,8 @@ def table(answer: Mapping[str, Any], short: bool = False) -> list[tuple[str, str
             idle = metric.without_model(one.get(metric.at))
             relied = metric.rounded(one[metric.safe_end], one.get(metric.at))
             if metric.share:
-                rows.append((title, relied, f"{100 * one['estimate']:.2f} %", f"{100 * idle:.10g} %"))
+                near = f"{100 * one['estimate']:.{decimals(one[metric.safe_end] - idle)}f} %"
+                rows.append((title, relied, near, f"{100 * idle:.10g} %"))
             else:
-                rows.append((title, relied, _near(one["estimate"]), plain(idle)))
+                rows.append((title, relied, nearest(one["estimate"]), plain(idle)))
     return rows
-
-
-def _near(value: float | None) -> str:
-    return "no bound" if value is None else f"{value:.4g}".replace("e-0", "e-")

@@ -34,7 +34,7 @@ from betastar.cli.options import (
 )
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain, significant
-from betastar.vocabulary import METHODS, METRICS, PARAMETERS, RUN
+from betastar.vocabulary import DIGITS, METHODS, METRICS, PARAMETERS, RUN
 
 
 def register(app: typer.Typer) -> None:
@@ -305,7 +305,7 @@ def demand(cases: Iterable[tuple[settings.Setting, str]], wishes: list[Any]) -> 
             if not wish.target.met(risk):
                 missed += 1
                 floor = f", down to FPR {plain(SMALLEST_FPR)}" if wish.metric == "gdp_mu" else ""
-                reached = significant(wish.reached(risk), 6, not METRICS[wish.metric].protects)
+                reached = significant(wish.reached(risk), DIGITS, not METRICS[wish.metric].protects)
                 printing.complain(f"not met{' by ' + name if name else ''}: {wish}; the number to rely on is {reached}{floor}.")
     if missed:
         raise typer.Exit(1)

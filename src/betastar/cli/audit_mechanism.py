@@ -31,7 +31,7 @@ from betastar.cli.options import (
     in_words_of_options,
     option,
 )
-from betastar.rounding import significant
+from betastar.rounding import nearest, significant
 from betastar.vocabulary import PARAMETERS
 
 Seed = Annotated[int | None, option("seed")]
@@ -125,10 +125,10 @@ def show(sentence: str, audits: dict[str, Audit]) -> None:
         (
             who,
             f"{audit.games:,}",
-            f"{audit.success.estimate:.4g}",
+            nearest(audit.success.estimate),
             f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
             significant(audit.allowed.upper, 4),
-            f"{audit.advantage.estimate:.4g}",
+            nearest(audit.advantage.estimate),
             significant(audit.bound.upper, 4),
             f"{audit.p_value:.2g}",
         )

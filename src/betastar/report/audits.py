@@ -8,7 +8,7 @@ from typing import Any
 
 from betastar.figures.plots import WHO
 from betastar.report.run_files import Inside, object_of
-from betastar.rounding import significant
+from betastar.rounding import nearest, significant
 from betastar.scenario.run import DPSGD
 
 #: What was played, in the order of a report.
@@ -61,7 +61,7 @@ def _row(who: str, audit: dict[str, Any]) -> tuple[str, ...]:
     return (
         who,
         f"{audit['games']:,}",
-        f"{success['estimate']:.4g}",
+        nearest(success["estimate"]),
         f"{significant(success['lower'], 4, False)} to {significant(success['upper'], 4)}",
         significant(audit["allowed"]["upper"], 4),
         f"{audit['p_value']:.2g}",

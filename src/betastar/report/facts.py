@@ -25,6 +25,7 @@ from betastar.risk.risk import Risk
 from betastar.rounding import down, plain
 from betastar.scenario.run import DPSGD, opacus_differs
 from betastar.scenario.threats import RELATIONS, AttributeInference, Membership, Threat
+from betastar.vocabulary import PARAMETERS, THREATS
 
 DIAMETERS = ("exact", "ball", "centroid", "extremes")
 
@@ -193,7 +194,7 @@ def of_setting(given: dict[str, Any], source: str) -> Facts:
 
 def _secret(threat: Any) -> str:
     """What an attribute is called; the words for threats are no names."""
-    words = ("attribute", "attribute inference", "membership", "membership-add-remove", *RELATIONS)
+    words = (*THREATS, "attribute inference", *RELATIONS)
     return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat
 
 
@@ -314,9 +315,9 @@ def _parameters(config: dict[str, Any], status: dict[str, Any], run: DPSGD) -> d
     return found | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
 
 
-#: What `betastar train` takes for granted, and options that are called otherwise than the field.
+#: What `betastar train` takes for granted, and parameters that are called otherwise than the field of config.json.
 DEFAULTS: dict[str, Any] = {"seed": None, "scope": "batch", "every": 1, "diameter": "exact", "ledger": True, "monitor": True}
-OPTIONS = {"noise_multiplier": "noise", "max_grad_norm": "clip", "values": "value", "along": "with"}
+CALLED = {"target": "label", "values": "value", "along": "with", "records": "synthetic_records"}
 
 
 def _command(config: dict[str, Any]) -> str:
@@ -325,7 +326,7 @@ def _command(config: dict[str, Any]) -> str:
     for name, value in config.items():
         if name in ("study", "seed") or value is None or value is False or value in ([], {}) or value == DEFAULTS.get(name):
             continue  # a gap of 0 stays, which equals False
-        option = "--" + OPTIONS.get(name, name).replace("_", "-")
+        option = _option(CALLED.get(name, name))
         if value is True:
             words.append(option)
         elif name == "between":
@@ -336,6 +337,11 @@ def _command(config: dict[str, Any]) -> str:
             words += [word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one))]
     seed = [] if config.get("seed") is None else ["--seed", "SEED"]
     return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
+
+
+def _option(name: str) -> str:
+    """The spelling that is printed; a field that no option sets (of another version's file) is told by its own name."""
+    return PARAMETERS[name].brief if name in PARAMETERS else "--" + name.replace("_", "-")
 
 
 def _quoted(word: str) -> str:
