@@ -46,7 +46,7 @@ def test_steps_beyond_what_a_float_counts_are_refused(steps: object) -> None:
         bs.DPSGD.from_epochs(1.0, 1, 10**9, np.array([1e12]))
 
 
-@pytest.mark.parametrize("distance", [5e-324, 1e-300, 1e-200, 1e-160])
+@pytest.mark.parametrize("distance", [5e-324, 1e-300, 1e-160])
 @pytest.mark.parametrize("method", ["affinity", "exact", "certified"])
 def test_tiny_distances(distance: float, method: str) -> None:
     beta = bs.analyze(bs.DPSGD(0.5, 0.5, 1000), bs.AttributeInference(distance), method=method).bayes_security
@@ -113,6 +113,12 @@ def test_settings_are_repeated_with_all_digits() -> None:
     found = json.loads(call("analyze", *words).stdout)
     assert f"--noise {noise!r}" in found["command"]
     assert f"noise_multiplier={noise!r}" in found["python"]
+
+
+def test_the_gaussian_fit_of_a_hopeless_run() -> None:
+    fit = bs.analyze(bs.DPSGD(1.5660695752398077, 0.6163613795276635, 4314)).gdp_mu
+    assert fit.lower <= fit.upper
+    assert 0.0 <= fit.regret <= 1.0
 
 
 def test_the_rate_of_opacus_is_offered_and_told() -> None:

@@ -95,6 +95,13 @@ def whole(name: str, value: Any, low: int = 1) -> Any:
     return int(value) if array.ndim == 0 else array.astype(np.int64)
 
 
+def seed(value: Any) -> int:
+    """A whole number of at least 0, however large."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return int(whole("seed", value, low=0))
+
+
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     options = list(allowed)
     if value not in options:

@@ -248,7 +248,7 @@ def test_what_a_verdict_says() -> None:
     assert unclaimed.p_value == 1.0
     assert "claimed is no finite ε" in unclaimed.sentence
     assert json.loads(json.dumps(unclaimed.as_dict(), allow_nan=False))["claimed"] is None
-    assert "at least 1.234 at δ = 1e-05" in replace(unclaimed, epsilon=1.2349).sentence
+    assert "at least 1.234 at δ = 1e-5" in replace(unclaimed, epsilon=1.2349).sentence
     single = one_run_verdict(scores, coins, bs.DPSGD(1.0, 0.5, 8), 1e-5)
     assert json.loads(json.dumps(single.as_dict()))["twin"]["noise_multiplier"] > 0.0
 

@@ -11,7 +11,6 @@ import torch
 
 import betastar as bs
 from betastar.datasets.adult import adult, table
-from betastar.datasets.sensitive import restated
 from betastar.datasets.study import StudyError
 from betastar.datasets.table import own
 from betastar.runs.config import Config
@@ -19,6 +18,7 @@ from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 from betastar.studies import gap_clipping
 from betastar.training import Records
+from betastar.training.secrets.restated_columns import restated
 
 from ..command import call
 from ..datasets.test_data import people

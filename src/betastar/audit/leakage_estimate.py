@@ -123,7 +123,7 @@ def leakage(
     idle = 1.0 - float(priors.max())
     games = len(labels)
     _enough(games, idle, confidence, validation.positive("width", width))
-    order = np.random.default_rng(validation.whole("seed", seed, low=0)).permutation(games)
+    order = np.random.default_rng(validation.seed(seed)).permutation(games)
     taught, held = order[: games // 2], order[games // 2 :]
     convergence = []
     for number in _growing(len(taught)):

@@ -18,7 +18,7 @@ from betastar.arrays import Real
 from betastar.bounds import affinity, no_noise, transform
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.exact import LEAST_NOISE
-from betastar.bounds.grid import EPS, PAD, GridStep, Tails, compose, one_sided, two_sided
+from betastar.bounds.grid import EPS, LARGEST, PAD, GridStep, Tails, compose, one_sided, two_sided
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold, visible
 
 #: Side of the rectangles of the symmetric pair, in standard deviations.
@@ -33,8 +33,10 @@ BELOW_ONE = float(np.nextafter(1.0, 0.0))
 ROUNDS = 24
 #: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
 FEW_CELLS = 8.0
-#: Most points of one step that are tried.
-NODES = 1 << 22
+#: Where β* is surely below this, one grid that works is enough.
+NOTHING_LEFT = 1e-6
+#: Points of one step beyond which no grid is tried if none has worked so far.
+HOPELESS = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     largest = max(spread, *(_largest_loss(step, slack) for step in over))
     grid, best = spread / 8.0, None
     for _ in range(ROUNDS):
-        if largest / grid > NODES:
+        if largest / grid > (HOPELESS if best is None else LARGEST):
             break
         above = compose([_grid_step(step, grid, symmetric, True, slack) for step in over], grid, slack, rounding)
         under = compose([_grid_step(step, grid, symmetric, False, slack) for step in over], grid, slack, rounding)
@@ -84,7 +86,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
             best = above, under, grid
             (most, most_error), (least, least_error) = above.hockey_stick(0.0), under.hockey_stick(0.0)
             width = (most + most_error) - max(least - least_error, 0.0)
-            if width <= tolerance:
+            if width <= tolerance or upper < NOTHING_LEFT:
                 break
             shrink = min(0.5, max(shrink, 0.8 * sqrt(tolerance / width)))
         grid *= shrink

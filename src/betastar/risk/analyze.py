@@ -64,7 +64,7 @@ def _solve(
 def _invisible(steps: Sequence[Step], threat: Threat) -> Outcome | None:
     """The outcome of a run that leaks less than INVISIBLE: its advantage is at most the sum of the steps' own (proved)."""
     most = sum(step.count * one_step_advantage(step.rate, step.noise, step.distance) for step in steps)
-    if not 0.0 < most <= INVISIBLE:
+    if most > INVISIBLE or not any(step.distance for step in steps):
         return None
     beta = min(1.0 - (1.0 + 1e-9) * most, certified.BELOW_ONE)
     return Outcome(Bound(beta, beta, 1.0), oriented=threat.oriented)

@@ -34,6 +34,8 @@ from betastar.vocabulary import METRICS, Metric
 MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
 #: Relative accuracy of a calibrated noise or rate.
 ACCURACY = 1e-7
+#: Largest step of the search, in the logarithm of the parameter: far beyond the answer the analysis takes long.
+LONGEST_JUMP = 2.0
 
 
 class NoNoiseNeeded(UserWarning):
@@ -282,7 +284,7 @@ def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> floa
             return _edge(search, target, risk, safe, unsafe, start > 0.0)
         inside = other
         other = max(end, other - jump) if direction < 0.0 else min(end, other + jump)
-        jump *= 4.0
+        jump = min(4.0 * jump, LONGEST_JUMP)
     low, high = sorted((inside, other))
     if search.whole:
         return _whole(search, target, risk, exp(low), exp(high))

@@ -48,7 +48,7 @@ class Config:
 
     def chosen_seed(self) -> int:
         """The seed, or one that is drawn."""
-        return seeds.draw() if self.seed is None else int(validation.whole("seed", self.seed, low=0))
+        return seeds.draw() if self.seed is None else validation.seed(self.seed)
 
     def data_seed(self) -> int:
         """Of the split, and of synthetic records: the noise cannot be computed from it, unless the seed is small."""

@@ -93,7 +93,7 @@ def spread(function: Callable[..., Any], chunks: list[tuple[Any, ...]], jobs: in
 
 
 def seed_of(seed: Any) -> int:
-    return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(validation.whole("seed", seed, low=0))
+    return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else validation.seed(seed)
 
 
 def jobs_of(jobs: Any) -> int:

@@ -194,7 +194,7 @@ def best_guesses(scores: Any, included: Any, seed: int = 0) -> tuple[tuple[int, 
     equal scores a generator with this seed decides, so that the order of the canaries tells nothing.
     """
     values, coins = _canaries(scores, included)
-    order = np.lexsort((np.random.default_rng(validation.whole("seed", seed, low=0)).permutation(len(values)), values))
+    order = np.lexsort((np.random.default_rng(validation.seed(seed)).permutation(len(values)), values))
     rising = coins[order]
     found = []
     for guesses in numbers_of_guesses(len(values)):
