@@ -29,7 +29,12 @@ __all__ = [
     "training",
 ]
 
-_TRAINED = {"one_run": "chorus", "AuditError": "witness", "Trials": "retrain", "training": "retrain"}
+_TRAINED = {
+    "one_run": "one_run_audit.games",
+    "AuditError": "training_audit.attackers",
+    "Trials": "training_audit.games",
+    "training": "training_audit.games",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ def table(part: str = "data") -> Any:
     """The raw records: "data" (32,561 of them, the paper's) or "test" (16,281)."""
     import pandas as pd
 
-    raw = (files("betastar.studies") / "data" / "adult.csv.xz").read_bytes()
+    raw = (files("betastar.datasets") / "data" / "adult.csv.xz").read_bytes()
     if hashlib.sha256(raw).hexdigest() != SHA256:
         raise StudyError("the packaged file adult.csv.xz is damaged: install betastar again.")
     frame = pd.read_csv(io.BytesIO(lzma.decompress(raw)))
