@@ -47,6 +47,11 @@ def percent(value: float, places: int = 1, upwards: bool = True) -> str:
     return text if text == NO_BOUND else f"{text} %"
 
 
+def nearest(value: float | None, digits: int = 4) -> str:
+    """An estimate, which has no safe side: so many significant digits, rounded to the nearest."""
+    return NO_BOUND if value is None or not isfinite(value) else _brief(f"{value:.{digits}g}")
+
+
 def tiny(value: float) -> str:
     """Two digits and a power of ten, rounded up."""
     return f"{shortened(value, 2, True):.1e}" if isfinite(value) else NO_BOUND

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -12,6 +12,50 @@ from betastar.arrays import Real as Array
 
 #: Largest whole number that is taken: 2⁵³.
 MOST_WHOLE = 1 << 53
+MUST = "{argument} must be {allowed}, got {value}."
+
+
+class ArgumentError(Exception):
+    """What was wrong with an argument.
+
+    `argument` is its Python name. The text has {argument} where this name stands, other names of arguments in braces, and the
+    keys of `values` where these stand; so an interface can say it with its own spellings.
+    """
+
+    def __init__(self, argument: str, text: str, values: Mapping[str, str] | None = None) -> None:
+        super().__init__(argument, text, dict(values or {}))
+        self.argument, self.text, self.values = argument, text, dict(values or {})
+
+    def spelled(self, spelling: Callable[[str], str] = str) -> str:
+        """The text, with the spelling of each argument's name."""
+        return self.text.format_map(_Spelled(spelling, {**self.values, "argument": spelling(self.argument)}))
+
+    def __str__(self) -> str:
+        return self.spelled()
+
+
+class WrongValueError(ArgumentError, ValueError):
+    """An argument has a value that is not allowed."""
+
+
+class WrongTypeError(ArgumentError, TypeError):
+    """An argument is of a wrong type, missing, or one too many."""
+
+
+def wrong(argument: str, text: str) -> WrongValueError:
+    """The error that says the argument's name and then the text."""
+    return WrongValueError(argument, "{argument} {text}", {"text": text})
+
+
+class _Spelled(dict[str, str]):
+    """Values, and the spelling of every other name."""
+
+    def __init__(self, spelling: Callable[[str], str], values: Mapping[str, str]) -> None:
+        super().__init__(values)
+        self.spelling = spelling
+
+    def __missing__(self, name: str) -> str:
+        return self.spelling(name)
 
 
 def numbers(
@@ -21,7 +65,7 @@ def numbers(
     array = _array(name, value, allowed)
     inside = (array > low if open_low else array >= low) & (array < high if open_high else array <= high)
     if not (np.isfinite(array) & inside).all():
-        raise ValueError(f"{name} must be {allowed}, got {_show(value)}.")
+        raise WrongValueError(name, MUST, {"allowed": allowed, "value": _show(value)})
     return float(array) if array.ndim == 0 else array
 
 
@@ -47,7 +91,7 @@ def whole(name: str, value: Any, low: int = 1) -> Any:
     allowed = f"a whole number of at least {low}" + (f" and at most {MOST_WHOLE}" if (array > MOST_WHOLE).any() else "")
     whole = np.isfinite(array) & (array >= low) & (array <= MOST_WHOLE)
     if not whole.all() or (array != np.floor(array)).any():
-        raise ValueError(f"{name} must be {allowed}, got {_show(value)}.")
+        raise WrongValueError(name, MUST, {"allowed": allowed, "value": _show(value)})
     return int(value) if array.ndim == 0 else array.astype(np.int64)
 
 
@@ -62,17 +106,17 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     options = list(allowed)
     if value not in options:
         listed = ", ".join(repr(option) for option in options)
-        raise ValueError(f"{name} must be one of {listed}, got {value!r}.")
+        raise WrongValueError(name, MUST, {"allowed": f"one of {listed}", "value": repr(value)})
     return str(value)
 
 
 def _array(name: str, value: Any, allowed: str) -> Array:
     if isinstance(value, bool) or value is None or isinstance(value, str):
-        raise TypeError(f"{name} must be {allowed}, got {value!r}.")
+        raise WrongTypeError(name, MUST, {"allowed": allowed, "value": repr(value)})
     if not isinstance(value, Real | Integral):
         kind = np.asarray(value).dtype.kind
         if kind not in "iuf":
-            raise TypeError(f"{name} must be {allowed}, got {_show(value)}.")
+            raise WrongTypeError(name, MUST, {"allowed": allowed, "value": _show(value)})
     return np.asarray(value, dtype=np.float64)
 
 

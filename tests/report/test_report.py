@@ -113,11 +113,11 @@ def test_the_page_is_whole_and_its_numbers_are_analyzes(run: Path, tmp_path: Pat
     assert table["Bayes security β*, exact"] == [down(risk.bayes_security.lower) for risk in exact]
     assert table["β*, certified"] == [down(risk.bayes_security.lower) for risk in certified]
     assert table["advantage over guessing"] == [up(risk.advantage.upper) for risk in exact]
-    assert table["right guesses at even odds"] == [percent(risk.success().upper) for risk in exact]
+    assert table["right guesses at even odds"] == [percent(risk.success().upper, 2) for risk in exact]
     assert table["TPR at 1 % FPR"] == [percent(risk.tpr(0.01).upper, 2) for risk in certified]
     assert table["ε at δ = 1e-5"] == [up(risk.epsilon(1e-5).upper, 3) for risk in certified]
     assert table["μ of Gaussian DP, fitted down to FPR 1e-5"] == [up(risk.gdp_mu.upper) for risk in certified]
-    assert f"is right at most {percent(exact[0].success().upper)} of the time, against 50 %" in text
+    assert f"is right at most {percent(exact[0].success().upper, 2)} of the time, against 50 %" in text
     for said in (
         "Unit of privacy",
         "Adjacency",
@@ -174,7 +174,7 @@ def test_names_are_shown_not_obeyed(copy: Path, tmp_path: Path) -> None:
     for text in (html(copy, tmp_path / "report.html"), html(clipped, tmp_path / "clipped.html")):
         assert "<img" not in text
         assert "&lt;img src=x onerror=alert(1)&gt;" in text
-    assert "--target &#39;$(rm -rf /); `x`&#39;" in (tmp_path / "report.html").read_text()
+    assert "--label &#39;$(rm -rf /); `x`&#39;" in (tmp_path / "report.html").read_text()
     write(copy, tmp_path / "report.md")
     for words in ((tmp_path / "report.md").read_text(), summarise(clipped).read_text()):
         assert [line for line in words.splitlines() if "<img" in line and not line.startswith("    betastar train")] == []

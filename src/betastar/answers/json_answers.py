@@ -9,8 +9,10 @@ from typing import Any
 
 import betastar as bs
 from betastar.answers import wording
-from betastar.answers.settings import RUN, Setting
+from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
+from betastar.validation import ArgumentError
+from betastar.vocabulary import RUN
 
 Answer = dict[str, Any]
 
@@ -48,8 +50,8 @@ def calibrated(setting: Setting, wish: Wish) -> Answer:
             run = bs.calibrate(
                 wish.target, threat=setting.attack, method=setting.chosen_method, opacus=bool(setting.opacus), **given
             )
-        except (ValueError, TypeError) as problem:
-            raise type(problem)(str(problem).replace(repr(wish.target), str(wish))) from None
+        except ArgumentError as problem:
+            raise type(problem)(problem.argument, problem.text, problem.values | {"goal": str(wish)}) from None
     full = setting.with_run(run)
     name = next(name for name in RUN if name in full.given and name not in setting.given)
     more = answer(full)

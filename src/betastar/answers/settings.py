@@ -11,59 +11,8 @@ import betastar as bs
 from betastar.rounding import plain
 from betastar.scenario.run import opacus_differs
 from betastar.scenario.threats import Threat
-
-#: Words for a threat, and what it is in Python.
-THREATS = {
-    "membership": "bs.Membership()",
-    "membership-add-remove": 'bs.Membership("add-remove")',
-    "attribute": "bs.AttributeInference(distances={distance!r})",
-}
-#: Below this noise each point of the exact curve takes seconds.
-LITTLE_NOISE = 0.5
-METHODS = ("exact", "certified", "affinity", "paper")
-METRICS = ("bayes_security", "advantage", "success", "tpr", "epsilon", "gdp_mu")
-#: What defines a run, and the option of the command line for each.
-RUN = {
-    "noise_multiplier": "--noise",
-    "sample_rate": "--rate",
-    "batch_size": "--batch",
-    "dataset_size": "--records",
-    "steps": "--steps",
-    "epochs": "--epochs",
-}
-OPTIONS = {
-    **RUN,
-    "opacus": "--opacus",
-    "threat": "--threat",
-    "distance": "--distance",
-    "distances": "--distance",
-    "method": "--method",
-    "prior": "--prior",
-    "fpr": "--fpr",
-    "delta": "--delta",
-    "metric": "--metric",
-    "target": "--target",
-    "require": "--require",
-    "games": "--games",
-    "seed": "--seed",
-    "confidence": "--confidence",
-    "width": "--width",
-    "jobs": "--jobs",
-}
-#: What usually helps whoever gave something that is not allowed.
-SUGGESTIONS = {
-    "noise_multiplier": "Common values are 0.5 to 10.",
-    "sample_rate": "It is the batch size divided by the number of records, as 0.01.",
-    "batch_size": "Common values are 64 to 4096.",
-    "dataset_size": "It is the number of training records, as 50000.",
-    "steps": "It is the number of updates in all, as 2000.",
-    "epochs": "Common values are 1 to 100.",
-    "distance": "It is measured in clipping norms: 2 is the worst case, 1 a common value.",
-    "distances": "It is measured in clipping norms: 2 is the worst case, 1 a common value.",
-    "prior": "0.5 is a fair coin.",
-    "fpr": "Common values are 0.01 and 0.001.",
-    "delta": "Common values are 1e-5, or less than one over the number of records.",
-}
+from betastar.validation import WrongValueError
+from betastar.vocabulary import METHODS, PARAMETERS, RUN, THREATS, TOLD, usual_method
 
 
 @dataclass(frozen=True)
@@ -77,30 +26,29 @@ class Setting:
     steps: int | None = None
     epochs: float | None = None
     opacus: bool | None = None
-    threat: str = "membership"
+    threat: str = PARAMETERS["threat"].default
     distance: float | None = None
     method: str | None = None
-    prior: float = 0.5
-    fpr: tuple[float, ...] = (0.01, 0.001)
-    delta: tuple[float, ...] = (1e-5,)
-    metrics: tuple[str, ...] = METRICS
+    prior: float = PARAMETERS["prior"].default
+    fpr: tuple[float, ...] = PARAMETERS["fpr"].default
+    delta: tuple[float, ...] = PARAMETERS["delta"].default
+    metrics: tuple[str, ...] = TOLD
 
     def __post_init__(self) -> None:
         choose("threat", self.threat, THREATS)
         if self.method is not None:
             choose("method", self.method, METHODS)
         for metric in self.metrics:
-            choose("metric", metric, METRICS)
+            choose("metric", metric, TOLD)
         if self.threat == "attribute" and self.distance is None:
-            raise ValueError(f"distance must be given with threat attribute. {SUGGESTIONS['distance']}")
+            raise WrongValueError("distance", "{argument} must be given with threat attribute.")
         if self.threat != "attribute" and self.distance is not None:
-            raise ValueError(f"distance must be left out with threat {self.threat}; it belongs to threat attribute.")
+            text = "{argument} must be left out with threat {word}; it belongs to threat attribute."
+            raise WrongValueError("distance", text, {"word": self.threat})
 
     @property
     def chosen_method(self) -> str:
-        """Exact; but certified where the exact curve takes long to read: for attribute inference, and for little noise."""
-        little = self.noise_multiplier is not None and self.noise_multiplier < LITTLE_NOISE
-        return self.method or ("certified" if little or self.threat == "attribute" else "exact")
+        return self.method or usual_method(self.threat, self.noise_multiplier)
 
     @property
     def attack(self) -> Threat:
@@ -117,16 +65,17 @@ class Setting:
         """The known fields as the core takes them: by epochs, or by rate and steps."""
         given = self.given
         if self.opacus is not None and "sample_rate" in given:
-            raise ValueError(
-                "opacus must be left out where sample_rate is given; it says how batch_size and dataset_size make the rate."
-            )
+            why = "it says how {batch_size} and {dataset_size} make the rate."
+            raise WrongValueError("opacus", "{argument} must be left out where {sample_rate} is given; " + why)
         sizes = "batch_size" in given and "dataset_size" in given
         if "sample_rate" in given and ("batch_size" in given or "dataset_size" in given):
-            raise ValueError("sample_rate must be left out where batch_size or dataset_size are given; they make the rate.")
+            text = "{argument} must be left out where {batch_size} or {dataset_size} are given; they make the rate."
+            raise WrongValueError("sample_rate", text)
         if "steps" in given and "epochs" in given:
-            raise ValueError("steps must be left out where epochs are given, or the other way round.")
+            raise WrongValueError("steps", "{argument} must be left out where {epochs} are given, or the other way round.")
         if "epochs" in given and "sample_rate" in given:
-            raise ValueError("epochs must come with batch_size and dataset_size; give steps with sample_rate.")
+            text = "{argument} must come with {batch_size} and {dataset_size}; give {steps} with {sample_rate}."
+            raise WrongValueError("epochs", text)
         if "steps" in given and sizes:
             # Checks the two sizes, and is the one place that knows the rate.
             sizes_of = given.pop("batch_size"), given.pop("dataset_size")
@@ -148,8 +97,8 @@ class Setting:
         if set(given) == {"noise_multiplier", "sample_rate", "steps"}:
             return bs.DPSGD(**given)
         name = self._first_missing(given)
-        other = " (or sample_rate and steps)" if name == "batch_size" and len(given) < 2 else ""
-        raise ValueError(f"{name} must be given, too{other}. {SUGGESTIONS[name]}")
+        other = " (or {sample_rate} and {steps})" if name == "batch_size" and len(given) < 2 else ""
+        raise WrongValueError(name, f"{{argument}} must be given, too{other}.")
 
     def _first_missing(self, given: Mapping[str, Any]) -> str:
         by_rate = "sample_rate" in given or ("steps" in given and not {"batch_size", "dataset_size"} & set(given))
@@ -166,7 +115,7 @@ class Setting:
         if self.opacus is not None and {"batch_size", "dataset_size"} & set(given):
             given["opacus"] = self.opacus
         inside = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        attack = THREATS[self.threat].format(distance=self.distance)
+        attack = THREATS[self.threat].python.format(distance=self.distance)
         lines = ["import betastar as bs", ""]
         if target is None:
             lines.append(f"run = bs.DPSGD{'.from_epochs' if 'epochs' in given else ''}({inside})")
@@ -184,11 +133,11 @@ class Setting:
         defaults = {field.name: field.default for field in fields(self)}
         for name in (*RUN, "threat", "distance", "method", "prior"):
             if getattr(self, name) not in (None, defaults[name]):
-                words += [OPTIONS[name], _plain(getattr(self, name))]
+                words += [PARAMETERS[name].brief, _plain(getattr(self, name))]
         words += [] if self.opacus is None else ["--opacus" if self.opacus else "--no-opacus"]
-        for name, option in (("fpr", "--fpr"), ("delta", "--delta"), ("metrics", "--metric")):
+        for name, parameter in (("fpr", "fpr"), ("delta", "delta"), ("metrics", "metric")):
             if getattr(self, name) != defaults[name]:
-                words += [word for value in getattr(self, name) for word in (option, _plain(value))]
+                words += [word for value in getattr(self, name) for word in (PARAMETERS[parameter].brief, _plain(value))]
         return " ".join(words)
 
     def with_run(self, run: bs.DPSGD) -> Setting:
@@ -218,7 +167,8 @@ def choose(name: str, value: str, allowed: Any) -> str:
         return value
     near = get_close_matches(str(value), list(allowed), 1, 0.4)
     hint = f" Did you mean {near[0]}?" if near else ""
-    raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}.{hint}")
+    values = {"allowed": ", ".join(allowed), "value": repr(value), "hint": hint}
+    raise WrongValueError(name, "{argument} must be one of {allowed}, got {value}.{hint}", values)
 
 
 def _plain(value: Any) -> str:

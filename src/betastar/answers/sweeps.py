@@ -19,29 +19,14 @@ import numpy as np
 import betastar as bs
 from betastar import files
 from betastar.answers.json_answers import number
-from betastar.answers.settings import OPTIONS, Setting, choose
+from betastar.answers.settings import Setting, choose
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain
+from betastar.validation import MUST, WrongValueError
+from betastar.vocabulary import METRICS, RUN, TOLD
 
 PICTURES = (".png", ".svg", ".pdf")
 WHOLE = ("batch_size", "dataset_size", "steps")
-#: Each metric that can be swept, and what it depends on.
-METRICS = {
-    "bayes_security": None,
-    "advantage": None,
-    "success": "prior",
-    "tpr": "fpr",
-    "epsilon": "delta",
-    "gdp_mu": None,
-}
-AXES = {
-    "noise_multiplier": "noise multiplier",
-    "sample_rate": "sampling rate",
-    "batch_size": "batch size",
-    "dataset_size": "training records",
-    "steps": "steps",
-    "epochs": "epochs",
-}
 
 
 def read_axis(name: str, text: str) -> tuple[float, ...]:
@@ -56,13 +41,14 @@ def read_axis(name: str, text: str) -> tuple[float, ...]:
         else:
             values = np.array([float(part) for part in text.split(",")])
     except ValueError:
-        raise ValueError(f"{name} must be a number, a list as 1,2,4 or a grid as 0.5:5:20log, got {text!r}.") from None
+        allowed = "a number, a list as 1,2,4 or a grid as 0.5:5:20log"
+        raise WrongValueError(name, MUST, {"allowed": allowed, "value": repr(text)}) from None
     if not values.size or not np.isfinite(values).all():
-        raise ValueError(f"{name} must have at least one finite value, got {text!r}.")
+        raise WrongValueError(name, "{argument} must have at least one finite value, got {value}.", {"value": repr(text)})
     if name in WHOLE:
         values = np.unique(np.round(values)) if found else values
         if (values != np.round(values)).any():
-            raise ValueError(f"{name} must be whole numbers, got {text!r}.")
+            raise WrongValueError(name, MUST, {"allowed": "whole numbers", "value": repr(text)})
         return tuple(int(value) for value in values)
     return tuple(float(value) for value in values)
 
@@ -80,20 +66,23 @@ class Grid:
     def read(cls, texts: Mapping[str, str | None], base: Setting, metric: str) -> Grid:
         axes = {name: read_axis(name, text) for name, text in texts.items() if text is not None}
         name, at, rest = metric.partition("@")
-        wanted = METRICS[choose("metric", name, METRICS)]
+        about = METRICS[choose("metric", name, TOLD)]
+        wanted = about.at
         if wanted is None:
             if at:
-                raise ValueError(f"metric {name} depends on nothing else, got {metric!r}.")
+                text = "{argument} {name} depends on nothing else, got {value}."
+                raise WrongValueError("metric", text, {"name": name, "value": repr(metric)})
             return cls(axes, base, name, None)
         key, _, value = rest.partition("=")
-        if not at and wanted == "prior":
-            return cls(axes, base, name, (wanted, 0.5))
+        if not at and about.usual is not None:
+            return cls(axes, base, name, (wanted, about.usual))
         try:
             if key != wanted:
                 raise ValueError
             return cls(axes, base, name, (wanted, float(value)))
         except ValueError:
-            raise ValueError(f"metric {name} must say at which {wanted}, as in {name}@{wanted}=0.01, got {metric!r}.") from None
+            text = "{argument} {name} must say at which {wanted}, as in {name}@{wanted}=0.01, got {value}."
+            raise WrongValueError("metric", text, {"name": name, "wanted": wanted, "value": repr(metric)}) from None
 
     @property
     def long(self) -> list[str]:
@@ -102,7 +91,7 @@ class Grid:
 
     def axes_of_picture(self) -> tuple[str, str]:
         if len(self.long) != 2:
-            names = ", ".join(OPTIONS[name] for name in self.long) or "none"
+            names = ", ".join(RUN[name].brief for name in self.long) or "none"
             raise ValueError(f"a heat map must have exactly two options with a grid, got {names}. Write a .csv file instead.")
         return self.long[0], self.long[1]
 
@@ -181,8 +170,9 @@ class Result:
 
         down, across = self.grid.axes_of_picture()
         shape = (len(self.grid.axes[down]), len(self.grid.axes[across]))
-        safe = self.grid.metric == "bayes_security"
-        values = np.array([one.lower if safe else one.upper for one in self.bounds], dtype=float).reshape(shape)
+        metric = METRICS[self.grid.metric]
+        safe = metric.protects
+        values = np.array([getattr(one, metric.safe_end) for one in self.bounds], dtype=float).reshape(shape)
         if self.grid.metric == "gdp_mu":
             condition = f" down to FPR {plain(SMALLEST_FPR)}"
         else:
@@ -192,14 +182,14 @@ class Result:
             plots.axes(size=(6.4, 4.6)),
             x=self.grid.axes[across],
             y=self.grid.axes[down],
-            xlabel=AXES[across],
-            ylabel=AXES[down],
-            title="Bayes security β* (lower end)" if safe else f"{self.grid.metric}{condition} (upper end)",
+            xlabel=RUN[across].label,
+            ylabel=RUN[down].label,
+            title=f"{metric.title if safe else metric.name + condition} ({metric.safe_end} end)",
             levels=(0.9, 0.98) if safe else (),
-            limits=(0.0, 1.0) if self.grid.metric not in ("epsilon", "gdp_mu") else None,
+            limits=(0.0, 1.0) if metric.limited else None,
             risky=not safe,
         )
-        fixed = [f"{AXES[name]} {plain(values[0])}" for name, values in self.grid.axes.items() if len(values) == 1]
+        fixed = [f"{RUN[name].label} {plain(values[0])}" for name, values in self.grid.axes.items() if len(values) == 1]
         ax.set_title(f"{self.grid.base.attack.describe()}; {', '.join(fixed)}", fontsize=9)
         return ax
 

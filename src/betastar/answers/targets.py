@@ -8,18 +8,9 @@ from dataclasses import dataclass
 import betastar as bs
 from betastar.answers.settings import choose
 from betastar.rounding import plain
+from betastar.validation import WrongValueError
+from betastar.vocabulary import METRICS
 
-#: Each metric, the side that is asked for, and an example that people can copy.
-EXAMPLES = {
-    "bayes_security": "bayes_security>=0.95",
-    "advantage": "advantage<=0.05",
-    "success": "success<=0.51 (or success<=0.75@prior=0.3)",
-    "tpr": "tpr<=0.05@fpr=0.01",
-    "epsilon": "epsilon<=1@delta=1e-5",
-    "gdp_mu": "gdp_mu<=0.3",
-    "reconstruction": "reconstruction<=0.1@prior=0.01",
-}
-CONDITIONS = {"success": "prior", "tpr": "fpr", "epsilon": "delta", "reconstruction": "prior"}
 PATTERN = re.compile(r"\s*(\w+)\s*(>=|<=|≥|≤)\s*([^@\s]+)\s*(?:@\s*(\w+)\s*=\s*(\S+)\s*)?")
 
 
@@ -50,27 +41,27 @@ class Wish:
         return self.target.reached(risk)
 
     def __str__(self) -> str:
-        sign = ">=" if self.metric == "bayes_security" else "<="
-        usual = self.given is None or (self.metric, self.given) == ("success", 0.5)
-        return f"{self.metric}{sign}{plain(self.value)}" + ("" if usual else f"@{self.condition}={plain(self.given)}")
+        metric = METRICS[self.metric]
+        usual = self.given in (None, metric.usual)
+        return f"{self.metric}{metric.sign}{plain(self.value)}" + ("" if usual else f"@{self.condition}={plain(self.given)}")
 
 
 def parse(text: str, name: str = "target") -> Wish:
     found = PATTERN.fullmatch(text)
     if not found:
-        raise ValueError(f"{name} must be a metric and its limit, as in {EXAMPLES['bayes_security']}, got {text!r}.")
-    metric, sign, value, condition, given = found.groups()
-    choose(name, metric, EXAMPLES)
-    if (sign in (">=", "≥")) != (metric == "bayes_security"):
-        raise ValueError(f"{name} must limit what an attacker can do, as in {EXAMPLES[metric]}, got {text!r}.")
-    wanted = CONDITIONS.get(metric)
-    if condition not in (None, wanted) or (condition is None and wanted is not None and metric != "success"):
-        raise ValueError(f"{name} must say it as in {EXAMPLES[metric]}, got {text!r}.")
-    wish = Wish(metric, _number(name, value, text), wanted, _number(name, given or "0.5", text) if wanted else None)
+        raise _wrong(name, "must be a metric and its limit, as in {example}", text, example=METRICS["bayes_security"].example)
+    word, sign, value, condition, given = found.groups()
+    metric = METRICS[choose(name, word, METRICS)]
+    if (sign in (">=", "≥")) != metric.protects:
+        raise _wrong(name, "must limit what an attacker can do, as in {example}", text, example=metric.example)
+    if condition not in (None, metric.at) or (condition is None and metric.at is not None and metric.usual is None):
+        raise _wrong(name, "must say it as in {example}", text, example=metric.example)
+    depends = _number(name, given, text) if given else metric.usual
+    wish = Wish(metric.name, _number(name, value, text), metric.at, depends)
     try:
         _ = wish.target
     except (ValueError, TypeError) as problem:
-        raise ValueError(f"{name} {text!r}: {problem}") from None
+        raise WrongValueError(name, "{argument} {text}: {problem}", {"text": repr(text), "problem": str(problem)}) from None
     return wish
 
 
@@ -78,4 +69,8 @@ def _number(name: str, word: str, text: str) -> float:
     try:
         return float(word)
     except ValueError:
-        raise ValueError(f"{name} must have a number where {word!r} stands, got {text!r}.") from None
+        raise _wrong(name, "must have a number where {word} stands", text, word=repr(word)) from None
+
+
+def _wrong(name: str, allowed: str, text: str, **values: str) -> WrongValueError:
+    return WrongValueError(name, f"{{argument}} {allowed}, got {{text}}.", {"text": repr(text), **values})

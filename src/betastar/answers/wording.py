@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import betastar as bs
-from betastar.answers.settings import RUN, SUGGESTIONS, Setting
-from betastar.rounding import percent, plain, significant
+from betastar.answers.settings import Setting
+from betastar.rounding import nearest, plain, significant
+from betastar.validation import ArgumentError
+from betastar.vocabulary import DIGITS, METRICS, THREATS, decimals, parameter_of
 
-WHO = {
-    "membership": "An attacker who guesses membership",
-    "membership-add-remove": "An attacker who guesses membership",
-    "attribute": "An attacker who guesses between two values of the attribute",
-}
-ASKED = {
-    "membership": "the attacker knows two records and guesses which of them was used",
-    "membership-add-remove": "the attacker guesses whether the record was used, or nothing in its place",
-    "attribute": (
-        "the attacker knows the rest of the record, and the clipped gradients of the attribute's values are never farther "
-        "apart than {distance} clipping norms at any step"
-    ),
-}
 #: Bounds wider than this are said to be wide.
 WIDE = 0.01
 
@@ -32,24 +20,16 @@ def sentence(setting: Setting, success: bs.Bound) -> str:
     idle = max(setting.prior, 1.0 - setting.prior)
     about = setting.chosen_method == "paper"
     reach = float(success.estimate if about else success.upper)
-    share = percent(reach, _digits(reach - idle))
+    share = METRICS["success"].rounded(reach, setting.prior)
     return (
-        f"{WHO[setting.threat]} is right {'about' if about else 'at most'} {share} of the time, "
+        f"{THREATS[setting.threat].attacker} is right {'about' if about else 'at most'} {share} of the time, "
         f"against {100 * idle:.10g} % without the model."
     )
 
 
-def _digits(excess: float) -> int:
-    """Decimals of a percentage that show an excess over guessing, at least one."""
-    digits = 1
-    while digits < 6 and 0.0 < 100.0 * excess < 10.0**-digits:
-        digits += 1
-    return digits
-
-
 def assumptions(setting: Setting) -> list[str]:
     return [
-        "a worst-case record: " + ASKED[setting.threat].format(distance=setting.distance and plain(setting.distance)),
+        "a worst-case record: " + THREATS[setting.threat].assumed.format(distance=setting.distance and plain(setting.distance)),
         "an attacker who knows all other records and sees every update",
         "Poisson sampling: each step samples every record independently with the same probability",
         "ideal Gaussian noise on the sum of clipped gradients",
@@ -59,7 +39,7 @@ def assumptions(setting: Setting) -> list[str]:
 def certainty(setting: Setting, beta: bs.Bound) -> str:
     """How sure the number is."""
     low, high, width = float(beta.lower), float(beta.upper), float(beta.width)
-    between = f"β* lies between {significant(low, 5, False)} and {significant(high, 5)}"
+    between = f"β* lies between {METRICS['bayes_security'].rounded(low)} and {significant(high, DIGITS)}"
     if setting.chosen_method == "certified":
         wide = "; no single pair of gradients is the worst one here, hence the width" if width > WIDE else ""
         return f"Certified: {between}; both ends are proved, discretisation, tails and rounding included{wide}."
@@ -78,44 +58,29 @@ def certainty(setting: Setting, beta: bs.Bound) -> str:
     return f"Exact: an integral whose numerical error, {significant(width, 1)} here, is estimated but not proved."
 
 
-def explain(problem: Exception | str, names: Mapping[str, str]) -> str:
-    """An error of the core in the words of an interface: its names for the fields, and what usually helps."""
-    text = str(problem)
-    first = re.match(r"(\w+) must", text)
-    if first and first[1] in SUGGESTIONS and SUGGESTIONS[first[1]] not in text:
-        text = f"{text} {SUGGESTIONS[first[1]]}"
-    # Names of a run's fields are renamed wherever they stand; others are words of plain English but for the first.
-    if first:
-        text = text.replace(first[1], names.get(first[1], first[1]), 1)
-    return re.sub(r"(?<![\w-])([a-z_]+)(?![\w=-])", lambda word: names.get(word[1], word[1]) if word[1] in RUN else word[1], text)
+def explain(problem: Exception, spelling: Callable[[str], str] = str) -> str:
+    """An error in the words of an interface: its spelling of each argument, and what usually helps."""
+    if not isinstance(problem, ArgumentError):
+        return str(problem)
+    text = problem.spelled(spelling)
+    parameter = parameter_of(problem.argument)
+    helps = parameter.suggestion if parameter else ""
+    return text if not helps else f"{text} {helps}"
 
 
 def table(answer: Mapping[str, Any], short: bool = False) -> list[tuple[str, str, str, str]]:
     """Rows for people: metric, the number to rely on, the estimate, and what it is without a model."""
     rows = []
-    if "bayes_security" in answer:
-        beta = answer["bayes_security"]
-        title = "β*" if short else "Bayes security β*"
-        rows.append((title, significant(beta["lower"], 4, False), _near(beta["estimate"]), "1"))
-    if "advantage" in answer:
-        one = answer["advantage"]
-        rows.append(("advantage", significant(one["upper"], 4), _near(one["estimate"]), "0"))
-    if "success" in answer:
-        one = answer["success"]
-        idle = max(one["prior"], 1.0 - one["prior"])
-        title = "right guesses" if short else f"right guesses, prior {plain(one['prior'])}"
-        rows.append((title, percent(one["upper"], 2), f"{100 * one['estimate']:.2f} %", f"{100 * idle:.10g} %"))
-    for one in answer.get("tpr", ()):
-        title = f"{'TPR' if short else 'true positives'} at FPR {plain(one['fpr'])}"
-        rows.append((title, significant(one["upper"], 4), _near(one["estimate"]), plain(one["fpr"])))
-    for one in answer.get("epsilon", ()):
-        rows.append((f"ε at δ {plain(one['delta'])}", significant(one["upper"], 4), _near(one["estimate"]), "0"))
-    if "gdp_mu" in answer:
-        one = answer["gdp_mu"]
-        title = f"{'μ' if short else 'Gaussian μ, fitted'} down to FPR {plain(one['smallest_fpr'])}"
-        rows.append((title, significant(one["upper"], 4), _near(one["estimate"]), "0"))
+    for metric in METRICS.values():
+        found = answer.get(metric.name, ())
+        for one in found if isinstance(found, list | tuple) else (found,):
+            at = one.get(metric.at or "smallest_fpr")
+            title = (metric.short if short else metric.title).format(at and plain(at))
+            idle = metric.without_model(one.get(metric.at))
+            relied = metric.rounded(one[metric.safe_end], one.get(metric.at))
+            if metric.share:
+                near = f"{100 * one['estimate']:.{decimals(one[metric.safe_end] - idle)}f} %"
+                rows.append((title, relied, near, f"{100 * idle:.10g} %"))
+            else:
+                rows.append((title, relied, nearest(one["estimate"]), plain(idle)))
     return rows
-
-
-def _near(value: float | None) -> str:
-    return "no bound" if value is None else f"{value:.4g}".replace("e-0", "e-")

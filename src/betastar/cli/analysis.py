@@ -2,114 +2,58 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from betastar.answers import settings
+from betastar.cli.options import (
+    Attack,
+    Batch,
+    Command,
+    Delta,
+    Distance,
+    Epochs,
+    Force,
+    Fpr,
+    Json,
+    Method,
+    Metric,
+    Noise,
+    Opacus,
+    Prior,
+    Rate,
+    Records,
+    Require,
+    Steps,
+    in_words_of_options,
+    option,
+)
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain, significant
-
-Noise = Annotated[float | None, typer.Option("--noise", help="Noise multiplier: standard deviation / clipping norm.")]
-Rate = Annotated[float | None, typer.Option("--rate", help="Sampling rate: probability of each record at each step.")]
-Batch = Annotated[int | None, typer.Option("--batch", help="Batch size, instead of --rate (with --records).")]
-Records = Annotated[int | None, typer.Option("--records", help="Number of training records.")]
-Steps = Annotated[int | None, typer.Option("--steps", help="Number of updates.")]
-Epochs = Annotated[float | None, typer.Option("--epochs", help="Instead of --steps (with --batch and --records).")]
-Opacus = Annotated[
-    bool | None,
-    typer.Option(
-        "--opacus/--no-opacus",
-        help="With --batch and --records: the rate that Opacus takes, 1/⌈records/batch⌉, or batch/records. "
-        "[default: batch/records, and a note where they differ noticeably]",
-    ),
-]
-Attack = Annotated[
-    str,
-    typer.Option(
-        "--threat",
-        help="membership (which of two records?), membership-add-remove (this record or none?) or attribute (which value?).",
-        autocompletion=lambda: list(settings.THREATS),
-    ),
-]
-Distance = Annotated[
-    float | None, typer.Option("--distance", help="Threat attribute: largest distance per step in clipping norms, 0 to 2.")
-]
-Method = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        help="exact, certified, affinity or paper. Default: exact; certified for attribute or noise below 0.5.",
-        autocompletion=lambda: list(settings.METHODS),
-    ),
-]
-Prior = Annotated[float, typer.Option("--prior", help="Probability, before the attack, that the guess 'yes' is right.")]
-Fpr = Annotated[
-    list[float] | None,
-    typer.Option("--fpr", metavar="RATE", help="False-positive rate to tell the TPR at; repeat it. [default: .01 .001]"),
-]
-Delta = Annotated[list[float] | None, typer.Option("--delta", metavar="DELTA", help="δ to tell ε at; repeat it. [default: 1e-5]")]
-Metric = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--metric",
-        metavar="NAME",
-        help="Only this metric; repeat it. [default: all]",
-        autocompletion=lambda: list(settings.METRICS),
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Require = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--require", metavar="LIMIT", help='Exit with 1 unless it holds, as "bayes_security>=0.95" or "tpr<=0.05@fpr=0.01".'
-    ),
-]
+from betastar.vocabulary import DIGITS, METHODS, METRICS, PARAMETERS, RUN
 
 
 def register(app: typer.Typer) -> None:
     for command in (analyze, calibrate, compare, sweep, explore):
-        app.command(rich_help_panel=None)(in_words_of_options(command))
-
-
-def in_words_of_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The core's errors name the option that was wrong."""
-
-    @functools.wraps(command)
-    def wrapped(**options: Any) -> None:
-        from betastar.answers import wording
-        from betastar.cli import printing
-
-        if command is not explore:  # a server must survive a browser that goes away
-            printing.quiet_pipe()
-        try:
-            command(**options)
-        except (ValueError, TypeError) as problem:
-            raise ValueError(wording.explain(problem, settings.OPTIONS)) from None
-        except ArithmeticError as problem:  # exit code 1 is for --require
-            raise ValueError(
-                f"these parameters are beyond what this --method can compute ({problem}). Try another one."
-            ) from None
-
-    return wrapped
+        app.command(cls=Command)(in_words_of_options(command))
 
 
 def analyze(
-    noise: Noise = None,
-    rate: Rate = None,
-    batch: Batch = None,
-    records: Records = None,
+    noise_multiplier: Noise = None,
+    sample_rate: Rate = None,
+    batch_size: Batch = None,
+    dataset_size: Records = None,
     steps: Steps = None,
     epochs: Epochs = None,
     opacus: Opacus = None,
-    threat: Attack = "membership",
+    threat: Attack = PARAMETERS["threat"].default,
     distance: Distance = None,
     method: Method = None,
-    prior: Prior = 0.5,
+    prior: Prior = PARAMETERS["prior"].default,
     fpr: Fpr = None,
     delta: Delta = None,
     metric: Metric = None,
@@ -136,24 +80,18 @@ def analyze(
 
 
 def calibrate(
-    target: Annotated[
-        str,
-        typer.Option(
-            "--target",
-            help='What must hold: "bayes_security>=0.98", "success<=0.51", "tpr<=0.05@fpr=0.01", "epsilon<=1@delta=1e-5", …',
-        ),
-    ],
-    noise: Noise = None,
-    rate: Rate = None,
-    batch: Batch = None,
-    records: Records = None,
+    target: Annotated[str, option("target")],
+    noise_multiplier: Noise = None,
+    sample_rate: Rate = None,
+    batch_size: Batch = None,
+    dataset_size: Records = None,
     steps: Steps = None,
     epochs: Epochs = None,
     opacus: Opacus = None,
-    threat: Attack = "membership",
+    threat: Attack = PARAMETERS["threat"].default,
     distance: Distance = None,
     method: Method = None,
-    prior: Prior = 0.5,
+    prior: Prior = PARAMETERS["prior"].default,
     fpr: Fpr = None,
     delta: Delta = None,
     metric: Metric = None,
@@ -179,34 +117,25 @@ def calibrate(
         printing.as_json(answer)
         return
     name, value = next(iter(answer["found"].items()))
-    printing.one(answer, f"{settings.RUN[name]} {plain(value)} just meets {answer['target']}.")
+    printing.one(answer, f"{RUN[name].brief} {plain(value)} just meets {answer['target']}.")
 
 
 def compare(
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--setting",
-            metavar="FIELDS",
-            help='One setting, as "noise=3.51,batch=256,records=26048,epochs=20"; a name may be set.',
-        ),
-    ] = None,
-    noise: Noise = None,
-    rate: Rate = None,
-    batch: Batch = None,
-    records: Records = None,
+    setting: Annotated[list[str] | None, option("setting", metavar="FIELDS")] = None,
+    noise_multiplier: Noise = None,
+    sample_rate: Rate = None,
+    batch_size: Batch = None,
+    dataset_size: Records = None,
     steps: Steps = None,
     epochs: Epochs = None,
     opacus: Opacus = None,
-    threat: Attack = "membership",
+    threat: Attack = PARAMETERS["threat"].default,
     distance: Distance = None,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method", metavar="NAME", help="Method; repeat it to compare them.", autocompletion=lambda: list(settings.METHODS)
-        ),
+        option("method", "Method; repeat it to compare them.", metavar="NAME", autocompletion=lambda: list(METHODS)),
     ] = None,
-    prior: Prior = 0.5,
+    prior: Prior = PARAMETERS["prior"].default,
     fpr: Fpr = None,
     delta: Delta = None,
     metric: Metric = None,
@@ -245,26 +174,26 @@ def compare(
 
 
 def sweep(
-    noise: Annotated[
-        str | None, typer.Option("--noise", help="Noise multiplier: a number, 1,2,4, or a grid as .5:5:20log.")
+    noise_multiplier: Annotated[
+        str | None, option("noise_multiplier", "Noise multiplier: a number, 1,2,4, or a grid as .5:5:20log.")
     ] = None,
-    rate: Annotated[str | None, typer.Option("--rate", help="Sampling rate, or a grid.")] = None,
-    batch: Annotated[str | None, typer.Option("--batch", help="Batch size, or a grid.")] = None,
-    records: Annotated[str | None, typer.Option("--records", help="Number of training records, or a grid.")] = None,
-    steps: Annotated[str | None, typer.Option("--steps", help="Number of updates, or a grid.")] = None,
-    epochs: Annotated[str | None, typer.Option("--epochs", help="Epochs, or a grid.")] = None,
+    sample_rate: Annotated[str | None, option("sample_rate", "Sampling rate, or a grid.")] = None,
+    batch_size: Annotated[str | None, option("batch_size", "Batch size, or a grid.")] = None,
+    dataset_size: Annotated[str | None, option("dataset_size", "Number of training records, or a grid.")] = None,
+    steps: Annotated[str | None, option("steps", "Number of updates, or a grid.")] = None,
+    epochs: Annotated[str | None, option("epochs", "Epochs, or a grid.")] = None,
     opacus: Opacus = None,
-    threat: Attack = "membership",
+    threat: Attack = PARAMETERS["threat"].default,
     distance: Distance = None,
     method: Method = None,
     metric: Annotated[
         str,
-        typer.Option("--metric", help="What to tell: bayes_security, advantage, success, tpr@fpr=0.01, epsilon@delta=1e-5, …"),
+        option("metric", "What to tell: bayes_security, advantage, success, tpr@fpr=0.01, epsilon@delta=1e-5, …", default=None),
     ] = "bayes_security",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File: .csv, .json, or a heat map as .png, .svg or .pdf.")
+        Path | None, option("output", "File: .csv, .json, or a heat map as .png, .svg or .pdf.", default="CSV on the terminal")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """A metric over a grid, as CSV, JSON or heat map.
@@ -276,17 +205,11 @@ def sweep(
       betastar sweep --noise 0.5:5:20log --rate 1e-4:1e-1:20log --steps 1000 -o heat.png
       betastar sweep --noise 1,2,4 --batch 256 --records 50000 --epochs 5:50:10 --metric tpr@fpr=0.01
     """
+    options = dict(locals())
     from betastar.answers import sweeps
     from betastar.cli import printing
 
-    texts = {
-        "noise_multiplier": noise,
-        "sample_rate": rate,
-        "batch_size": batch,
-        "dataset_size": records,
-        "steps": steps,
-        "epochs": epochs,
-    }
+    texts = {name: options[name] for name in RUN}
     if output is not None:
         sweeps.check_output(output, force)
     grid = sweeps.Grid.read(texts, settings.Setting(threat=threat, distance=distance, method=method, opacus=opacus), metric)
@@ -306,9 +229,9 @@ def sweep(
 
 
 def explore(
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port; the next free one is taken if it is busy.")] = 8765,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print where the page is as one JSON object.")] = False,
+    port: Annotated[int, option("port", min=1, max=65535)] = 8765,
+    browser: Annotated[bool, option("browser", flag=True)] = True,
+    json: Annotated[bool, option("json", "Print where the page is as one JSON object.")] = False,
 ) -> None:
     """Turn the knobs on a page and see the risk move.
 
@@ -331,8 +254,7 @@ def explore(
 
 def fields_of(options: dict[str, Any]) -> dict[str, Any]:
     """Options of a command to the fields of a setting."""
-    fields = {name: options[option.removeprefix("--")] for name, option in settings.RUN.items()}
-    fields |= {name: options[name] for name in ("opacus", "threat", "distance", "method", "prior")}
+    fields = {name: options[name] for name in (*RUN, "opacus", "threat", "distance", "method", "prior")}
     lists = {"fpr": "fpr", "delta": "delta", "metrics": "metric"}
     return _whole_epochs(fields | {name: tuple(options[option]) for name, option in lists.items() if options[option]})
 
@@ -345,7 +267,7 @@ def _whole_epochs(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _read_setting(text: str, base: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """A name (or none) and the fields of "noise=3.51,batch=256,name=careful", on top of the base."""
-    known = {option.removeprefix("--"): name for name, option in settings.RUN.items()}
+    known = {spelling.removeprefix("--"): name for name, one in RUN.items() for spelling in reversed(one.spellings)}
     known |= {name: name for name in ("threat", "distance", "method", "prior", "name")}
     fields = {**base, "name": ""}
     for part in text.split(","):
@@ -383,7 +305,7 @@ def demand(cases: Iterable[tuple[settings.Setting, str]], wishes: list[Any]) -> 
             if not wish.target.met(risk):
                 missed += 1
                 floor = f", down to FPR {plain(SMALLEST_FPR)}" if wish.metric == "gdp_mu" else ""
-                reached = significant(wish.reached(risk), 6, wish.metric != "bayes_security")
+                reached = significant(wish.reached(risk), DIGITS, not METRICS[wish.metric].protects)
                 printing.complain(f"not met{' by ' + name if name else ''}: {wish}; the number to rely on is {reached}{floor}.")
     if missed:
         raise typer.Exit(1)

@@ -11,11 +11,14 @@ import typer
 from betastar import files
 from betastar.answers import settings
 from betastar.audit import Audit
-from betastar.cli.analysis import (
+from betastar.cli.analysis import demand, fields_of, wished
+from betastar.cli.options import (
     Attack,
     Batch,
+    Command,
     Distance,
     Epochs,
+    Force,
     Json,
     Noise,
     Opacus,
@@ -24,13 +27,15 @@ from betastar.cli.analysis import (
     Records,
     Require,
     Steps,
-    demand,
-    fields_of,
     in_words_of_options,
-    wished,
+    option,
 )
-from betastar.rounding import significant
+from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
+from betastar.vocabulary import PARAMETERS
+
+Seed = Annotated[int | None, option("seed")]
+Into = Annotated[Path | None, option("into")]
 
 app = typer.Typer(
     name="audit",
@@ -41,25 +46,25 @@ app = typer.Typer(
 
 
 def mechanism(
-    noise: Noise = None,
-    rate: Rate = None,
-    batch: Batch = None,
-    records: Records = None,
+    noise_multiplier: Noise = None,
+    sample_rate: Rate = None,
+    batch_size: Batch = None,
+    dataset_size: Records = None,
     steps: Steps = None,
     epochs: Epochs = None,
     opacus: Opacus = None,
-    threat: Attack = "membership",
+    threat: Attack = PARAMETERS["threat"].default,
     distance: Distance = None,
-    prior: Prior = 0.5,
-    games: Annotated[int, typer.Option("--games", help="How many games are played.")] = 100_000,
-    seed: Annotated[int | None, typer.Option("--seed", help="Repeats an audit; drawn and told if left out.")] = None,
-    confidence: Annotated[float, typer.Option("--confidence", help="Of the intervals and of the band.")] = 0.95,
-    width: Annotated[float, typer.Option("--width", help="Widest interval of the advantage that is accepted.")] = 0.2,
-    jobs: Annotated[int, typer.Option("--jobs", help="Processes; -1 for all cores. The result is the same.")] = 1,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Figure of bound and measured curve: .png, .svg or .pdf.")] = None,
-    log: Annotated[bool, typer.Option("--log", help="With --plot: logarithmic, for the rare false alarms.")] = False,
-    into: Annotated[Path | None, typer.Option("--into", help="Folder of a run: keep the result there, for its report.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    prior: Prior = PARAMETERS["prior"].default,
+    games: Annotated[int, option("games")] = 100_000,
+    seed: Seed = None,
+    confidence: Annotated[float, option("confidence")] = 0.95,
+    width: Annotated[float, option("width")] = 0.2,
+    jobs: Annotated[int, option("jobs")] = 1,
+    plot: Annotated[Path | None, option("plot")] = None,
+    log: Annotated[bool, option("log")] = False,
+    into: Into = None,
+    force: Force = False,
     require: Require = None,
     json: Json = False,
 ) -> None:
@@ -101,7 +106,7 @@ def mechanism(
         raise typer.Exit(1)
 
 
-app.command()(in_words_of_options(mechanism))
+app.command(cls=Command)(in_words_of_options(mechanism))
 
 
 @app.callback()
@@ -120,10 +125,10 @@ def show(sentence: str, audits: dict[str, Audit]) -> None:
         (
             who,
             f"{audit.games:,}",
-            f"{audit.success.estimate:.4g}",
+            nearest(audit.success.estimate),
             f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
             significant(audit.allowed.upper, 4),
-            f"{audit.advantage.estimate:.4g}",
+            nearest(audit.advantage.estimate),
             significant(audit.bound.upper, 4),
             f"{audit.p_value:.2g}",
         )

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from betastar.cli.analysis import Json, in_words_of_options
-from betastar.cli.audit_mechanism import app, check_plot, keep, show
+from betastar.answers.settings import choose
+from betastar.cli.audit_mechanism import Into, Seed, app, check_plot, keep, show
+from betastar.cli.options import Command, Force, Json, in_words_of_options, option
+from betastar.vocabulary import THREATS
 
 if TYPE_CHECKING:
     from betastar.audit import Trials
@@ -20,66 +22,46 @@ WHAT = (
     "perhaps criterion, secret, threat and loss_reduction)."
 )
 What = Annotated[str, typer.Argument(metavar="STUDY|RUN|FILE.py", help=WHAT)]
-Sample = Annotated[int | None, typer.Option("--sample", help="Studies, runs: train on so many of the training records.")]
-Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Studies, runs: other than theirs; as the next five.")]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1)]
-Noise = Annotated[float | None, typer.Option("--noise", min=0.01, help="Noise multiplier.")]
-Clip = Annotated[float | None, typer.Option("--clip", min=1e-6, help="Clipping norm.")]
-Rate = Annotated[float | None, typer.Option("--learning-rate", "--lr", min=0.0)]
-Hidden = Annotated[list[int] | None, typer.Option("--hidden", min=1, help="Width of a hidden layer (repeat it for more).")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Repeats an audit; drawn and told if left out.")]
-Confidence = Annotated[float, typer.Option("--confidence", help="Of the intervals.")]
-Into = Annotated[Path | None, typer.Option("--into", help="Folder of a run: keep the result there, for its report.")]
-Force = Annotated[bool, typer.Option("--force", help="Write over existing files.")]
+OWN = "the study's, or the run's"
+Sample = Annotated[int | None, option("sample")]
+Epochs = Annotated[int | None, option("epochs", "Studies, runs: number of epochs.", OWN, min=1)]
+Batch = Annotated[int | None, option("batch_size", "Studies, runs: batch size.", OWN, min=1)]
+Noise = Annotated[float | None, option("noise_multiplier", "Studies, runs: noise multiplier.", OWN, min=0.01)]
+Clip = Annotated[float | None, option("max_grad_norm", "Studies, runs: clipping norm.", OWN, min=1e-6)]
+Rate = Annotated[float | None, option("learning_rate", "Studies, runs: learning rate.", OWN, min=0.0)]
+Hidden = Annotated[list[int] | None, option("hidden", "Studies, runs: width of a hidden layer (repeat it for more).", OWN, min=1)]
+Confidence = Annotated[float, option("confidence", "Of the intervals.")]
 
 
 def training(
     what: What = "adult",
-    threat: Annotated[
-        str | None,
-        typer.Option(
-            "--threat",
-            help="membership (which of two records?), membership-add-remove or attribute. [default: the file's, or membership]",
-        ),
-    ] = None,
-    challenge: Annotated[
-        str,
-        typer.Option(
-            "--challenge", help="canary (the worst case), the number of a record, or most-exposed (what the ledger names first)."
-        ),
-    ] = "canary",
-    sensitive: Annotated[
-        str | None, typer.Option("--sensitive", help="Adult, threat attribute: the column. [default: age]")
-    ] = None,
+    threat: Annotated[str | None, option("threat", default="the file's, or membership")] = None,
+    challenge: Annotated[str, option("challenge")] = "canary",
+    sensitive: Annotated[str | None, option("sensitive", "Adult, threat attribute: the column.", "age")] = None,
     value: Annotated[
-        list[str] | None, typer.Option("--value", help="Threat attribute: a value that may be (repeat it). [default: all]")
+        list[str] | None, option("value", "Threat attribute: a possible value of the secret (repeat it).", "all")
     ] = None,
     prior: Annotated[
-        list[float] | None,
-        typer.Option("--prior", help="Probability of 'it was in', or of each value (repeat it). [default: all alike]"),
+        list[float] | None, option("prior", "Probability of 'it was in', or of each value (repeat it).", "all alike")
     ] = None,
     distance: Annotated[
-        float | None, typer.Option("--distance", help="Threat attribute: of the bound, in clipping norms. [default: 2, any]")
+        float | None, option("distance", "Threat attribute: of the bound, in clipping norms.", "2, which holds for any")
     ] = None,
-    games: Annotated[int, typer.Option("--games", help="How many times is trained.")] = 400,
-    width: Annotated[float, typer.Option("--width", help="Widest interval of the advantage that is accepted.")] = 0.25,
-    references: Annotated[
-        int, typer.Option("--references", help="Records by which the attacker knows the others, at each step.")
-    ] = 512,
+    games: Annotated[int, option("games", "How many times the model is trained.")] = 400,
+    width: Annotated[float, option("width")] = 0.25,
+    references: Annotated[int, option("references")] = 512,
     sample: Sample = None,
     epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    noise: Noise = None,
-    clip: Clip = None,
+    batch_size: Batch = None,
+    noise_multiplier: Noise = None,
+    max_grad_norm: Clip = None,
     learning_rate: Rate = None,
     hidden: Hidden = None,
     seed: Seed = None,
     confidence: Confidence = 0.95,
-    jobs: Annotated[int, typer.Option("--jobs", help="Trainings at a time; -1 for all cores. The result is the same.")] = 1,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for the games: an audit goes on with those that are there.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Figure of bound and measured curves: .png, .svg or .pdf.")] = None,
+    jobs: Annotated[int, option("jobs", "Trainings at a time; -1 for all cores. The result is the same.")] = 1,
+    output: Annotated[Path | None, option("output", "Folder for the games: an audit goes on with those that are there.")] = None,
+    plot: Annotated[Path | None, option("plot", "Figure of bound and measured curves: .png, .svg or .pdf.")] = None,
     into: Into = None,
     force: Force = False,
     json: Json = False,
@@ -105,8 +87,12 @@ def training(
     keep(into, "training", force=force)
     told = _told(options)
     about: dict[str, Any] = {"games": games, "seed": seed, "confidence": confidence, "width": width}
-    names = ("what", "sensitive", "sample", "epochs", "batch_size", "noise", "clip", "learning_rate", "hidden")
-    about["depends"] = {name: options[name] for name in names} | {"file": _digest(what)}
+    names = ("what", "sensitive", "sample", "epochs", "batch_size", "learning_rate", "hidden")
+    about["depends"] = {name: options[name] for name in names} | {
+        "noise": noise_multiplier,  # the names by which folders of games know these two
+        "clip": max_grad_norm,
+        "file": _digest(what),
+    }
     about |= {"prior": (prior[0] if len(prior) == 1 else prior) if prior else 0.5, "jobs": jobs, "folder": output}
     if output is not None and (there := len(list(output.glob("games-*.npz")))):
         printing.complain(f"{there * CHUNK} games are in {output} already.")
@@ -124,16 +110,14 @@ def training(
 
 def one_run(
     what: What = "adult",
-    canaries: Annotated[int, typer.Option("--canaries", help="So many; about half of them are trained on.")] = 500,
-    attacker: Annotated[
-        str, typer.Option("--attacker", help="updates (sees every one) or weights (the final ones).")
-    ] = "updates",
-    delta: Annotated[float, typer.Option("--delta", help="δ at which ε is bounded.")] = 1e-5,
+    canaries: Annotated[int, option("canaries")] = 500,
+    attacker: Annotated[str, option("attacker")] = "updates",
+    delta: Annotated[float, option("delta", "δ at which ε is bounded.", None)] = 1e-5,
     sample: Sample = None,
     epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    noise: Noise = None,
-    clip: Clip = None,
+    batch_size: Batch = None,
+    noise_multiplier: Noise = None,
+    max_grad_norm: Clip = None,
     learning_rate: Rate = None,
     hidden: Hidden = None,
     seed: Seed = None,
@@ -169,8 +153,8 @@ def one_run(
 
 
 def register() -> None:
-    app.command()(in_words_of_options(training))
-    app.command("one-run")(in_words_of_options(one_run))
+    app.command(cls=Command)(in_words_of_options(training))
+    app.command("one-run", cls=Command)(in_words_of_options(one_run))
 
 
 def _told(options: dict[str, Any]) -> dict[str, Any]:
@@ -179,8 +163,8 @@ def _told(options: dict[str, Any]) -> dict[str, Any]:
 
     challenge, distance = options["challenge"], options.get("distance")
     threats = {"membership": Membership(), "membership-add-remove": Membership("add-remove"), "attribute": None}
-    if options["threat"] not in (None, *threats):
-        raise ValueError(f"--threat must be one of {', '.join(threats)}, got {options['threat']!r}.")
+    if options["threat"] is not None:
+        choose("threat", options["threat"], THREATS)
     told = _file(options) if options["what"].endswith(".py") else _study(options)
     if options["threat"] is not None or "threat" not in told:
         told["threat"] = threats[options["threat"] or "membership"]
@@ -238,9 +222,8 @@ def _study(options: dict[str, Any]) -> dict[str, Any]:
     if folder and options.get("sensitive") is not None:
         raise ValueError(f"--sensitive must be left out for a run, whose secret is its own, got {options['sensitive']!r}.")
     config = of_run(what) if folder else Config(study=what, sensitive=options.get("sensitive"), seed=0)
-    names = {"epochs": "epochs", "batch_size": "batch_size", "noise": "noise_multiplier", "clip": "max_grad_norm"}
-    names |= {"learning_rate": "learning_rate"}
-    given: dict[str, Any] = {field: options[name] for name, field in names.items() if options[name] is not None}
+    names = ("epochs", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate")
+    given: dict[str, Any] = {name: options[name] for name in names if options[name] is not None}
     if options["hidden"]:
         given["hidden"] = tuple(options["hidden"])
     config = replace(config, **given)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from betastar.cli import analysis, audit_mechanism, audit_training
+from betastar.cli.options import Command, option, was_given
 from betastar.cli.report import report
 from betastar.rounding import down
 
@@ -26,6 +27,8 @@ app = typer.Typer(
 )
 
 
+#: What training takes unless something else is given.
+OWN = "the study's"
 #: Exit code of a command that was ended by Ctrl-C, and how those that keep what they did go on.
 INTERRUPTED = 130
 #: Exit code of a command that failed, neither for its input (2) nor for a bound or requirement that does not hold (1).
@@ -86,7 +89,7 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[bool, option("version", callback=_version, is_eager=True)] = False,
 ) -> None:
     pass
 
@@ -96,64 +99,53 @@ audit_training.register()
 app.add_typer(audit_mechanism.app)
 
 
-@app.command()
+@app.command(cls=Command)
 def train(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; must be new unless --resume is given.")],
+    output: Annotated[Path, option("output", "Folder of the run; must be new unless --resume is given.")],
     study: Annotated[str, typer.Argument(help="'adult', 'purchase', or the path of a CSV or Parquet table.")] = "adult",
-    target: Annotated[str | None, typer.Option(help="Own table: the column to predict.")] = None,
-    sensitive: Annotated[str | None, typer.Option(help="The sensitive column; for adult, age unless given.")] = None,
-    value: Annotated[list[str] | None, typer.Option(help="Own table: a value of the sensitive column (repeat it).")] = None,
-    between: Annotated[str | None, typer.Option(help="Own table: range of the sensitive numbers, as 17:90.")] = None,
-    along: Annotated[
-        list[str] | None, typer.Option("--with", help="A column that restates the sensitive one and changes with it (repeat it).")
-    ] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out (repeat it).")] = None,
-    public: Annotated[
-        str | None, typer.Option(help="Own table, --gap: public records that tell how frequent the sensitive values are.")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Purchase: path or URL of the archive; without it a synthetic stand-in.")
-    ] = None,
-    checksum: Annotated[str | None, typer.Option(help="Purchase: SHA-256 that the archive must have.")] = None,
-    records: Annotated[int | None, typer.Option(min=1000, help="Purchase: size of the stand-in.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1)] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1)] = None,
-    noise: Annotated[float | None, typer.Option(min=0.01, help="Noise multiplier.")] = None,
-    clip: Annotated[float | None, typer.Option(min=1e-6, help="Clipping norm.")] = None,
-    learning_rate: Annotated[float | None, typer.Option("--learning-rate", "--lr", min=0.0)] = None,
-    hidden: Annotated[list[int] | None, typer.Option(min=1, help="Width of a hidden layer (repeat it for more).")] = None,
+    label: Annotated[str | None, option("label")] = None,
+    sensitive: Annotated[str | None, option("sensitive", default="age, for adult")] = None,
+    value: Annotated[list[str] | None, option("value", default="all in the table")] = None,
+    between: Annotated[str | None, option("between")] = None,
+    along: Annotated[list[str] | None, option("with")] = None,
+    drop: Annotated[list[str] | None, option("drop")] = None,
+    public: Annotated[str | None, option("public")] = None,
+    data: Annotated[str | None, option("data")] = None,
+    checksum: Annotated[str | None, option("checksum")] = None,
+    synthetic_records: Annotated[int | None, option("synthetic_records", min=1000)] = None,
+    epochs: Annotated[int | None, option("epochs", "Number of epochs.", OWN, min=1)] = None,
+    batch_size: Annotated[int | None, option("batch_size", "Batch size.", OWN, min=1)] = None,
+    noise_multiplier: Annotated[float | None, option("noise_multiplier", default=OWN, min=0.01)] = None,
+    max_grad_norm: Annotated[float | None, option("max_grad_norm", default=OWN, min=1e-6)] = None,
+    learning_rate: Annotated[float | None, option("learning_rate", default=OWN, min=0.0)] = None,
+    hidden: Annotated[list[int] | None, option("hidden", default=OWN, min=1)] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "seed",
+            "Of split, weights, sampling and noise. Whoever knows it can compute the noise.",
+            "drawn at random, and deleted when the run is complete",
             min=0,
-            help="Of split, weights, sampling and noise. Whoever knows it can compute the noise, so it is drawn at random, and "
-            "deleted when the run is complete, unless it is given.",
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Run seeds 0, 1, … in folders of their own.")] = None,
-    jobs: Annotated[int, typer.Option(help="Seeds at a time (with --seeds); -1 for all cores.")] = 1,
-    backend: Annotated[str | None, typer.Option(help="joblib backend for --seeds: loky, threading, dask or ray.")] = None,
-    scope: Annotated[str, typer.Option(help="batch (an estimate) or dataset (all records, slow).")] = "batch",
-    every: Annotated[int, typer.Option(min=1, help="Measure at every k-th step.")] = 1,
-    diameter: Annotated[str, typer.Option(help="exact, ball or centroid.")] = "exact",
-    approximate: Annotated[bool, typer.Option(help="Measure the paper's approximation as well.")] = False,
-    target_beta: Annotated[
-        float | None, typer.Option(help="Stop before β* against attribute inference falls below this; measures all records.")
-    ] = None,
-    gap: Annotated[
-        float | None, typer.Option(help="Keep the sensitive values this close at every step (0 to 2): proved in advance.")
-    ] = None,
-    target_attribute_beta: Annotated[
-        float | None, typer.Option(help="The same, with the gap that gives this β* against attribute inference.")
-    ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with the run in the folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print status and last epoch as JSON.")] = False,
+    seeds: Annotated[int | None, option("seeds", min=1)] = None,
+    jobs: Annotated[int, option("jobs", "Seeds at a time (with --seeds); -1 for all cores.")] = 1,
+    backend: Annotated[str | None, option("backend")] = None,
+    scope: Annotated[str, option("scope")] = "batch",
+    every: Annotated[int, option("every", min=1)] = 1,
+    diameter: Annotated[str, option("diameter")] = "exact",
+    approximate: Annotated[bool, option("approximate", flag=True)] = False,
+    target_beta: Annotated[float | None, option("target_beta")] = None,
+    gap: Annotated[float | None, option("gap")] = None,
+    target_attribute_beta: Annotated[float | None, option("target_attribute_beta")] = None,
+    resume: Annotated[bool, option("resume", flag=True)] = False,
+    as_json: Annotated[bool, option("json", "Print status and last epoch as JSON.")] = False,
 ) -> None:
     """Train with DP-SGD, watch membership and attribute inference, and write a summary.
 
     betastar train -o runs/adult
 
-    betastar train people.csv --target income --sensitive age --between 17:90 -o runs/people
+    betastar train people.csv --label income --sensitive age --between 17:90 -o runs/people
 
     betastar train adult --seeds 5 --jobs 2 -o runs/five
 
@@ -169,11 +161,11 @@ def train(
 
     if seed is not None and seeds is not None:
         raise StudyError("--seed is one run, --seeds are several: choose one.")
-    if target_beta is not None and scope == "batch" and "--scope" in sys.argv:
+    if target_beta is not None and scope == "batch" and was_given("scope"):
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
     config = Config(
         study=study,
-        target=target,
+        target=label,
         sensitive=sensitive,
         values=tuple(value) if value else None,
         between=_range(between),
@@ -182,11 +174,11 @@ def train(
         public=public,
         data=data,
         checksum=checksum,
-        records=records,
+        records=synthetic_records,
         epochs=epochs,
         batch_size=batch_size,
-        noise_multiplier=noise,
-        max_grad_norm=clip,
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=max_grad_norm,
         learning_rate=learning_rate,
         hidden=tuple(hidden) if hidden else None,
         seed=seed,
@@ -216,17 +208,15 @@ def train(
     print(json.dumps(found[0] if seeds is None else {"runs": found}))
 
 
-@app.command()
+@app.command(cls=Command)
 def reproduce(
     what: Annotated[
         list[str] | None, typer.Argument(help="all, fig1 … fig10, table, numbers, low-noise, scopes, exposure.")
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for figures, comparison and runs.")] = Path(
-        "reproduction"
-    ),
-    quick: Annotated[bool, typer.Option(help="Minutes instead of an hour: one seed, few epochs, coarse grids.")] = False,
-    jobs: Annotated[int, typer.Option(help="Seeds trained at a time.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    output: Annotated[Path, option("output", "Folder for figures, comparison and runs.")] = Path("reproduction"),
+    quick: Annotated[bool, option("quick", flag=True)] = False,
+    jobs: Annotated[int, option("jobs", "Seeds trained at a time.")] = 2,
+    as_json: Annotated[bool, option("json", "Print the comparison as JSON.")] = False,
 ) -> None:
     """Make the paper's figures, table and numbers, and compare them with what betastar computes.
 
@@ -240,13 +230,13 @@ def reproduce(
     print((path.with_suffix(".json") if as_json else path).read_text())
 
 
-@app.command()
+@app.command(cls=Command)
 def gaps(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for runs, results and the page.")] = Path("gaps"),
-    seeds: Annotated[int, typer.Option(min=1)] = 5,
-    jobs: Annotated[int, typer.Option(help="Trainings at a time.")] = 2,
-    quick: Annotated[bool, typer.Option(help="Two minutes instead of an hour: one seed, few epochs, few settings.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    output: Annotated[Path, option("output", "Folder for runs, results and the page.")] = Path("gaps"),
+    seeds: Annotated[int, option("seeds", "How many seeds are run.", min=1)] = 5,
+    jobs: Annotated[int, option("jobs", "Trainings at a time.")] = 2,
+    quick: Annotated[bool, option("quick", flag=True)] = False,
+    as_json: Annotated[bool, option("json", "Print the results as JSON.")] = False,
 ) -> None:
     """Study what gap clipping costs: accuracy against proved attribute privacy, with figures. Goes on where it stopped.
 
@@ -260,7 +250,7 @@ def gaps(
     print(json.dumps(results) if as_json else page)
 
 
-app.command()(report)
+app.command(cls=Command)(report)
 
 
 def _range(text: str | None) -> tuple[float, float] | None:

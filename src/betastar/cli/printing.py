@@ -12,16 +12,7 @@ from typing import Any
 from betastar.answers import wording
 from betastar.answers.json_answers import Answer
 from betastar.rounding import plain
-
-WORDS = {
-    "noise_multiplier": "noise",
-    "sample_rate": "rate",
-    "batch_size": "batch",
-    "dataset_size": "records",
-    "steps": "steps",
-    "epochs": "epochs",
-    "distance": "distance",
-}
+from betastar.vocabulary import PARAMETERS, RUN
 
 
 def quiet_pipe() -> None:
@@ -102,9 +93,9 @@ def side_by_side(answers: Sequence[Answer], names: Sequence[str]) -> None:
 
 def label(parameters: dict[str, Any]) -> str:
     """A setting in a few words."""
-    known = [f"{WORDS[name]} {plain(parameters[name])}" for name in WORDS if name in parameters and parameters[name] is not None]
-    kept = [word for word in known if "batch_size" not in parameters or not word.startswith(("rate", "steps"))]
-    return ", ".join(kept)
+    names = [name for name in (*RUN, "distance") if parameters.get(name) is not None]
+    kept = [name for name in names if "batch_size" not in parameters or name not in ("sample_rate", "steps")]
+    return ", ".join(f"{PARAMETERS[name].brief.removeprefix('--')} {plain(parameters[name])}" for name in kept)
 
 
 def complain(text: str) -> None:

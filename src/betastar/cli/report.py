@@ -8,24 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
+from betastar.cli.options import Force, option
+
 
 def report(
     source: Annotated[str, typer.Argument(metavar="RUN|JSON", help="Folder of a run, JSON file of a setting, or - for stdin.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File or folder; without it, in the run's folder or beside the JSON.")
-    ] = None,
-    kind: Annotated[
-        str | None, typer.Option("--format", help="html (one file with everything in it) or md (figures beside it).")
-    ] = None,
-    records: Annotated[bool, typer.Option("--records", help="List the most exposed records by their index.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    output: Annotated[Path | None, option("output", "File or folder.", "in the run's folder or beside the JSON")] = None,
+    kind: Annotated[str | None, option("format")] = None,
+    list_records: Annotated[bool, option("list_records")] = False,
+    force: Force = False,
+    as_json: Annotated[bool, option("json", "Print the verdict as JSON.")] = False,
 ) -> None:
     """Write a report for people: verdict, figures, the table against (ε, δ), what is proved, and how to repeat it.
 
     betastar report runs/adult
 
-    betastar report runs/adult -o adult.md --records
+    betastar report runs/adult -o adult.md --list-records
 
     echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
     """
@@ -33,7 +31,7 @@ def report(
     from betastar.report.report import write
     from betastar.report.statement import verdicts
 
-    facts, files = write(source, output, kind, records, force)
+    facts, files = write(source, output, kind, list_records, force)
     found = verdicts(facts)
     if not as_json:
         print(f"{found[0].band.capitalize()}: {found[0].sentence}\nThe report is in {files[0]}.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from betastar.figures.plots import WHO
-from betastar.rounding import significant
+from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Inside
 from betastar.scenario.run import DPSGD
@@ -59,7 +59,7 @@ def _row(who: str, audit: dict[str, Any]) -> tuple[str, ...]:
     return (
         who,
         f"{audit['games']:,}",
-        f"{success['estimate']:.4g}",
+        nearest(success["estimate"]),
         f"{significant(success['lower'], 4, False)} to {significant(success['upper'], 4)}",
         significant(audit["allowed"]["upper"], 4),
         f"{audit['p_value']:.2g}",

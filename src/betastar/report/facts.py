@@ -23,6 +23,7 @@ from betastar.runs.folder import CONFIG, DIAMETERS, EPOCHS, STATUS, STEPS, RunFo
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import AttributeInference, Membership, Threat
+from betastar.vocabulary import PARAMETERS
 
 
 @dataclass(frozen=True)
@@ -231,9 +232,9 @@ def _parameters(config: Json, status: Json, run: DPSGD) -> dict[str, Any]:
     return found | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
 
 
-#: What `betastar train` takes for granted, and options that are called otherwise than the field.
+#: What `betastar train` takes for granted, and parameters that are called otherwise than the field of config.json.
 DEFAULTS: dict[str, Any] = {"seed": None, "scope": "batch", "every": 1, "diameter": "exact", "ledger": True, "monitor": True}
-OPTIONS = {"noise_multiplier": "noise", "max_grad_norm": "clip", "values": "value", "along": "with"}
+CALLED = {"target": "label", "values": "value", "along": "with", "records": "synthetic_records"}
 
 
 def _command(config: Json) -> str:
@@ -242,7 +243,7 @@ def _command(config: Json) -> str:
     for name, value in config.items():
         if name in ("study", "seed") or value is None or value is False or value in ([], {}) or value == DEFAULTS.get(name):
             continue  # a gap of 0 stays, which equals False
-        option = "--" + OPTIONS.get(name, name).replace("_", "-")
+        option = _option(CALLED.get(name, name))
         if value is True:
             words.append(option)
         elif name == "between":
@@ -253,6 +254,11 @@ def _command(config: Json) -> str:
             words += [word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one))]
     seed = [] if config.get("seed") is None else ["--seed", "SEED"]
     return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
+
+
+def _option(name: str) -> str:
+    """The spelling that is printed; a field that no option sets (of another version's file) is told by its own name."""
+    return PARAMETERS[name].brief if name in PARAMETERS else "--" + name.replace("_", "-")
 
 
 def _quoted(word: str) -> str:

@@ -11,6 +11,7 @@ from betastar.report.errors import ReportError
 from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD, opacus_differs
 from betastar.scenario.threats import RELATIONS, AttributeInference
+from betastar.vocabulary import THREATS
 
 #: What gives a run, by the names that are needed: the rate or the sizes, the steps or the epochs.
 BY_RATE = ("noise_multiplier", "sample_rate", "steps")
@@ -90,5 +91,5 @@ def _run(names: tuple[str, ...], numbers: list[Any], opacus: bool) -> DPSGD:
 
 def _secret(threat: Any) -> str:
     """What an attribute is called; the words for threats are no names."""
-    words = ("attribute", "attribute inference", "membership", "membership-add-remove", *RELATIONS)
+    words = (*THREATS, "attribute inference", *RELATIONS)
     return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat

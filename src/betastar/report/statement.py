@@ -10,6 +10,7 @@ from importlib.metadata import version
 from betastar.report.facts import Against, Facts
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.rounding import down, percent, plain, tiny, up
+from betastar.vocabulary import METRICS
 
 #: Lowest β* of each band. An example, and the report says so.
 BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
@@ -54,11 +55,8 @@ def band(beta: float) -> str:
 
 
 def right(beta: float) -> str:
-    """Share of right guesses at even odds, with as many digits as it takes to differ from guessing."""
-    digits = 1
-    while digits < 6 and 0.0 < 50.0 * (1.0 - beta) < 10.0**-digits:
-        digits += 1
-    return percent(1.0 - beta / 2.0, digits)
+    """Share of right guesses at even odds."""
+    return METRICS["success"].rounded(1.0 - beta / 2.0, 0.5)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ logarithm of the parameter, and on a transform of the metric in which the depend
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
 from typing import Any
@@ -27,6 +27,8 @@ from betastar.rounding import plain
 from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
 from betastar.scenario.step import Step
 from betastar.scenario.threats import Membership, Threat
+from betastar.validation import WrongTypeError
+from betastar.vocabulary import METRICS, Metric
 
 #: Where the search ends: noise, sampling rate, steps.
 MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
@@ -47,16 +49,10 @@ class NoNoiseNeeded(UserWarning):
     """
 
 
-#: What a metric depends on.
-CONDITIONS: dict[str, str | None] = {
-    "bayes_security": None,
-    "advantage": None,
-    "success": "prior",
-    "tpr": "fpr",
-    "delta": "epsilon",
-    "gdp_mu": None,
-    "reconstruction": "prior",
-}
+#: What each metric of a target depends on. A target on ε at δ is kept as one on δ at ε.
+CONDITIONS: dict[str, str | None] = dict(
+    ("delta", "epsilon") if metric.name == "epsilon" else (metric.name, metric.at) for metric in METRICS.values()
+)
 
 
 class Target:
@@ -89,17 +85,20 @@ class Target:
         self.value = _valid(self.metric, metric[self.metric])
         self.given = None if self.condition is None else _valid(self.condition, metric.get(self.condition, 0.5))
         idle = self._idle()
-        if self.value <= idle and self.metric != "bayes_security":
+        if self.value <= idle and not self.about.protects:
             given = "" if self.given is None else f" with {self.condition}={plain(self.given)}"
             raise ValueError(
                 f"{self.metric} must be greater than {plain(idle)}, what it is without a model{given}, got {self.value!r}."
             )
 
+    @property
+    def about(self) -> Metric:
+        """The metric in the vocabulary; δ at ε belongs to ε."""
+        return METRICS["epsilon" if self.metric == "delta" else self.metric]
+
     def _idle(self) -> float:
         """The metric of an attacker who has no model."""
-        if self.given is None or self.metric == "delta":
-            return 0.0
-        return max(self.given, 1.0 - self.given) if self.metric == "success" else self.given
+        return self.about.without_model(self.given)
 
     def bound(self, risk: Risk) -> Bound:
         reading: Any = getattr(risk, self.metric)
@@ -109,15 +108,14 @@ class Target:
     def reached(self, risk: Risk) -> float:
         """The metric's number to rely on: the end that is not too optimistic."""
         bound = self.bound(risk)
-        return float(bound.lower if self.metric == "bayes_security" else bound.upper)
+        return float(getattr(bound, self.about.safe_end))
 
     def met(self, risk: Risk) -> bool:
-        number = self.reached(risk)
-        return number >= self.value if self.metric == "bayes_security" else number <= self.value
+        return self.about.met(self.reached(risk), self.value)
 
     def straight(self, number: float) -> float:
         """A transform in which the metric depends on log noise, log rate or log steps almost linearly; grows with risk."""
-        if self.metric == "bayes_security":
+        if self.about.protects:
             return 60.0 if number <= 0.0 else log(max(float(erfcinv(min(number, 1.0))), 1e-18))
         return log(max(number - self._idle(), 1e-300)) if number < inf else 60.0
 
@@ -262,10 +260,12 @@ def _search(given: dict[str, Any], target: Target, threat: Threat, opacus: bool)
     )
     for name in given:
         if name not in wanted:
-            raise TypeError(f"{name} cannot go with {', '.join(sorted(set(given) - {name}))}: give {', '.join(wanted)} but one.")
+            others = _in_braces(sorted(set(given) - {name}))
+            raise WrongTypeError(name, f"{{argument}} cannot go with {others}: give {_in_braces(wanted)} but one.")
     missing = [name for name in wanted if name not in given]
     if len(missing) != 1:
-        raise TypeError(f"leave out exactly one of {', '.join(wanted)}; missing: {', '.join(missing) or 'none'}.")
+        text = f"leave out exactly one of {_in_braces(wanted)}; missing: {_in_braces(missing) or 'none'}."
+        raise WrongTypeError("", text)
     name = missing[0]
     maker: Callable[..., DPSGD] = partial(DPSGD.from_epochs, opacus=opacus) if by_epoch else DPSGD
     # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
@@ -288,6 +288,11 @@ def _search(given: dict[str, Any], target: Target, threat: Threat, opacus: bool)
         return Search(name, make, 1.0, float(max(1, floor(MOST_STEPS / max(given["epochs"], 1.0)))), False, True, 100.0, unit)
     most = MOST_STEPS if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
     return Search(name, make, 1.0, float(most), True, True, 100.0)
+
+
+def _in_braces(names: Iterable[str]) -> str:
+    """Names of arguments as the text of an error has them."""
+    return ", ".join(f"{{{name}}}" for name in names)
 
 
 def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from betastar.risk.risk import Risk
 from betastar.rounding import CALIBRATED, shortened, significant
 from betastar.scenario.run import DPSGD
+from betastar.validation import WrongValueError
 
 if TYPE_CHECKING:
     from betastar.risk.calibrate import Target
@@ -83,15 +84,17 @@ def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: f
     """No crossing inside the range: the safe end fails, or the far end still meets the target."""
     if too_risky:
         reached = target.reached(risk(safe))
-        security = target.metric == "bayes_security"
-        best = f"at most {significant(reached, 6, False)}" if security else f"at least {significant(reached, 6)}"
-        raise ValueError(
-            f"{target!r} cannot be reached by choosing {search.name}: "
-            f"{target.metric} is {best}, at {search.name}={safe * search.unit:g}."
+        best = f"at most {significant(reached, 6, False)}" if target.about.protects else f"at least {significant(reached, 6)}"
+        end = f"{search.name}={safe * search.unit:g}"
+        raise WrongValueError(
+            search.name,
+            "{goal} cannot be reached by choosing {argument}: {metric} is {best}, at {end}.",
+            {"goal": repr(target), "metric": target.metric, "best": best, "end": end},
         )
     if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
         return unsafe
-    raise ValueError(f"{target!r} does not limit {search.name}: {unsafe:g} still meets it.")
+    values = {"goal": repr(target), "end": f"{unsafe:g}"}
+    raise WrongValueError(search.name, "{goal} does not limit {argument}: {end} still meets it.", values)
 
 
 def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:

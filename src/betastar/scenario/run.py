@@ -158,7 +158,10 @@ class DPSGD:
         size = np.asarray(validation.whole("dataset_size", dataset_size))
         length = np.asarray(validation.positive("epochs", epochs))
         if (batch > size).any():
-            raise ValueError(f"batch_size must be at most dataset_size, got {batch_size!r} > {dataset_size!r}.")
+            sizes = {"batch": repr(batch_size), "records": repr(dataset_size)}
+            raise validation.WrongValueError(
+                "batch_size", "{argument} must be at most {dataset_size}, got {batch} > {records}.", sizes
+            )
         batches = -(-size // batch)
         rate = 1.0 / batches if opacus else batch / size
         if opacus is None and (told := opacus_differs(batch, size)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,8 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 import betastar
 from betastar.answers import json_answers, targets, wording
-from betastar.answers.settings import METRICS, Setting, choose
+from betastar.answers.settings import Setting, choose
+from betastar.vocabulary import METHODS, PARAMETERS, THREATS, TOLD
 from betastar.web import live_curves
 from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
@@ -113,32 +114,39 @@ class Problem(BaseModel):
     detail: str
 
 
+def _field(name: str, words: Iterable[str] = (), **limits: Any) -> Any:
+    """A parameter of the vocabulary, with its default and its help. words: those that are allowed."""
+    word = PARAMETERS[name]
+    fixed = {"metric": list(TOLD), "method": None}
+    default = fixed.get(name, list(word.default) if isinstance(word.default, tuple) else word.default)
+    allowed = f" One of {', '.join(words)}." if words else ""
+    return Field(default, description=word.help + allowed, **limits)
+
+
 class Ask(BaseModel):
     """A setting: noise, rate (or batch and records), steps (or epochs); who attacks; and what to tell."""
 
     model_config = ConfigDict(extra="forbid")
 
-    noise_multiplier: float | None = Field(None, ge=0.01, le=1e6, description="standard deviation / clipping norm")
-    sample_rate: float | None = Field(None, ge=1e-12, le=1.0, description="probability of each record at each step")
-    batch_size: int | None = Field(None, ge=1, le=10**9)
-    dataset_size: int | None = Field(None, ge=1, le=10**12)
-    steps: int | None = Field(None, ge=1, le=10**9)
-    epochs: float | None = Field(None, gt=0.0, le=1e6)
-    threat: Literal["membership", "membership-add-remove", "attribute"] = "membership"
-    distance: float | None = Field(None, ge=0.0, le=2.0, description="threat attribute: in clipping norms")
-    method: Literal["exact", "certified", "affinity", "paper"] | None = Field(
-        None, description="default: exact; certified for attribute or noise below 0.5"
-    )
-    prior: Rate = 0.5
-    fpr: list[Rate] = Field([0.01, 0.001], max_length=20)
-    delta: list[Annotated[float, Field(ge=1e-30, lt=1.0)]] = Field([1e-5], max_length=20)
-    metric: list[str] = Field(list(METRICS), max_length=20, description=f"only these of {', '.join(METRICS)}")
+    noise_multiplier: float | None = _field("noise_multiplier", ge=0.01, le=1e6)
+    sample_rate: float | None = _field("sample_rate", ge=1e-12, le=1.0)
+    batch_size: int | None = _field("batch_size", ge=1, le=10**9)
+    dataset_size: int | None = _field("dataset_size", ge=1, le=10**12)
+    steps: int | None = _field("steps", ge=1, le=10**9)
+    epochs: float | None = _field("epochs", gt=0.0, le=1e6)
+    threat: str = _field("threat", THREATS)
+    distance: float | None = _field("distance", ge=0.0, le=2.0)
+    method: str | None = _field("method", METHODS)
+    prior: Rate = _field("prior")
+    fpr: list[Rate] = _field("fpr", max_length=20)
+    delta: list[Annotated[float, Field(ge=1e-30, lt=1.0)]] = _field("delta", max_length=20)
+    metric: list[str] = _field("metric", TOLD, max_length=20)
 
     def setting(self) -> Setting:
         fields = self.model_dump(exclude={"fpr", "delta", "metric", "target", "rest"})
         if self.epochs is not None and self.epochs.is_integer():
             fields["epochs"] = int(self.epochs)
-        metrics = tuple(dict.fromkeys(choose("metric", metric, METRICS) for metric in self.metric))
+        metrics = tuple(dict.fromkeys(choose("metric", metric, TOLD) for metric in self.metric))
         return Setting(**fields, fpr=tuple(self.fpr), delta=tuple(self.delta), metrics=metrics)
 
 
@@ -246,7 +254,7 @@ async def _not_valid(request: Request, problem: Exception) -> JSONResponse:
 
 
 async def _refused(request: Request, problem: Exception) -> JSONResponse:
-    return JSONResponse({"detail": wording.explain(problem, {})}, 422)
+    return JSONResponse({"detail": wording.explain(problem)}, 422)
 
 
 async def _beyond(request: Request, problem: Exception) -> JSONResponse:

@@ -93,9 +93,10 @@ def mechanism(
     seed = seed_of(seed)
     needed = intervals.games_needed(width * min(prior, 1.0 - prior) / 0.5, confidence)
     if games < needed:
-        raise ValueError(
-            f"games must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
-            f"{confidence:g}, got {games}."
+        raise validation.wrong(
+            "games",
+            f"must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
+            f"{confidence:g}, got {games}.",
         )
     if isinstance(run, DPSGD) and run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
@@ -124,7 +125,9 @@ def spread(function: Callable[..., Any], chunks: list[tuple[Any, ...]], jobs: in
     try:
         from joblib import Parallel, delayed
     except ImportError:
-        raise ValueError(f"jobs must be 1 unless joblib is installed (pip install 'betastar[audit]'), got {jobs}.") from None
+        raise validation.wrong(
+            "jobs", f"must be 1 unless joblib is installed (pip install 'betastar[audit]'), got {jobs}."
+        ) from None
     with warnings.catch_warnings():  # of a process that has grown and is replaced: where warnings are errors, it hangs
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
         yield from Parallel(n_jobs=jobs, return_as="generator")(delayed(function)(*chunk) for chunk in chunks)
@@ -136,7 +139,7 @@ def seed_of(seed: Any) -> int:
 
 def jobs_of(jobs: Any) -> int:
     if isinstance(jobs, bool) or not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
-        raise ValueError(f"jobs must be a whole number of at least 1, or -1 for all cores, got {jobs!r}.")
+        raise validation.wrong("jobs", f"must be a whole number of at least 1, or -1 for all cores, got {jobs!r}.")
     return jobs
 
 

@@ -149,7 +149,7 @@ def _values(
         record = position(data, challenge)
     numbers = list(range(secret.count)) if values is None else secret.only(*values)
     if len(set(numbers)) < 2:
-        raise ValueError(f"values must be at least two different ones, got {values!r}.")
+        raise validation.wrong("values", f"must be at least two different ones, got {values!r}.")
     whole = data[record]
     made = secret.variants(read(data, torch.tensor([record])), numbers)
     candidates = tuple((made.inputs[0][i], made.target[i], *whole[2:]) for i in range(len(numbers)))
@@ -162,14 +162,14 @@ def position(data: Any, challenge: Any) -> int:
     size = len(data)
     if isinstance(challenge, int) and not isinstance(challenge, bool):
         if not 0 <= challenge < size:
-            raise ValueError(f"challenge must be a record of the data, 0 to {size - 1}, got {challenge}.")
+            raise validation.wrong("challenge", f"must be a record of the data, 0 to {size - 1}, got {challenge}.")
         return challenge
     if not isinstance(challenge, tuple | list) or not all(isinstance(part, Tensor | int | float) for part in challenge):
-        raise ValueError(f'challenge must be "canary", the number of a record, or the record itself, got {challenge!r}.')
+        raise validation.wrong("challenge", f'must be "canary", the number of a record, or the record itself, got {challenge!r}.')
     for i in range(size):
         if _same(data[i], challenge):
             return i
-    raise ValueError(f"challenge must be a record of the data, got one that none of the {size} records equals.")
+    raise validation.wrong("challenge", f"must be a record of the data, got one that none of the {size} records equals.")
 
 
 def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:

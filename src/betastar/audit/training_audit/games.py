@@ -247,9 +247,10 @@ def _enough(games: int, width: float, chances: tuple[float, ...], confidence: fl
     needed = intervals.games_needed(width * min(1.0, 2.0 * (1.0 - max(chances))), confidence)
     games = int(validation.whole("games", games))
     if games < needed:
-        raise ValueError(
-            f"games must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
-            f"{confidence:g}, got {games}."
+        raise validation.wrong(
+            "games",
+            f"must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
+            f"{confidence:g}, got {games}.",
         )
     return games
 
@@ -281,11 +282,11 @@ def priors(prior: Any, challenge: Challenge) -> tuple[float, ...]:
         if number == 2:
             return (first, 1.0 - first)
         if first != 0.5:
-            raise ValueError(f"prior must be one number for each of the {number} values, got {prior!r}.")
+            raise validation.wrong("prior", f"must be one number for each of the {number} values, got {prior!r}.")
         return (1.0 / number,) * number
     chances = tuple(float(one) for one in validation.probability("prior", prior, strict=True))
     if len(chances) != number or abs(sum(chances) - 1.0) > 1e-6:
-        raise ValueError(f"prior must be {number} numbers that add up to 1, got {list(prior)!r}.")
+        raise validation.wrong("prior", f"must be {number} numbers that add up to 1, got {list(prior)!r}.")
     return tuple(chance / sum(chances) for chance in chances)
 
 
