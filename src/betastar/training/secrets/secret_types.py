@@ -182,9 +182,8 @@ class Function(Secret):
             if not isinstance(candidates, Records) or not 1 <= len(candidates) <= self.count:
                 got = f"{len(candidates)} of them" if isinstance(candidates, Records) else type(candidates).__name__
                 raise ValueError(f"candidates must return Records with 1 to {self.count} rows, got {got} for record {i}.")
-            made.append(
-                candidates.take([min(number, len(candidates) - 1) for number in values])
-            )  # a record with fewer candidates repeats its last one
+            # A record with fewer candidates than others repeats its last one.
+            made.append(candidates.take([min(number, len(candidates) - 1) for number in values]))
         return _join(made)
 
     def own(self, records: Records) -> Tensor:
