@@ -115,6 +115,12 @@ def test_settings_are_repeated_with_all_digits() -> None:
     assert f"noise_multiplier={noise!r}" in found["python"]
 
 
+def test_the_gaussian_fit_of_a_hopeless_run() -> None:
+    fit = bs.analyze(bs.DPSGD(1.5660695752398077, 0.6163613795276635, 4314)).gdp_mu
+    assert fit.lower <= fit.upper
+    assert 0.0 <= fit.regret <= 1.0
+
+
 def test_the_rate_of_opacus_is_offered_and_told() -> None:
     with pytest.warns(bs.RateWarning, match=r"= 0\.8, but Opacus would sample with .* = 0\.5"):
         plain = bs.DPSGD.from_epochs(1.0, 80, 100, 1)

@@ -33,6 +33,8 @@ BELOW_ONE = float(np.nextafter(1.0, 0.0))
 ROUNDS = 24
 #: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
 FEW_CELLS = 8.0
+#: Where β* is surely below this, one grid that works is enough.
+NOTHING_LEFT = 1e-6
 #: Points of one step beyond which no grid is tried if none has worked so far.
 HOPELESS = 1 << 21
 
@@ -110,7 +112,7 @@ def _refined(
             best = above, under, grid
             (most, most_error), (least, least_error) = above.hockey_stick(0.0), under.hockey_stick(0.0)
             width = (most + most_error) - max(least - least_error, 0.0)
-            if width <= tolerance:
+            if width <= tolerance or upper < NOTHING_LEFT:
                 break
             shrink = min(0.5, max(shrink, 0.8 * sqrt(tolerance / width)))
         grid *= shrink

@@ -245,8 +245,13 @@ def _window(laws: Sequence[tuple[int, Whole, Real]], step: float, slack: float) 
     ends = []
     for sign in (-1.0, 1.0):
         end = sum(count * step * max(0.0, float((sign * index).max())) for count, index, _ in laws)
-        for t in np.geomspace(0.1, 60.0, 40) / sqrt(variance):
-            if max(float((sign * index).max()) for _, index, _ in laws) * t * step > 600.0:
+        # Tilts on the scale of the deviation, and on that of the largest loss, which few hits may add up to.
+        farthest = step * max(float((sign * index).max()) for _, index, _ in laws)
+        tilts = np.geomspace(0.1, 60.0, 40) / sqrt(variance)
+        if farthest > 0.0:
+            tilts = np.sort(np.concatenate([tilts, np.geomspace(0.1, 600.0, 40) / farthest]))
+        for t in tilts:
+            if farthest * t > 600.0:
                 break
             growth = sum(
                 count * log1p(max(float(mass @ np.expm1(sign * t * step * index)), VISIBLE - 1.0)) for count, index, mass in laws

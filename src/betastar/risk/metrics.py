@@ -224,7 +224,7 @@ def _regret(curve: Curve, mu: float) -> float:
     """Largest difference in the success of an attacker, over priors 1/(1+e^τ): (H_μ(τ) - H(τ)) / (1 + e^τ)."""
     if not 0.0 < mu < inf:
         return 0.0 if mu == 0.0 else inf
-    taus = np.linspace(-1.0, 1.0, 41) * (0.5 * mu * mu + 4.0 * mu)
+    taus = np.linspace(-1.0, 1.0, 41) * min(0.5 * mu * mu + 4.0 * mu, LARGEST_SLOPE)
     gaps = [(_gaussian_delta(mu, float(tau)) - curve.hockey_stick(float(tau)).value) / (1.0 + exp(tau)) for tau in taus]
     return max(0.0, *gaps)
 
