@@ -70,7 +70,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     families = (transform.line, transform.symmetric) if symmetric and attained else (transform.line,)
     lower, _, upper = affinity.bounds(affinity.largest(build, steps), max(affinity.total(family, steps) for family in families))
     lower = min(lower, BELOW_ONE)
-    enclosed = _refined(_rounded(steps, up=True), symmetric, tolerance, sqrt(8.0 * exponent))
+    enclosed = _refined(_rounded(steps, up=True), symmetric, tolerance, sqrt(8.0 * exponent), upper)
     if enclosed is None:
         idle = min(exp(no_noise.never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
         return Certificate(no_noise.curve(steps), (), idle, upper) if idle > lower else Certificate(None, (), lower, upper)
@@ -93,11 +93,12 @@ def _losses_given_up(tolerance: float) -> tuple[float, float]:
 
 
 def _refined(
-    steps: Sequence[Step], symmetric: bool, tolerance: float, spread: float
+    steps: Sequence[Step], symmetric: bool, tolerance: float, spread: float, upper: float
 ) -> tuple[DiscreteCurve, DiscreteCurve, float] | None:
     """The run from above and from below on the finest grid that was tried, and that grid; None if no grid works.
 
-    spread: standard deviation of the loss, about. The grid gets finer until the interval of β* is as narrow as the tolerance.
+    spread: about the standard deviation of the loss. upper: a proved upper bound of β*. The grid gets finer until the interval of β*
+    is as narrow as the tolerance.
     """
     slack, rounding = _losses_given_up(tolerance)
     largest = max(spread, *(_largest_loss(step, slack) for step in steps))
