@@ -97,8 +97,8 @@ def _refined(
 ) -> tuple[DiscreteCurve, DiscreteCurve, float] | None:
     """The run from above and from below on the finest grid that was tried, and that grid; None if no grid works.
 
-    spread: about the standard deviation of the loss. upper: a proved upper bound of β*. The grid gets finer until the interval of β*
-    is as narrow as the tolerance.
+    spread: about the standard deviation of the loss. upper: a proved upper bound of β*. The grid gets finer until the interval
+    of β* is as narrow as the tolerance.
     """
     slack, rounding = _losses_given_up(tolerance)
     largest = max(spread, *(_largest_loss(step, slack) for step in steps))
