@@ -125,22 +125,13 @@ def plan(
     >>> plan.attribute().bayes_security.lower >= 0.99
     True
     """
-    targets = {"membership": membership, "attribute": attribute}
-    for name, target in targets.items():
-        if target is not None and not isinstance(target, Target):
-            raise TypeError(f"{name} must be a Target, got {target!r}.")
-    if membership is None and attribute is None:
-        raise TypeError("give a target: membership=Target(…), attribute=Target(…) or both.")
-    if gap is not None:
-        if np.ndim(gap):
-            raise TypeError(f"gap must be one number, got {gap!r}; call plan for each of them.")
-        gap = validation.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST)
+    _check_targets(membership, attribute)
+    gap = None if gap is None else _checked(gap)
     numbers = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
     numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}
     given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
-    made = _whole_run(run, given, opacus)
+    made, member = _whole_run(run, given, opacus), Membership(relation)
     how: dict[str, Any] = {"method": method, "tolerance": tolerance}
-    member = Membership(relation)
     if made is None:
         wanted: list[tuple[Target, Threat]] = [] if membership is None else [(membership, member)]
         if gap is not None and attribute is not None:
@@ -153,15 +144,36 @@ def plan(
             f"{membership!r} is not met by the run, whatever the gap: {membership.metric} is {_told(membership, reached)}. "
             "Leave out its noise, rate or steps, so that it can be chosen."
         )
+    return Plan(made, _gap_for(attribute, gap, made, method, tolerance))
+
+
+def _check_targets(membership: Target | None, attribute: Target | None) -> None:
+    for name, target in {"membership": membership, "attribute": attribute}.items():
+        if target is not None and not isinstance(target, Target):
+            raise TypeError(f"{name} must be a Target, got {target!r}.")
+    if membership is None and attribute is None:
+        raise TypeError("give a target: membership=Target(…), attribute=Target(…) or both.")
+
+
+def _checked(gap: Any) -> float:
+    if np.ndim(gap):
+        raise TypeError(f"gap must be one number, got {gap!r}; call plan for each of them.")
+    return float(validation.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST))
+
+
+def _gap_for(attribute: Target | None, gap: float | None, run: DPSGD, method: str, tolerance: float) -> float:
+    """The gap that was given, if it meets the target; otherwise the widest that does."""
     if gap is None:
         if attribute is None:
             raise TypeError("gap was left out, but there is no attribute target that it could follow from.")
-        gap = _widest(attribute, made, method, tolerance)
-    elif attribute is not None and not attribute.met(
-        reached := reliable(made, AttributeInference(enforced(gap)), method, tolerance)
-    ):
-        raise ValueError(f"{attribute!r} is not met with gap {plain(gap)}: {attribute.metric} is {_told(attribute, reached)}.")
-    return Plan(made, gap)
+        return _widest(attribute, run, method, tolerance)
+    if attribute is not None:
+        reached = reliable(run, AttributeInference(enforced(gap)), method, tolerance)
+        if not attribute.met(reached):
+            raise ValueError(
+                f"{attribute!r} is not met with gap {plain(gap)}: {attribute.metric} is {_told(attribute, reached)}."
+            )
+    return gap
 
 
 def _told(target: Target, risk: Risk) -> str:
