@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from betastar import files
-from betastar.audit.training_audit.game_folder import Kept
+from betastar.audit.training_audit.game_folder import GameFolder
 from betastar.training import JsonLines
 
 
@@ -138,12 +138,12 @@ def test_a_lock_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
 def test_the_games_of_an_audit_are_private(tmp_path: Path) -> None:
     folder = tmp_path / "audit"
     with umask(0):
-        Kept(folder).claim({"seed": 1})
-        Kept(folder).write(0, {"world": np.arange(3.0)})
+        GameFolder(folder).claim({"seed": 1})
+        GameFolder(folder).write(0, {"world": np.arange(3.0)})
     assert mode(folder) == 0o700
     assert {path.name: mode(path) for path in folder.iterdir()} == {"audit.json": 0o600, "games-00000.npz": 0o600}
-    assert Kept(folder).read(0)["world"].tolist() == [0.0, 1.0, 2.0]
-    Kept(folder).path(1).symlink_to(tmp_path / "elsewhere")
+    assert GameFolder(folder).read(0)["world"].tolist() == [0.0, 1.0, 2.0]
+    GameFolder(folder).path(1).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="is a symbolic link"):
-        Kept(folder).write(1, {"world": np.arange(3.0)})
+        GameFolder(folder).write(1, {"world": np.arange(3.0)})
     assert not (tmp_path / "elsewhere").exists()

@@ -20,7 +20,7 @@ import betastar as bs
 from betastar import rounding
 from betastar.answers import targets, wording
 from betastar.answers.settings import Setting
-from betastar.training.budget import Budget, Purse
+from betastar.training.budget import Budget, BudgetAccount
 
 from .command import call
 
@@ -68,8 +68,8 @@ def test_a_bound_prints_its_ends_outward(middle: float, width: float) -> None:
 
 @given(st.floats(0.5, 1.0, exclude_max=True))
 def test_a_budget_promises_no_more_than_was_asked(beta: float) -> None:
-    purse = Purse(Budget(beta), 3)
-    for text in (str(purse.proof(5)), str(purse.refusal(5))):
+    account = BudgetAccount(Budget(beta), 3)
+    for text in (str(account.proof(5)), str(account.refusal(5))):
         said = re.search(r"β\* ≥ ([-\d.e]+) ", text)
         assert said is not None
         assert float(said[1]) <= beta
@@ -77,7 +77,7 @@ def test_a_budget_promises_no_more_than_was_asked(beta: float) -> None:
 
 @pytest.mark.parametrize("beta", [0.9999999, 0.9499999])
 def test_budgets_that_were_rounded_to_the_wrong_side(beta: float) -> None:
-    assert f"β* ≥ {beta} " in str(Purse(Budget(beta), 1).proof(0))
+    assert f"β* ≥ {beta} " in str(BudgetAccount(Budget(beta), 1).proof(0))
 
 
 NUMBERS = st.floats(1e-9, 1.0)

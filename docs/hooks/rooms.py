@@ -16,7 +16,7 @@ ROOMS = {
     "scenario": "what was run, who attacks",
     "bounds": "steps to a curve",
     "risk": "a curve to answers",
-    "training": "monitor, budget, gap clipping",
+    "training": "monitor, gap clipping",
     "audit": "the attacker's games",
     "figures": "plots",
     "datasets": "records to train on",
@@ -30,12 +30,11 @@ ROOMS = {
 
 #: Where each room is drawn (column, row).
 PLACES = {
-    **{name: (column, 1) for column, name in enumerate(("scenario", "bounds", "risk"))},
-    **{"training": (3, 0), "audit": (3, 2), "figures": (4, 1), "datasets": (4, 0), "runs": (5, 0), "studies": (5, 1)},
-    **{"answers": (4, 2), "report": (6, 0), "web": (5, 2), "cli": (6, 1)},
+    **{"scenario": (0, 0), "bounds": (0, 1), "risk": (0, 2), "training": (1, 1), "audit": (2, 2), "datasets": (2, 0)},
+    **{"figures": (3, 1), "runs": (3, 0), "studies": (4, 0), "report": (4, 1), "answers": (4, 2), "web": (5, 2), "cli": (5, 1)},
 }
-STEP, BOX = (172, 118), (156, 76)
-WIDTH, HEIGHT = STEP[0] * 7 + 10, STEP[1] * 3 + 10
+STEP, BOX = (202, 156), (182, 76)
+WIDTH, HEIGHT = STEP[0] * 5 + BOX[0] + 20, STEP[1] * 2 + BOX[1] + 20
 
 
 @cache
@@ -82,19 +81,33 @@ def arrows() -> dict[tuple[str, str], int]:
     return found
 
 
+def drawn() -> dict[tuple[str, str], int]:
+    """The arrows that no chain of other arrows implies; all of them at once cannot be read."""
+    found = arrows()
+
+    def reaches(user: str, used: str) -> bool:
+        return any(first == user and (second == used or reaches(second, used)) for first, second in found)
+
+    def implied(user: str, used: str) -> bool:
+        return any(first == user and second != used and reaches(second, used) for first, second in found)
+
+    return {pair: number for pair, number in found.items() if not implied(*pair)}
+
+
 def picture() -> str:
     """Rooms as boxes; an arrow leads from a room to one that uses it."""
     boxes, lines = [], []
-    centre = {name: (90 + STEP[0] * column, 50 + STEP[1] * row) for name, (column, row) in PLACES.items()}
+    left, top = BOX[0] / 2 + 10, BOX[1] / 2 + 10
+    centre = {name: (left + STEP[0] * column, top + STEP[1] * row) for name, (column, row) in PLACES.items()}
     for name, words in ROOMS.items():
         x, y = centre[name]
         size = sum(room(module) == name for module in modules())
         boxes.append(
             f'<rect x="{x - BOX[0] / 2}" y="{y - BOX[1] / 2}" width="{BOX[0]}" height="{BOX[1]}" rx="8"/>'
             f'<text x="{x}" y="{y - 12}" class="name">{name}</text><text x="{x}" y="{y + 9}">{words}</text>'
-            f'<text x="{x}" y="{y + 28}" class="small">{size} modules</text>'
+            f'<text x="{x}" y="{y + 28}" class="small">{size} module{"s" * (size > 1)}</text>'
         )
-    for (user, used), number in sorted(arrows().items()):
+    for (user, used), number in sorted(drawn().items()):
         (x0, y0), (x1, y1) = _edge(centre[used], centre[user]), _edge(centre[user], centre[used])
         width = 1 + min(number, 40) / 20
         lines.append(

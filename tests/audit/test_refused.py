@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
-from betastar.audit.training_audit.attackers import CanaryEye, Witness, watching
+from betastar.audit.training_audit.attackers import CanaryObserver, UpdateAttacker, watching
 from betastar.audit.training_audit.canary import Canaries
 from betastar.training import Secret
 from tests.audit.trainings import BATCH, NORM, claim, factory, make, one_run, play
@@ -150,9 +150,9 @@ def test_two_optimizers_are_refused() -> None:
     for parameter in model.parameters():
         parameter.grad = parameter.summed_grad = torch.zeros_like(parameter)  # type: ignore[attr-defined]
     first, second = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model.parameters())
-    eye = CanaryEye(Canaries(model, torch.randn(1, 6), [0], [1.0]), (1.0, -1.0), 1.0)
-    eye.look = lambda *_: (np.zeros(2), np.zeros(2))  # type: ignore[method-assign]
-    with watching(model, Witness(claim(1.0, 1), eye, np.zeros(2))):
+    observer = CanaryObserver(Canaries(model, torch.randn(1, 6), [0], [1.0]), (1.0, -1.0), 1.0)
+    observer.observe = lambda *_: (np.zeros(2), np.zeros(2))  # type: ignore[method-assign]
+    with watching(model, UpdateAttacker(claim(1.0, 1), observer, np.zeros(2))):
         first.step()
         with pytest.raises(ValueError, match="train must have one optimizer for the whole model, got two: SGD and Adam"):
             second.step()

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.training_audit.attackers import CanaryEye, Gradients, RecordEye, Witness, watching
+from betastar.audit.training_audit.attackers import CanaryObserver, Gradients, RecordObserver, UpdateAttacker, watching
 from betastar.audit.training_audit.canary import Canaries, marks
-from betastar.audit.training_audit.challenges import worlds
+from betastar.audit.training_audit.challenges import challenge_of
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, one_run, play, table
 
@@ -33,14 +33,14 @@ def test_a_canary_pushes_its_own_weight_by_a_clipping_norm(mode: str) -> None:
     whole = TensorDataset(torch.cat([data.tensors[0], made]), torch.cat([data.tensors[1], torch.tensor([0, 1, 1])]))
     seen: list[Tensor] = []
 
-    class Eye:
-        def look(self, rate: float, noise: float, trained: set[int]) -> tuple[Any, Any]:
+    class StepObserver:
+        def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Any, Any]:
             assert model.canary.weight.grad is not None
             seen.append(model.canary.weight.grad[0].clone() * (int(len(whole) / 6) / NORM))
             return np.zeros(2), np.zeros(2)
 
     torch.manual_seed(0)
-    with watching(model, Witness(claim(1.0, 1), Eye(), np.zeros(2))):
+    with watching(model, UpdateAttacker(claim(1.0, 1), StepObserver(), np.zeros(2))):
         make(0.0, 30, grad_sample_mode=mode)(model, whole)
     found = torch.stack(seen)
     assert len(found) == 30 * 6
@@ -83,15 +83,15 @@ def test_canaries_for_whole_numbers() -> None:
 def test_the_witness_weighs_as_the_formula_says() -> None:
     """Against the covariance written out and inverted."""
     data, run = table(12), bs.DPSGD(0.7, 0.3, 5)
-    found = worlds(data, bs.Membership(), 3, None, None, 0)
+    found = challenge_of(data, bs.Membership(), 3, None, None, 0)
     model, twin = factory(), factory()
     gradients = Gradients(twin, nn.CrossEntropyLoss(), NORM)
     everyone = found.others(100, torch.Generator().manual_seed(0))
-    eye = RecordEye(model, gradients, found.records(), [True, True], 4.0, lambda: everyone, 11)
+    observer = RecordObserver(model, gradients, found.records(), [True, True], 4.0, lambda: everyone, 11)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     trained = {id(p) for p in model.parameters()}
-    towards, squares = eye.look(0.3, 0.7, trained)
+    towards, squares = observer.observe(0.3, 0.7, trained)
 
     weights = {name: p.detach() for name, p in model.named_parameters()}
 
@@ -109,9 +109,9 @@ def test_the_witness_weighs_as_the_formula_says() -> None:
     weighed = np.linalg.solve(covariance, candidates.T).T
     assert np.allclose(towards, weighed @ (seen - 0.3 * others.sum(axis=0)), rtol=1e-4, atol=1e-6)
     assert np.allclose(squares, (weighed * candidates).sum(axis=1), rtol=1e-4)
-    witness = Witness(run, eye, np.zeros(2))
-    witness.step(trained)
-    assert np.allclose(witness.logs, np.log(0.7 + 0.3 * np.exp(towards - squares / 2)))
+    attacker = UpdateAttacker(run, observer, np.zeros(2))
+    attacker.step(trained)
+    assert np.allclose(attacker.logs, np.log(0.7 + 0.3 * np.exp(towards - squares / 2)))
 
 
 def test_layers_that_cannot_be_vectorised_are_taken_one_by_one() -> None:
@@ -251,7 +251,7 @@ def test_one_run_finds_noise_that_is_missing() -> None:
 def test_the_canary_eye_reads_the_claim() -> None:
     model = Canaries(factory(), torch.randn(1, 6), [0], [1.0])
     model.canary.weight.grad = torch.full_like(model.canary.weight, 0.2)
-    towards, squares = CanaryEye(model, (1.0, -1.0), BATCH / NORM).look(0.1, 2.0, {id(model.canary.weight)})
+    towards, squares = CanaryObserver(model, (1.0, -1.0), BATCH / NORM).observe(0.1, 2.0, {id(model.canary.weight)})
     assert np.allclose(towards, [0.5, -0.5])
     assert np.allclose(squares, 0.25)
 

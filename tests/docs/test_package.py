@@ -59,7 +59,7 @@ def test_what_is_in_them(built: dict[str, Path]) -> None:
     assert all(name.startswith("betastar") for name in wheel)
     with tarfile.open(built["sdist"]) as archive:
         inside = {name.split("/", 1)[-1] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "src/betastar/analyze.py"} <= inside
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "src/betastar/risk/analyze.py"} <= inside
     assert built["sdist"].stat().st_size < 3_000_000
 
 

@@ -106,5 +106,11 @@ def test_the_architecture_is_drawn_from_the_imports() -> None:
         seen -= first
     picture = rooms.picture()
     assert all(f">{room}</text>" in picture for room in rooms.PLACES)
-    assert picture.count("<title>") == len(found)
+    shown = rooms.drawn()
+    assert picture.count("<title>") == len(shown)
+    for user, used in found:  # each import is an arrow, or a chain of arrows
+        reached = {user}
+        while used not in reached and (more := {second for first, second in shown if first in reached} - reached):
+            reached |= more
+        assert used in reached, f"{user} imports {used}"
     assert all(f"| `{module}` | " in rooms.table() for module in MODULES)

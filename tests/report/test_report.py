@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from betastar.report.report import draw, render, summarise, write
 from betastar.risk.plan import enforced
 from betastar.rounding import down, percent, up
 from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 
 from ..command import COMMAND, call
@@ -340,9 +342,8 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
 
 def test_the_command_in_a_report_makes_the_same_run(run: Path, tmp_path: Path) -> None:
     assert "SEED" not in load(run).command, "the seed was drawn, and is deleted"
-    pairs = json.loads((run / "config.json").read_text())
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in pairs.items()}
-    first = train(Config(**{**given, "seed": 2**90}), tmp_path / "first").path
+    config = Config.read(RunFolder(run).config, run)
+    first = train(replace(config, seed=2**90), tmp_path / "first").path
     command = load(first).command
     assert shlex.split(command)[-4:] == ["--seed", "SEED", "-o", "RUN"], "the seed is not told"
     words = [{"SEED": str(2**90), "RUN": str(tmp_path / "again")}.get(word, word) for word in shlex.split(command)[1:]]

@@ -18,7 +18,7 @@ from betastar.datasets import seeds
 from betastar.datasets.study import StudyError
 from betastar.report.report import summarise, write
 from betastar.runs.config import Config
-from betastar.runs.folder import SECRETS, RunFolder
+from betastar.runs.folder import CONFIG, FORMAT, SECRETS, RunFolder
 from betastar.runs.loop import Training, opened, train
 from betastar.studies.audited import attacked, of_run
 
@@ -134,6 +134,58 @@ def test_a_complete_run_is_complete(config: Config, copy: Path) -> None:
     assert {name: (copy / name).read_bytes() for name in before} == before
     with opened(config, RunFolder(copy), resume=True) as training:
         assert training is None
+
+
+def test_each_file_is_read_as_it_was_written(run: RunFolder) -> None:
+    record, distances, ledger = run.read(), run.distances, run.ledger
+    assert json.loads((run / CONFIG).read_text()) == {"format": FORMAT, **run.config}
+    assert record.config == run.config
+    assert record.status == run.status == json.loads((run / "status.json").read_text())
+    assert [epoch["epoch"] for epoch in record.epochs] == [1, 2] == [timing["step"] for timing in run.timings]
+    assert record.step_count == len(record.steps) == len(run.steps) > 0
+    assert distances["exact"].tolist() == [step["distance"] for step in record.steps]
+    rows = [f"{one.record},{one.leakage!r},{one.bayes_security!r}" for one in ledger]
+    assert rows == (run / "ledger.csv").read_text().splitlines()[1:]
+    assert rows
+    assert set(run.weights) == set(torch.load(run / "weights.pt", weights_only=True))
+    assert (run.checkpoint, run.tells_noise, run.audits) == (None, False, {})
+    run.write_distances(distances)
+    run.write_ledger(ledger)
+    assert run.distances["exact"].tolist() == distances["exact"].tolist()
+    assert run.ledger == ledger
+
+
+@pytest.mark.parametrize("made", [FORMAT + 1, -1, True, "1", None])
+def test_a_folder_of_another_format_is_refused(config: Config, copy: Path, made: object) -> None:
+    folder = RunFolder(copy)
+    (copy / CONFIG).write_text(json.dumps({"format": made, **folder.config}))
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    message = rf"config\.json: format must be a whole number from 0 to {FORMAT}, .*got {made!r}: install the version"
+    reading: list[Callable[[], object]] = [
+        lambda: folder.status,
+        folder.read,
+        lambda: train(config, copy, resume=True),
+        lambda: write(copy),
+        lambda: of_run(copy),
+        lambda: folder.write_audit("mechanism", {}),
+    ]
+    for read in reading:
+        with pytest.raises(StudyError, match=message):
+            read()
+    game = ["audit", "mechanism", "--noise", "2", "--rate", "0.1", "--steps", "3", "--games", "200", "--width", "1"]
+    for command in (["report", str(copy)], words(config, copy, "--resume"), [*game, "--into", str(copy)]):
+        done = call(*command)
+        assert done.returncode == 2, command
+        assert "format must be a whole number" in done.stderr
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+
+
+def test_a_folder_without_a_format_is_read(config: Config, copy: Path) -> None:
+    """It was made before formats had versions."""
+    (copy / CONFIG).write_text(json.dumps(RunFolder(copy).config, indent=1) + "\n")
+    train(config, copy, resume=True)
+    assert write(copy)[0].finished
+    assert of_run(copy).study == config.study
 
 
 def test_two_processes_do_not_train_in_one_folder(config: Config, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def command(table: Path, *options: str) -> list[str]:
 
 def test_a_run_is_a_folder(table: Path, tmp_path: Path) -> None:
     folder = train(config(table, approximate=True), tmp_path / "run")
-    entries, steps = folder.lines("epochs.jsonl"), folder.lines("metrics.jsonl")
+    entries, steps = folder.epochs, folder.steps
     status = folder.status
     assert [entry["epoch"] for entry in entries] == [1, 2, 3]
     assert len(steps) == entries[-1]["steps"]
@@ -127,7 +127,7 @@ def test_a_budget_stops_the_run(table: Path, tmp_path: Path) -> None:
     assert status["epochs"] < 50
     assert "would break the budget" in status["stopped"]
     assert status["proof"].startswith("Proved: ")
-    assert folder.lines("epochs.jsonl")[-1]["exact"]["scope"] == "dataset"
+    assert folder.epochs[-1]["exact"]["scope"] == "dataset"
     text = summarise(folder.path).read_text()
     assert "**Proved: " in text
     again = train(config(table, epochs=50, target_beta=0.97), tmp_path / "run", resume=True)
@@ -137,10 +137,10 @@ def test_a_budget_stops_the_run(table: Path, tmp_path: Path) -> None:
 def test_seeds_in_parallel(table: Path, tmp_path: Path) -> None:
     folders = train_seeds(config(table), tmp_path / "two", [0, 1], jobs=2)
     assert [folder.config["seed"] for folder in folders] == [0, 1]
-    accuracies = [folder.lines("epochs.jsonl")[-1]["loss"] for folder in folders]
+    accuracies = [folder.epochs[-1]["loss"] for folder in folders]
     assert accuracies[0] != accuracies[1]
     alone = train(config(table, seed=1), tmp_path / "alone")
-    ours, theirs = (folder.lines("metrics.jsonl") for folder in (folders[1], alone))
+    ours, theirs = (folder.steps for folder in (folders[1], alone))
     np.testing.assert_allclose([e["distance"] for e in ours], [e["distance"] for e in theirs], rtol=1e-3)
 
 
@@ -183,7 +183,7 @@ def test_the_command_and_its_errors(table: Path, tmp_path: Path) -> None:
 
 def test_adult_from_the_package(tmp_path: Path) -> None:
     folder = train(Config(epochs=1, seed=0), tmp_path / "adult")
-    last, status = folder.lines("epochs.jsonl")[-1], folder.status
+    last, status = folder.epochs[-1], folder.status
     assert (status["records"], status["values"], last["steps"]) == (26_048, 74, 102)
     assert last["accuracy"] > 0.6
     assert last["membership"]["paper"] == pytest.approx(0.9775, abs=5e-4)

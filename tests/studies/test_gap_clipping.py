@@ -110,7 +110,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_run_proved_in_advance(path: Path, tmp_path: Path) -> None:
     folder = train(config(path, target_attribute_beta=0.98), tmp_path / "run")
-    status, last = folder.status, folder.lines("epochs.jsonl")[-1]
+    status, last = folder.status, folder.epochs[-1]
     (gap,) = status["gaps"].values()
     run = bs.DPSGD(1.5, status["sample_rate"], last["steps"])
     assert bs.analyze(run, bs.AttributeInference(gap * (1 + 1e-6)), "certified").bayes_security.lower >= 0.98

@@ -9,18 +9,22 @@ import torch
 from torch import nn
 
 from betastar.training import GradientError, Records, Secret
-from betastar.training.gradients.distances import Ruler
-from betastar.training.gradients.variant_gradients import Tracer
-from betastar.training.opacus.adapter import Wiring
+from betastar.training.gradients.distances import RecordDistances
+from betastar.training.gradients.variant_gradients import VariantGradients
+from betastar.training.opacus.adapter import OpacusAdapter
 
 from .private import MODELS, VALUES, build, clipped, clone, diameters, oracle, private, table
 
 CRITERION = nn.CrossEntropyLoss()
 
 
-def ruler(parts: Any, secret: Secret, kind: str = "exact", memory: int = 1 << 27, criterion: Any = CRITERION) -> Ruler:
+def measuring(
+    parts: Any, secret: Secret, kind: str = "exact", memory: int = 1 << 27, criterion: Any = CRITERION
+) -> RecordDistances:
     model, optimizer, loader = parts[0], parts[1], parts[-1]
-    made = Ruler(Tracer(Wiring(model, optimizer, loader), criterion), secret, kind, range(secret.count), memory)
+    made = RecordDistances(
+        VariantGradients(OpacusAdapter(model, optimizer, loader), criterion), secret, kind, range(secret.count), memory
+    )
     made.try_out(Records(tuple(loader.dataset[:4][:1]), loader.dataset[:4][1]))
     return made
 
@@ -35,7 +39,7 @@ def some(data: Any, number: int = 10) -> Records:
 def test_distances_equal_the_oracle(name: str, bias: bool, classes: int) -> None:
     module, data, secret = build(name, bias, classes)
     wanted = oracle(clone(module, name, bias, classes), some(data), secret)
-    measure = ruler(private(module, data), secret)
+    measure = measuring(private(module, data), secret)
     torch.testing.assert_close(measure.each(some(data)), wanted, rtol=1e-4, atol=1e-7)
     assert measure.largest(some(data)) == pytest.approx(float(wanted.max()), rel=1e-4)
     assert wanted.max() > 0.05  # the test could fail
@@ -47,7 +51,7 @@ def test_every_mode_of_opacus(name: str, mode: str) -> None:
     module, data, secret = build(name)
     wanted = oracle(clone(module, name), some(data), secret)
     parts = private(module, data, grad_sample_mode=mode, criterion=CRITERION)
-    torch.testing.assert_close(ruler(parts, secret).each(some(data)), wanted, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(measuring(parts, secret).each(some(data)), wanted, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("clip", [1e-3, 0.05, 100.0])
@@ -55,7 +59,7 @@ def test_clipping_follows_the_optimizer(clip: float) -> None:
     module, data, secret = build("tanh")
     wanted = oracle(clone(module, "tanh"), some(data), secret, clip)
     model, optimizer, loader = private(module, data, clip=1.0)
-    measure = ruler((model, optimizer, loader), secret)
+    measure = measuring((model, optimizer, loader), secret)
     optimizer.max_grad_norm = clip
     torch.testing.assert_close(measure.each(some(data)), wanted, rtol=1e-4, atol=1e-7)
 
@@ -65,18 +69,18 @@ def test_clipping_layer_by_layer() -> None:
     limits = [0.02, 0.5, 0.01, 1.0]
     wanted = oracle(clone(module, "tanh"), some(data), secret, limits)
     parts = private(module, data, clip=limits, clipping="per_layer")
-    torch.testing.assert_close(ruler(parts, secret).each(some(data)), wanted, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(measuring(parts, secret).each(some(data)), wanted, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_exact_at_most_ball_at_most_centroid(name: str) -> None:
     module, data, secret = build(name, classes=4)
     parts = private(module, data)
-    exact, ball, centroid = (ruler(parts, secret, kind).each(some(data, 40)) for kind in ("exact", "ball", "centroid"))
+    exact, ball, centroid = (measuring(parts, secret, kind).each(some(data, 40)) for kind in ("exact", "ball", "centroid"))
     assert (exact <= ball * (1 + 1e-6)).all()
     assert (ball <= centroid * (1 + 1e-9)).all()
     assert ball.sum() < centroid.sum()  # tighter than the paper's, not merely as tight
-    extremes = Ruler(ruler(parts, secret)._tracer, secret, "extremes", [0, secret.count - 1], 1 << 27)
+    extremes = RecordDistances(measuring(parts, secret)._variants, secret, "extremes", [0, secret.count - 1], 1 << 27)
     extremes.try_out(some(data, 2))
     wanted = diameters(clipped(clone(module, name, classes=4), some(data), secret)[:, [0, -1]])
     torch.testing.assert_close(extremes.each(some(data)), wanted, rtol=1e-4, atol=1e-7)
@@ -89,7 +93,7 @@ def test_blocks_of_values_change_nothing(kind: str, name: str) -> None:
     """With little memory a record's values are looked at in blocks."""
     module, data, secret = build(name)
     parts = private(module, data)
-    whole, blocked = ruler(parts, secret, kind), ruler(parts, secret, kind)
+    whole, blocked = measuring(parts, secret, kind), measuring(parts, secret, kind)
     blocked._memory = 8 * 3 * blocked._per_variant
     assert blocked._blocks == 3
     torch.testing.assert_close(blocked.each(some(data)), whole.each(some(data)), rtol=1e-5, atol=1e-7)
@@ -102,14 +106,14 @@ def test_small_distances_keep_their_digits() -> None:
     module, data = module.double(), torch.utils.data.TensorDataset(data[:][0].double(), data[:][1])
     secret = Secret.column(1, [0.0, 1e-5], unseen=True)
     wanted = oracle(clone(module, "tanh").double(), some(data), secret)
-    found = ruler(private(module, data), secret).each(some(data))
+    found = measuring(private(module, data), secret).each(some(data))
     assert 1e-7 < wanted.min() < 1e-4
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-12)
 
 
 def test_pruning_finds_the_largest_of_many() -> None:
     module, _data, secret = build("relu3")
-    measure = ruler(private(module, table(3000)), secret)
+    measure = measuring(private(module, table(3000)), secret)
     records = some(table(3000), 3000)
     assert measure.largest(records) == pytest.approx(float(measure.each(records).max()), rel=1e-6)
     assert measure.largest(records, floor=1.9) == 1.9
@@ -118,17 +122,17 @@ def test_pruning_finds_the_largest_of_many() -> None:
 @pytest.mark.parametrize(
     ("name", "trusted"), [("tanh", True), ("relu3", True), ("layernorm", True), ("twice", False), ("conv", False)]
 )
-def test_the_shortcut_is_taken_where_it_may_be(name: str, trusted: bool) -> None:
+def test_the_table_is_left_out_where_only_linear_layers_read_it(name: str, trusted: bool) -> None:
     module, data, secret = build(name)
-    measure = ruler(private(module, data), secret)
-    assert measure._tracer._trusted == trusted
+    measure = measuring(private(module, data), secret)
+    assert measure._variants._table_is_optional == trusted
     measure.each(some(data))
-    assert measure._tracer._trusted == trusted
+    assert measure._variants._table_is_optional == trusted
 
 
 def test_no_records_have_no_distance() -> None:
     module, data, secret = build("tanh")
-    measure = ruler(private(module, data), secret)
+    measure = measuring(private(module, data), secret)
     assert measure.largest(some(data, 0)) == 0.0
     assert len(measure.each(some(data, 0))) == 0
 
@@ -137,13 +141,13 @@ def test_loss_of_each_record_or_of_all() -> None:
     module, data, secret = build("tanh")
     parts = private(module, data)
     summed = private(clone(module, "tanh"), data, loss_reduction="sum")
-    wanted = ruler(parts, secret).each(some(data))
+    wanted = measuring(parts, secret).each(some(data))
     for made, criterion in (
         (parts, nn.CrossEntropyLoss(reduction="none")),
         (summed, nn.CrossEntropyLoss(reduction="sum")),
         (parts, nn.functional.cross_entropy),
     ):
-        torch.testing.assert_close(ruler(made, secret, criterion=criterion).each(some(data)), wanted)
+        torch.testing.assert_close(measuring(made, secret, criterion=criterion).each(some(data)), wanted)
 
 
 def test_models_that_draw_random_numbers_are_refused() -> None:
@@ -151,7 +155,7 @@ def test_models_that_draw_random_numbers_are_refused() -> None:
     module = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 2))
     state = torch.get_rng_state()
     with pytest.raises(GradientError, match=r"draws random numbers when it runs \(1\)"):
-        ruler(private(module, table()), Secret.column(1, VALUES))
+        measuring(private(module, table()), Secret.column(1, VALUES))
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -162,4 +166,4 @@ def test_frozen_layers_do_not_count() -> None:
     copy[0].requires_grad_(False)
     wanted = oracle(copy, some(data), secret)
     parts = private(module, data)
-    torch.testing.assert_close(ruler(parts, secret).each(some(data)), wanted, rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(measuring(parts, secret).each(some(data)), wanted, rtol=1e-4, atol=1e-7)

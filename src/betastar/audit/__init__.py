@@ -29,6 +29,7 @@ __all__ = [
     "training",
 ]
 
+#: Names that need torch, and the module of each.
 _TRAINED = {
     "one_run": "one_run_audit.games",
     "AuditError": "training_audit.attackers",

@@ -39,13 +39,36 @@ CAVEAT = (
 
 @dataclass(frozen=True)
 class Leakage:
-    """What nearest neighbours learned about the worlds from the outputs.
+    """What a nearest-neighbour attacker learned about the worlds from the outputs.
 
-    neighbours: how many vote, chosen within the games that teach. wrong: of the `examined` games, which taught nothing.
-    bayes_security: the error of this attacker (or of one who ignores the outputs, if that is less) in units of the error without
-    outputs, with its Clopper-Pearson interval at `confidence`; only its upper end bounds the Bayes security of the outputs.
-    limit: what the error of one nearest neighbour would leave to the best attacker if its games were infinitely many (Cover,
-    Hart 1967), or what was reached if that is less; a reading. convergence: (games that teach, estimate), the fewest first.
+    Attributes
+    ----------
+    worlds : int
+        The number of worlds.
+    games : int
+        The number of all games.
+    examined : int
+        The number of games that test the attacker, who learned nothing from them.
+    features : int
+        The number of outputs of a game.
+    neighbours : int
+        How many neighbours vote; the teaching games chose this number.
+    wrong : int
+        The number of wrong guesses in the examined games.
+    prior : tuple of float
+        The probability of each world.
+    confidence : float
+        The confidence of the interval.
+    seed : int
+        The seed that chose the halves.
+    bayes_security : Bound
+        The error of this attacker (or of one who ignores the outputs, if that is less) in units of the error without outputs,
+        with its Clopper-Pearson interval. Only its upper end bounds the Bayes security of the outputs.
+    limit : Bound
+        What the error of one nearest neighbour would leave to the best attacker if the games were infinitely many (Cover, Hart
+        1967), or what was reached if that is less. It proves nothing.
+    convergence : tuple of (int, float)
+        The number of teaching games and the estimate, the fewest first.
     """
 
     worlds: int
@@ -109,14 +132,46 @@ class Leakage:
 def leakage(
     worlds: Any, outputs: Any, *, seed: int = 0, confidence: float = 0.95, prior: Any = None, width: float = WIDTH
 ) -> Leakage:
-    """How much the outputs of games tell about their worlds.
-
-    worlds: the number of each game's world, 0, 1, …. outputs: what the attacker sees, a row of numbers for each game. prior:
-    probabilities with which the worlds were drawn; equal ones if left out. width: the widest interval of the Bayes security that
-    is accepted; too few games for it are refused.
+    """How much the outputs of games tell about their worlds, by a nearest-neighbour attacker.
 
     Half of the games, drawn with `seed`, teach: they set the scale of each feature and choose between 1, ln n and √n neighbours,
-    each game judged by the others. The attacker is then fixed, and the other half examines him: his errors there are binomial.
+    each game judged by the others. The attacker is then fixed, and the other half of the games tests them: their errors there are
+    binomial.
+
+    Parameters
+    ----------
+    worlds : sequence of int
+        The number of each game's world, 0, 1, ….
+    outputs : array
+        What the attacker sees: a row of numbers for each game.
+    seed : int
+        Chooses the halves.
+    confidence : float
+        The confidence of all intervals.
+    prior : sequence of float, optional
+        The probabilities with which the worlds were drawn; equal ones by default.
+    width : float
+        The widest interval of the Bayes security that is accepted.
+
+    Returns
+    -------
+    Leakage
+        The estimate, its interval, and how it converged.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed, or the games are too few for the width.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from betastar import audit
+    >>> random = np.random.default_rng(0)
+    >>> worlds = random.integers(2, size=4000)
+    >>> estimate = audit.leakage(worlds, worlds[:, None] + random.normal(size=(4000, 1)))
+    >>> round(estimate.bayes_security.estimate, 1)  # the overlap of N(0, 1) and N(1, 1) is 0.617
+    0.6
     """
     labels, seen, priors = _games(worlds, outputs, prior)
     confidence = validation.probability("confidence", confidence, strict=True)

@@ -25,7 +25,15 @@ RATES = np.array([*np.geomspace(1e-4, 0.05, 12), *np.arange(0.075, 0.98, 0.025)]
 
 @dataclass(frozen=True)
 class RocPoint:
-    """A test's rate of false alarms and of right alarms; the true point lies in the rectangle, for all points together."""
+    """A test's rate of false alarms and of right alarms. The true points lie in their rectangles, all of them together.
+
+    Attributes
+    ----------
+    fpr : Bound
+        The rate of false alarms.
+    tpr : Bound
+        The rate of right alarms.
+    """
 
     fpr: Bound
     tpr: Bound
@@ -33,15 +41,43 @@ class RocPoint:
 
 @dataclass(frozen=True)
 class Audit:
-    """Games against a bound.
+    """Games against a bound: the result of an audit.
 
-    right: games in which the attacker's guess was right. success, advantage: with their Clopper-Pearson interval; roc: with
-    rectangles that hold together; each at `confidence`. bound, allowed: advantage and success that analyze computes: `upper` is
-    what no attacker exceeds, `estimate` what the best attacker on the worst known pair of gradients reaches.
-    tuned: success with the threshold (and the statistic, where there are several) that did best in every second game, measured
-    in the others. It finds faults that mislead an attacker who believes in the claimed parameters. p_value: of so much success if
-    the bound holds, by the fixed threshold or the tuned one (the smaller of the two, doubled: a union bound).
-    prior: probability of the positive world, or of each world where there are more than two; these have no ROC.
+    Attributes
+    ----------
+    run : DPSGD
+        What is claimed to have been run.
+    threat : Threat
+        Who attacks.
+    pair : str
+        The pair of gradients, or what the attacker sees.
+    games : int
+        The number of games.
+    seed : int
+        The seed of the games.
+    confidence : float
+        The confidence of each interval.
+    prior : float or tuple of float
+        The probability of the positive world, or of each world where there are more than two; these have no ROC.
+    right : int
+        The number of games in which the attacker's guess was right.
+    success : Bound
+        The share of right guesses, with its Clopper-Pearson interval.
+    advantage : Bound
+        The same as an advantage.
+    allowed : Bound
+        The success that `analyze` computes: no attacker exceeds `upper`, and the best attacker on the worst known pair of
+        gradients reaches `estimate`.
+    bound : Bound
+        The same as an advantage.
+    tuned : Bound
+        The success with the threshold (and the statistic, where there are several) that did best in every second game, measured
+        in the others. It reveals faults that mislead an attacker who believes in the claimed parameters.
+    roc : tuple of RocPoint
+        Points of the ROC, whose rectangles hold together.
+    p_value : float
+        The probability of so much success if the bound holds, by the fixed threshold or the tuned one (the smaller of the two,
+        doubled: a union bound).
     """
 
     run: DPSGD

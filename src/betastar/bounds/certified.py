@@ -70,17 +70,43 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     families = (transform.line, transform.symmetric) if symmetric and attained else (transform.line,)
     lower, _, upper = affinity.bounds(affinity.largest(build, steps), max(affinity.total(family, steps) for family in families))
     lower = min(lower, BELOW_ONE)
-    fixed = not symmetric or all(step.distance == 2.0 for step in steps)
-    over, short = _rounded(steps, up=True), _rounded(steps, up=False)
-    slack, rounding = min(1e-12, 1e-3 * tolerance), 1e-2 * tolerance
-    spread = sqrt(8.0 * exponent)
-    largest = max(spread, *(_largest_loss(step, slack) for step in over))
+    enclosed = _refined(_rounded(steps, up=True), symmetric, tolerance, sqrt(8.0 * exponent))
+    if enclosed is None:
+        idle = min(exp(no_noise.never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
+        return Certificate(no_noise.curve(steps), (), idle, upper) if idle > lower else Certificate(None, (), lower, upper)
+    above, under, grid = enclosed
+    below: tuple[DiscreteCurve, ...] = ()
+    if not symmetric or all(step.distance == 2.0 for step in steps):
+        below = (under,)
+    elif attained:
+        below = tuple(_fixed_pairs(_rounded(steps, up=False), grid, *_losses_given_up(tolerance)))
+    lower = max(lower, min(1.0 - sum(above.hockey_stick(0.0)), BELOW_ONE))
+    for curve in below:
+        value, error = curve.hockey_stick(0.0)
+        upper = min(upper, 1.0 - (value - error))
+    return Certificate(above, below, min(lower, upper), upper)
+
+
+def _losses_given_up(tolerance: float) -> tuple[float, float]:
+    """(slack, rounding): the probability of outcomes that are given to the attacker, and what rounding to the grid may cost."""
+    return min(1e-12, 1e-3 * tolerance), 1e-2 * tolerance
+
+
+def _refined(
+    steps: Sequence[Step], symmetric: bool, tolerance: float, spread: float
+) -> tuple[DiscreteCurve, DiscreteCurve, float] | None:
+    """The run from above and from below on the finest grid that was tried, and that grid; None if no grid works.
+
+    spread: standard deviation of the loss, about. The grid gets finer until the interval of β* is as narrow as the tolerance.
+    """
+    slack, rounding = _losses_given_up(tolerance)
+    largest = max(spread, *(_largest_loss(step, slack) for step in steps))
     grid, best = spread / 8.0, None
     for _ in range(ROUNDS):
         if largest / grid > (HOPELESS if best is None else LARGEST):
             break
-        above = compose([_grid_step(step, grid, symmetric, True, slack) for step in over], grid, slack, rounding)
-        under = compose([_grid_step(step, grid, symmetric, False, slack) for step in over], grid, slack, rounding)
+        above = compose([_grid_step(step, grid, symmetric, True, slack) for step in steps], grid, slack, rounding)
+        under = compose([_grid_step(step, grid, symmetric, False, slack) for step in steps], grid, slack, rounding)
         shrink = 0.25
         if above is not None and under is not None:
             best = above, under, grid
@@ -90,18 +116,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
                 break
             shrink = min(0.5, max(shrink, 0.8 * sqrt(tolerance / width)))
         grid *= shrink
-    if best is None:
-        idle = min(exp(no_noise.never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
-        return Certificate(no_noise.curve(steps), (), idle, upper) if idle > lower else Certificate(None, (), lower, upper)
-    above, under, grid = best
-    below: tuple[DiscreteCurve, ...] = (under,) if fixed else ()
-    if attained and not fixed:
-        below = tuple(_fixed_pairs(short, grid, slack, rounding))
-    lower = max(lower, min(1.0 - sum(above.hockey_stick(0.0)), BELOW_ONE))
-    for curve in below:
-        value, error = curve.hockey_stick(0.0)
-        upper = min(upper, 1.0 - (value - error))
-    return Certificate(above, below, min(lower, upper), upper)
+    return best
 
 
 def _rounded(steps: Sequence[Step], up: bool) -> list[Step]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,6 +31,7 @@ from betastar.cli.options import (
     option,
 )
 from betastar.rounding import nearest, significant
+from betastar.runs.folder import RunFolder
 from betastar.vocabulary import PARAMETERS
 
 Seed = Annotated[int | None, option("seed")]
@@ -142,14 +142,16 @@ def keep(folder: Path | None, kind: str, found: dict[str, Any] | None = None, fo
     """The result of an audit in the folder of a run, where its report finds it; without a result, see that there is a place."""
     if folder is None:
         return
-    path = folder / f"audit-{kind}.json"
-    if not (folder / "config.json").exists():
+    run = RunFolder(folder)
+    path = run.audit_path(kind)
+    if not run.begun:
         raise ValueError(f"--into must be the folder of a run, got {str(folder)!r}.")
+    run.check_format()
     files.check(path)
     if path.exists() and not force:
         raise ValueError(f"--into {str(folder)!r} has an audit of this kind already; write over it with --force.")
     if found is not None:
-        files.write(path, json_module.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        run.write_audit(kind, found)
 
 
 def check_plot(path: Path, force: bool) -> None:

@@ -10,12 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from betastar.datasets.errors import StudyError as StudyError
 from betastar.datasets.seeds import derive
 from betastar.training import Secret
-
-
-class StudyError(ValueError):
-    """What a person gave cannot be studied: says what, and what to do."""
 
 
 @dataclass(frozen=True)

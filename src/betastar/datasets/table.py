@@ -116,16 +116,11 @@ def own(
             f"target and sensitive column are both {target!r}; a label is studied with betastar.training.Secret.label."
         )
     frame = _plain(frame.drop(columns=drop or []), (target, sensitive, *along)).dropna(subset=[target]).reset_index(drop=True)
-    goal = frame.pop(target).astype(str)
-    classes = sorted(goal.unique())
-    if len(classes) < 2:
-        raise StudyError(f"the target column {target!r} has one class only ({classes[0]!r}): there is nothing to learn.")
-    if len(classes) > MANY_CATEGORIES:
-        raise StudyError(f"the target column {target!r} has {len(classes)} classes; numbers must be binned first.")
+    classes, y = _labels(frame.pop(target), target)
     check(frame, [sensitive, *along])
     raw = frame.copy()
     encode = _encoder(frame, sensitive)
-    x, y = encode.transform(frame), goal.map({name: i for i, name in enumerate(classes)}).to_numpy()
+    x = encode.transform(frame)
     some = frame.sample(min(64, len(frame)), random_state=0)
     secret = secret_of(encode, frame, sensitive, along, values, between, some)
     if public is not None:
@@ -136,6 +131,17 @@ def own(
     parts = tensors(x[train], y[train]), tensors(x[test], y[test])
     given_away = tuple(str(one) for one in restated(raw, sensitive, along))
     return Study(Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away)
+
+
+def _labels(goal: Any, target: str) -> tuple[list[str], Any]:
+    """The classes of the target column, and the number of the class of each record."""
+    goal = goal.astype(str)
+    classes = sorted(goal.unique())
+    if len(classes) < 2:
+        raise StudyError(f"the target column {target!r} has one class only ({classes[0]!r}): there is nothing to learn.")
+    if len(classes) > MANY_CATEGORIES:
+        raise StudyError(f"the target column {target!r} has {len(classes)} classes; numbers must be binned first.")
+    return classes, goal.map({name: i for i, name in enumerate(classes)}).to_numpy()
 
 
 def _encoder(frame: Any, sensitive: str) -> Any:

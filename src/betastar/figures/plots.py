@@ -233,7 +233,7 @@ def over_epochs(entries: Sequence[dict[str, Any]], ax: Any = None) -> Any:
             ax.plot(epochs, found, style, color=ATTRIBUTE, marker=marker, label=f"attribute, {name} diameter")
             if name == "exact":
                 low, high = ([e[name][key] for e in entries] for key in ("lower", "estimate"))
-                ax.fill_between(epochs, low, high, color=ATTRIBUTE, alpha=0.15, linewidth=0, label="down to every gradient")
+                ax.fill_between(epochs, low, high, color=ATTRIBUTE, alpha=0.15, linewidth=0, label="estimate to lower bound")
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("epoch")
     ax.set_ylabel("Bayes security β*")

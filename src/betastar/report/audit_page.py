@@ -8,8 +8,8 @@ from typing import Any
 
 from betastar import files
 from betastar.figures.plots import WHO
-from betastar.report.run_files import Inside, object_of
 from betastar.rounding import down, up
+from betastar.runs.reading import Inside, object_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: The audits of the page, by the names of their files.

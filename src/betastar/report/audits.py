@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from betastar.figures.plots import WHO
-from betastar.report.run_files import Inside, object_of
 from betastar.rounding import nearest, significant
+from betastar.runs.folder import RunFolder
+from betastar.runs.reading import Inside
 from betastar.scenario.run import DPSGD
 
-#: What was played, in the order of a report.
+#: What was played.
 KINDS = {"mechanism": "Games on the mechanism", "training": "Games on real training", "one-run": "One run, many canaries"}
 HEADS = ("attacker", "games", "right guesses", "interval", "at most", "p-value")
 
@@ -28,15 +28,13 @@ class Played:
     remarks: tuple[str, ...] = ()
 
 
-def played(folder: Path, run: DPSGD) -> tuple[Played, ...]:
+def played(folder: RunFolder, run: DPSGD) -> tuple[Played, ...]:
     """The audits in the folder of a run; what is audited may be another one (fewer records), and that is said first."""
-    found = []
-    for kind, title in KINDS.items():
-        path = folder / f"audit-{kind}.json"
-        if path.exists():
-            with Inside(path):
-                found.append(_in_words(kind, title, object_of(path), run))
-    return tuple(found)
+    told = []
+    for kind, result in folder.audits.items():
+        with Inside(folder.audit_path(kind)):
+            told.append(_in_words(kind, KINDS[kind], result, run))
+    return tuple(told)
 
 
 def _in_words(kind: str, title: str, told: dict[str, Any], run: DPSGD) -> Played:

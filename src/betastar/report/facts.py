@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 import sys
 from collections.abc import Iterator
@@ -12,22 +11,19 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from betastar.datasets.seeds import guessable
-from betastar.files import refuse_links
-from betastar.report import recomputed
+from betastar.report import recomputed, setting
 from betastar.report.audits import Played, played
-from betastar.report.run_files import Inside, ReportError, lines_of, object_of, parsed
+from betastar.report.errors import ReportError
 from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import down, plain
-from betastar.scenario.run import DPSGD, opacus_differs
-from betastar.scenario.threats import RELATIONS, AttributeInference, Membership, Threat
-from betastar.vocabulary import PARAMETERS, THREATS
-
-DIAMETERS = ("exact", "ball", "centroid", "extremes")
+from betastar.runs.folder import CONFIG, DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
+from betastar.runs.reading import Inside, Json, object_of, parsed
+from betastar.scenario.run import DPSGD
+from betastar.scenario.threats import AttributeInference, Membership, Threat
+from betastar.vocabulary import PARAMETERS
 
 
 @dataclass(frozen=True)
@@ -140,174 +136,95 @@ def load(source: str | Path) -> Facts:
     return of_setting(object_of(path), str(path))
 
 
-def of_setting(given: dict[str, Any], source: str) -> Facts:
-    """From {"noise_multiplier": …, "sample_rate": …, "steps": …}, at the top or under "parameters".
-
-    batch_size and dataset_size may stand for the rate ("opacus": true takes that of Opacus), then epochs for the steps.
-    "distance" (clipping norms) adds attribute inference, "threat" names what it is about; other keys are left alone.
-    """
-    inner = given.get("parameters")
-    known = {key: value for key, value in (inner if isinstance(inner, dict) else given).items() if value is not None}
-
-    opacus = known.get("opacus")
-    if opacus not in (None, True, False):
-        raise ReportError(f"{source}: opacus must be true or false, got {opacus!r}.")
-
-    def need(*names: str) -> list[Any]:
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise ReportError(
-                f"{source} has no {missing[0]}: expected noise_multiplier, sample_rate (or batch_size and dataset_size) and "
-                "steps (or epochs), at the top or under parameters."
-            )
-        for name in names:
-            if not isinstance(known[name], int | float) or isinstance(known[name], bool):
-                raise ReportError(f"{source}: {name} must be one number, got {known[name]!r}; a report is about one setting.")
-        return [known[name] for name in names]
-
-    try:
-        if "sample_rate" in known and ("steps" in known or "epochs" not in known):
-            names: tuple[str, ...] = ("noise_multiplier", "sample_rate", "steps")
-            run = DPSGD(*need(*names))
-        elif "steps" in known:
-            names = ("noise_multiplier", "batch_size", "dataset_size", "steps")
-            noise, batch, size, steps = need(*names)
-            run = DPSGD(noise, DPSGD.from_epochs(noise, batch, size, 1, opacus=bool(opacus)).sample_rate, steps)
-        else:
-            names = ("noise_multiplier", "batch_size", "dataset_size", "epochs")
-            noise, batch, size, epochs = need(*names)
-            run = DPSGD.from_epochs(noise, batch, size, epochs, opacus=bool(opacus))
-        distance = known.get("distance", known.get("distances"))
-        threat = None if distance is None else AttributeInference(distance)
-        if threat is not None:
-            threat.steps(run)  # complains of a wrong number of distances
-    except (ValueError, TypeError) as problem:
-        raise ReportError(str(problem) if isinstance(problem, ReportError) else f"{source}: {problem}") from None
-    parameters = {name: known[name] for name in names} | {"sample_rate": run.sample_rate, "steps": run.steps}
-    attributes: tuple[Against, ...] = ()
-    if threat is not None:
-        attributes = (Against(threat, _secret(known.get("threat")), "assumed", run),)
-        parameters["distance"] = distance
-    told = opacus_differs(known["batch_size"], known["dataset_size"]) if opacus is None and "batch_size" in names else None
-    return Facts("A setting of DP-SGD", run, parameters, _python(run, threat), attributes, rate_notice=told)
+def of_setting(given: Json, source: str) -> Facts:
+    """From a JSON object that `setting.read` understands."""
+    told = setting.read(given, source)
+    attributes = () if told.threat is None else (Against(told.threat, told.secret, "assumed", told.run),)
+    return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes, rate_notice=told.rate_notice)
 
 
-def _secret(threat: Any) -> str:
-    """What an attribute is called; the words for threats are no names."""
-    words = (*THREATS, "attribute inference", *RELATIONS)
-    return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat
-
-
-def of_run(path: Path) -> Facts:
+def of_run(path: str | Path) -> Facts:
     """From a folder made by `betastar train`, finished or not."""
-    if not (path / "config.json").exists():
-        inside = sorted(path.glob("*/config.json"))
-        several = f" It holds runs of several seeds: name one of them, such as {inside[0].parent}." if inside else ""
-        raise ReportError(f"{path} holds no run: expected a folder made by betastar train, with a config.json.{several}")
-    refuse_links(path)
-    config = object_of(path / "config.json")
-    status = object_of(path / "status.json") if (path / "status.json").exists() else {}
-    entries = list(lines_of(path / "epochs.jsonl"))
-    if not entries:
-        raise ReportError(f"{path / 'epochs.jsonl'}: no epoch of this run is finished. Go on with betastar train --resume.")
-    with Inside(path / "epochs.jsonl"):
-        for entry in entries:
-            parts = ["membership", *(name for name in DIAMETERS if name in entries[-1])]
-            found = [entry[part] for part in parts] + [entry["proved"][secret] for secret in entries[-1].get("proved", {})]
-            _ = int(entry["epoch"]), float(entry["accuracy"]), [float(one[key]) for one in found for key in ("lower", "estimate")]
-        last, steps = entries[-1], int(entries[-1]["steps"])
-    metrics = list(lines_of(path / "metrics.jsonl"))[:steps]
-    run = _run(path, status, metrics, steps)
-    with Inside(path / ("status.json" if status else "config.json")):
+    record = RunFolder(path).read()
+    config, status, last = record.config, record.status, record.last
+    run = _run(record)
+    with Inside(record.folder / (STATUS if status else CONFIG)):
         parameters = _parameters(config, status, run)
         versions = ", ".join(f"{name} {number}" for name, number in status.get("versions", {}).items())
         restated = tuple(map(str, status.get("restated", ())))
+    epochs = f"{len(record.epochs)} {'epoch' if len(record.epochs) == 1 else 'epochs'}"
     facts = Facts(
-        title=f"{_title(config, status)}: {len(entries)} {'epoch' if len(entries) == 1 else 'epochs'} of DP-SGD",
+        title=f"{_title(config, status)}: {epochs} of DP-SGD",
         run=run,
         parameters=parameters,
         command=_command(config),
-        attributes=tuple(_attributes(path, config, status, metrics, last, run)),
+        attributes=tuple(_attributes(record, run)),
         is_run=True,
         finished=bool(status.get("finished")),
         stopped=f"the next step would break the budget of β* ≥ {config.get('target_beta')}." if status.get("stopped") else None,
-        budget=recomputed.budget(path, config, status, metrics),
-        entries=entries,
-        exposures=_exposures(path / "ledger.csv"),
+        budget=recomputed.budget(record),
+        entries=record.epochs,
+        exposures={entry.record: entry.bayes_security for entry in record.folder.ledger},
         restated=restated,
         versions=versions,
-        audits=played(path, run),
-        seed=_seed(path, config),
+        audits=played(record.folder, run),
+        seed=_seed(record),
     )
     proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
     for one, said in [(facts.membership, last["membership"]), *proved]:
         if said is None or not abs(one.integrated - float(said["lower"])) <= recomputed.SAME:
             raise ReportError(
-                f"{path / 'epochs.jsonl'} says that β* ({one.name}) is {said and said['lower']}, but noise, rate and steps of "
+                f"{record.folder / EPOCHS} says that β* ({one.name}) is {said and said['lower']}, but noise, rate and steps of "
                 f"the run give {one.integrated:.6f}: these files are not of one run."
             )
-    recomputed.agree(path, config, status, steps, run)
+    recomputed.agree(record, run)
     return facts
 
 
-def _seed(path: Path, config: dict[str, Any]) -> str:
-    if config.get("seed") is not None:
-        return "guessable" if guessable(config["seed"]) else "given"
-    return "kept" if any((path / name).exists() for name in ("seed.json", "checkpoint.pt")) else "deleted"
+def _seed(record: RunRecord) -> str:
+    seed = record.config.get("seed")
+    if seed is not None:
+        return "guessable" if guessable(seed) else "given"
+    return "kept" if record.folder.tells_noise else "deleted"
 
 
-def _title(config: dict[str, Any], status: dict[str, Any]) -> str:
+def _title(config: Json, status: Json) -> str:
     return str(status.get("study") or Path(str(config.get("study", "run"))).stem)
 
 
-def _run(path: Path, status: dict[str, Any], metrics: list[dict[str, Any]], steps: int) -> DPSGD:
+def _run(record: RunRecord) -> DPSGD:
     """What was run, step by step if a monitor wrote it down."""
-    if not metrics and not status:
-        raise ReportError(
-            f"{path / 'status.json'} is missing: the run is not finished, and without a monitor only it names noise."
-        )
-    if metrics and len(metrics) < steps:
-        raise ReportError(f"{path / 'metrics.jsonl'} has {len(metrics)} steps, of the {steps} that epochs.jsonl counts.")
-    with Inside(path / ("metrics.jsonl" if metrics else "status.json")):
-        if not metrics:
-            return DPSGD(status["noise_multiplier"], status["sample_rate"], steps)
-        parts = groupby((line["noise_multiplier"], line["sample_rate"]) for line in metrics)
-        runs = [DPSGD(noise, rate, len(list(same))) for (noise, rate), same in parts]
-        total = runs[0]
-        for part in runs[1:]:
-            total += part
-        return total
+    folder, status, steps = record.folder, record.status, record.steps
+    if not steps and not status:
+        raise ReportError(f"{folder / STATUS} is missing: the run is not finished, and without a monitor only it names noise.")
+    if steps and len(steps) < record.step_count:
+        raise ReportError(f"{folder / STEPS} has {len(steps)} steps, of the {record.step_count} that {EPOCHS} counts.")
+    with Inside(folder / (STEPS if steps else STATUS)):
+        if not steps:
+            return DPSGD(status["noise_multiplier"], status["sample_rate"], record.step_count)
+        parts = groupby((line["noise_multiplier"], line["sample_rate"]) for line in steps)
+        first, *others = [DPSGD(noise, rate, len(list(same))) for (noise, rate), same in parts]
+        return sum(others, start=first)
     raise AssertionError
 
 
-def _attributes(
-    path: Path, config: dict[str, Any], status: dict[str, Any], metrics: list[dict[str, Any]], last: dict[str, Any], run: DPSGD
-) -> Iterator[Against]:
+def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     """Secrets with a gap that was fixed in advance, then what the monitor measured."""
-    for name, gap in recomputed.gaps(path, config, status, int(last["steps"]), run).items():
+    status, last = record.status, record.last
+    for name, gap in recomputed.gaps(record, run).items():
         yield Against(AttributeInference(enforced(gap)), name, "proved", run, values=status.get("values"), gap=gap)
     diameter = next((name for name in DIAMETERS if name in last), None)
     if diameter is None:
         return
-    with Inside(path / "metrics.jsonl"):
-        threat = AttributeInference([float(line["distance"]) for line in metrics])
-        kind, label = "batch" if metrics[0]["scope"] == "batch" else "dataset", recomputed.label(metrics)
-    secret, found = str(status.get("secret", "sensitive attribute")), last[diameter]
-    known = float(found["lower"]), float(found["estimate"])
+    with Inside(record.folder / STEPS):
+        threat = AttributeInference([float(line["distance"]) for line in record.steps])
+        kind, label = "batch" if record.steps[0]["scope"] == "batch" else "dataset", recomputed.label(record.steps)
+    known = float(last[diameter]["lower"]), float(last[diameter]["estimate"])
+    secret = str(status.get("secret", "sensitive attribute"))
     yield Against(threat, secret, kind, run, label, status.get("values"), known=known)
 
 
-def _exposures(path: Path) -> dict[int, float]:
-    if not path.exists():
-        return {}
-    with Inside(path), path.open(encoding="utf-8", newline="") as file:
-        found = {int(row["record"]): float(row["bayes_security"]) for row in csv.DictReader(file)}
-        if not all(0.0 <= beta <= 1.0 for beta in found.values()):
-            raise ValueError("bayes_security must be between 0 and 1")
-        return found
-
-
-def _parameters(config: dict[str, Any], status: dict[str, Any], run: DPSGD) -> dict[str, Any]:
+def _parameters(config: Json, status: Json, run: DPSGD) -> dict[str, Any]:
     names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
     source = status or config
     found = {name: source[name] for name in names if source.get(name) not in (None, [], {})}
@@ -320,7 +237,7 @@ DEFAULTS: dict[str, Any] = {"seed": None, "scope": "batch", "every": 1, "diamete
 CALLED = {"target": "label", "values": "value", "along": "with", "records": "synthetic_records"}
 
 
-def _command(config: dict[str, Any]) -> str:
+def _command(config: Json) -> str:
     """The command that makes such a run again. The seed is left out: who knows it can compute the noise."""
     words = ["betastar", "train", str(config.get("study", "adult"))]
     for name, value in config.items():
@@ -354,8 +271,3 @@ def _quoted(word: str) -> str:
 
 def _bytes(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
-
-
-def _python(run: DPSGD, threat: AttributeInference | None) -> str:
-    against = "" if threat is None else f", bs.AttributeInference(distances={np.asarray(threat.distances).tolist()!r})"
-    return f'python -c "import betastar as bs; print(bs.analyze(bs.{run!r}{against}).bayes_security)"'

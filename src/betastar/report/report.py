@@ -15,10 +15,11 @@ from betastar.figures import plots
 from betastar.files import check, write_all
 from betastar.report import statement
 from betastar.report.audits import HEADS
+from betastar.report.errors import ReportError
 from betastar.report.facts import Facts, load
 from betastar.report.recomputed import SAME, contradiction
-from betastar.report.run_files import ReportError
 from betastar.rounding import down, plain
+from betastar.runs.folder import EPOCHS, STEPS
 
 if TYPE_CHECKING:
     import jinja2
@@ -58,7 +59,7 @@ def write(
     for one in facts.attributes:
         if one.known and one.known[0] > float(one.certified.bayes_security.upper) + SAME:
             said, most = f"that β* ({one.name}) is {one.known[0]:.6f}", f"{float(one.certified.bayes_security.upper):.6f}"
-            raise contradiction(Path(source) / "epochs.jsonl", said, f"the distances in metrics.jsonl give at most {most}")
+            raise contradiction(Path(source) / EPOCHS, said, f"the distances in {STEPS} give at most {most}")
     figures = list(draw(facts))
     files = [path] if kind == "html" else [path, *(path.with_name(f"{path.stem}-{figure.name}.png") for figure in figures)]
     _keep(files, force)

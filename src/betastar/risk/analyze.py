@@ -27,14 +27,53 @@ INVISIBLE = 1e-12
 
 
 class RegimeWarning(UserWarning):
-    """The paper's closed form is used where it is not a good approximation."""
+    """A warning: the paper's closed form is used where it is not a good approximation.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import betastar as bs
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", bs.RegimeWarning)
+    ...     risk = bs.analyze(bs.DPSGD(0.5, 0.001, 5000), method="paper")
+    >>> risk.source
+    'Bayes security'
+    """
 
 
 def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tolerance: float = TOLERANCE) -> Risk:
-    """How well a model trained by this run resists the threat (default: membership inference by substitution).
+    """How well a model trained by this run resists a threat.
 
-    method: "exact" (an integral, with its numerical error), "certified" (proved from both sides; `tolerance` is the width
-    of the interval for β*), "affinity" (a proved closed form) or "paper" (the paper's closed form, an approximation).
+    Parameters
+    ----------
+    run : DPSGD
+        What was run, or a sweep over several runs.
+    threat : Threat, optional
+        Who attacks; membership inference by substitution by default.
+    method : "exact", "certified", "affinity" or "paper"
+        "exact" is an integral with its estimated numerical error. "certified" is proved from both sides. "affinity" is a closed
+        form, proved but wide. "paper" is the paper's closed form, an approximation.
+    tolerance : float
+        For "certified": the width of the interval of β* that is aimed at.
+
+    Returns
+    -------
+    Risk
+        Every metric, each with its bounds.
+
+    Raises
+    ------
+    TypeError
+        If run or threat are of another type.
+    ValueError
+        If the method or the tolerance is not allowed, or the threat does not fit the run.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> run = bs.DPSGD.from_epochs(noise_multiplier=3.51, batch_size=256, dataset_size=26048, epochs=20)
+    >>> print(bs.analyze(run).bayes_security)
+    0.899352 [0.899351, 0.899352]
     """
     threat = Membership() if threat is None else threat
     every, outcomes = _solve(run, threat, method, tolerance, attained=True)

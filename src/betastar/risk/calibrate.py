@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cache, partial
 from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
 from typing import Any
@@ -23,23 +22,31 @@ from betastar.risk.analyze import TOLERANCE, reliable
 from betastar.risk.interval import Bound
 from betastar.risk.metrics import Outcome
 from betastar.risk.risk import Risk
-from betastar.rounding import CALIBRATED, plain, shortened, significant
+from betastar.risk.search import Search, solve
+from betastar.rounding import plain
 from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
 from betastar.scenario.step import Step
 from betastar.scenario.threats import Membership, Threat
-from betastar.validation import WrongTypeError, WrongValueError
+from betastar.validation import WrongTypeError
 from betastar.vocabulary import METRICS, Metric
 
 #: Where the search ends: noise, sampling rate, steps.
 MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
-#: Relative accuracy of a calibrated noise or rate.
-ACCURACY = 1e-7
-#: Largest step of the search, in the logarithm of the parameter: far beyond the answer the analysis takes long.
-LONGEST_JUMP = 2.0
 
 
 class NoNoiseNeeded(UserWarning):
-    """Sampling alone meets the target: the attacker fails because the record is hardly ever used."""
+    """A warning: sampling alone meets the target. The attacker fails because the record is hardly ever used.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import betastar as bs
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     run = bs.calibrate(bs.Target(bayes_security=0.5), sample_rate=0.001, steps=10)
+    >>> caught[0].category is bs.NoNoiseNeeded
+    True
+    """
 
 
 #: What each metric of a target depends on. A target on ε at δ is kept as one on δ at ε.
@@ -49,10 +56,28 @@ CONDITIONS: dict[str, str | None] = dict(
 
 
 class Target:
-    """What a run must reach: one metric and what it depends on, as keyword arguments.
+    """What a run must reach: one metric, and what it depends on.
 
-    Target(bayes_security=.98), Target(advantage=.02), Target(success=.51) (prior=.5 unless given), Target(tpr=.05, fpr=.01),
-    Target(epsilon=1., delta=1e-5), Target(gdp_mu=.3), Target(reconstruction=.1, prior=1/74).
+    Parameters
+    ----------
+    **metric : float
+        One of `bayes_security`, `advantage`, `success` (with `prior`, 0.5 by default), `tpr` (with `fpr`), `epsilon` (with
+        `delta`), `gdp_mu` and `reconstruction` (with `prior`).
+
+    Raises
+    ------
+    TypeError
+        If there is no metric, more than one, or one without what it depends on.
+    ValueError
+        If the number is outside its range, or below what an attacker reaches without a model.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> bs.Target(bayes_security=0.98)
+    Target(bayes_security=0.98)
+    >>> bs.Target(tpr=0.05, fpr=0.01).met(bs.analyze(bs.DPSGD(4.0, 0.01, 500)))
+    True
     """
 
     def __init__(self, **metric: float) -> None:
@@ -122,23 +147,6 @@ def _valid(name: str, value: Any) -> float:
     return float(validation.probability(name, value, strict=True))
 
 
-@dataclass(frozen=True)
-class Search:
-    """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole.
-
-    unit: what one of it stands for; a data set is searched for in whole batches.
-    """
-
-    name: str
-    make: Callable[[float], DPSGD]
-    low: float
-    high: float
-    grows: bool
-    whole: bool
-    guess: float
-    unit: int = 1
-
-
 def calibrate(
     target: Target,
     *,
@@ -155,9 +163,53 @@ def calibrate(
 ) -> DPSGD:
     """The run that just meets the target, with the one parameter that was left out filled in.
 
-    Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs, and leave out one:
-    the least noise, the largest rate or batch, the most steps or epochs, the fewest records (in whole batches). The answer is
-    checked. opacus: the rate that follows from batch_size and dataset_size, as for DPSGD.from_epochs.
+    Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs, and leave out one. The
+    answer has the least noise, the largest rate or batch, the most steps or epochs, or the fewest records (in whole batches). It
+    is checked by the same method.
+
+    Parameters
+    ----------
+    target : Target
+        What the run must reach.
+    noise_multiplier : float, optional
+        The standard deviation of the noise, divided by the clipping norm.
+    sample_rate : float, optional
+        The probability of each record at each step.
+    steps : int, optional
+        The number of updates.
+    batch_size : int, optional
+        The expected number of records in a batch.
+    dataset_size : int, optional
+        The number of training records.
+    epochs : float, optional
+        The number of passes over the data.
+    opacus : bool, optional
+        The rate that follows from batch_size and dataset_size, as for `DPSGD.from_epochs`.
+    threat : Threat, optional
+        Who attacks; membership inference by substitution by default.
+    method : str
+        As for `analyze`.
+    tolerance : float
+        As for `analyze`.
+
+    Returns
+    -------
+    DPSGD
+        The whole run.
+
+    Raises
+    ------
+    TypeError
+        If not exactly one parameter was left out, or a parameter does not go with another.
+    ValueError
+        If the target cannot be reached, or does not limit the parameter.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> run = bs.calibrate(bs.Target(bayes_security=0.98), batch_size=256, dataset_size=26048, epochs=20)
+    >>> round(run.noise_multiplier, 2)
+    17.71
     """
     if not isinstance(target, Target):
         raise TypeError(f"target must be a Target, got {target!r}.")
@@ -257,104 +309,3 @@ def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:
     need = 8.0 * float(erfcinv(beta)) ** 2 / power
     near = all(step.distance <= 1.0 for step in steps)
     return min(max(1.0 / sqrt(log1p(need) if near else asinh(need)), LEAST_NOISE), MOST_NOISE)
-
-
-def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> float:
-    """The largest (or, for noise and records, smallest) value that meets the target."""
-    goal = target.straight(target.value)
-
-    def place(value: float) -> float:
-        return float(round(value)) if search.whole else value
-
-    def excess(logarithm: float) -> float:
-        """Above 0 where the risk is too large."""
-        value = place(min(max(exp(logarithm), search.low), search.high))
-        return target.straight(target.reached(risk(value))) - goal
-
-    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
-    inside = log(min(max(search.guess, search.low), search.high))
-    towards_safe = -1.0 if search.grows else 1.0
-    jump = 0.004
-    start = excess(inside)
-    direction = towards_safe if start > 0.0 else -towards_safe
-    other = inside
-    while (excess(other) > 0.0) == (start > 0.0):
-        end = log(safe if start > 0.0 else unsafe)
-        if other == end:
-            return _edge(search, target, risk, safe, unsafe, start > 0.0)
-        inside = other
-        other = max(end, other - jump) if direction < 0.0 else min(end, other + jump)
-        jump = min(4.0 * jump, LONGEST_JUMP)
-    low, high = sorted((inside, other))
-    if search.whole:
-        return _whole(search, target, risk, exp(low), exp(high))
-    from scipy.optimize import brentq
-
-    def outward(value: float) -> float:
-        """A short number, so that what is printed is what was checked."""
-        return min(max(shortened(value, CALIBRATED, not search.grows), search.low), search.high)
-
-    value, nudge = outward(exp(float(brentq(excess, low, high, xtol=0.3 * ACCURACY, rtol=1e-12)))), ACCURACY
-    while not target.met(risk(value)):
-        value = outward(value * (1.0 - nudge if search.grows else 1.0 + nudge))
-        nudge *= 2.0
-    return value
-
-
-def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: float, unsafe: float, too_risky: bool) -> float:
-    """No crossing inside the range: the safe end fails, or the far end still meets the target."""
-    if too_risky:
-        reached = target.reached(risk(safe))
-        best = f"at most {significant(reached, 6, False)}" if target.about.protects else f"at least {significant(reached, 6)}"
-        raise WrongValueError(
-            search.name,
-            "{goal} cannot be reached by choosing {argument}: {metric} is {best}, at {end}.",
-            {
-                "goal": repr(target),
-                "metric": target.metric,
-                "best": best,
-                "end": f"{search.name}={safe * search.unit:g}",
-            },
-        )
-    if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
-        return unsafe
-    values = {"goal": repr(target), "end": f"{unsafe:g}"}
-    raise WrongValueError(search.name, "{goal} does not limit {argument}: {end} still meets it.", values)
-
-
-def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:
-    """The whole number next to the first that fails: secant steps in the logarithm, halving where they stall."""
-    ends = max(float(floor(low)), search.low), min(float(ceil(high)), search.high)
-    good, bad = ends if search.grows else ends[::-1]
-    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
-    onwards = 1.0 if search.grows else -1.0
-
-    def further(value: float, end: float) -> float:
-        """A tenth of it towards an end of the range."""
-        return max(end, floor(value * 0.9)) if end < value else min(end, ceil(value * 1.1) + 1.0)
-
-    while good != safe and not target.met(risk(good)):
-        good = further(good, safe)
-    while bad != unsafe and target.met(risk(bad)):
-        good, bad = bad, further(bad, unsafe)
-    goal = target.straight(target.value)
-    stalled = 0
-    while abs(bad - good) > 1.0:
-        f_good, f_bad = (target.straight(target.reached(risk(value))) - goal for value in (good, bad))
-        middle = exp(log(good) + (log(bad) - log(good)) * (-f_good / (f_bad - f_good) if f_bad > f_good else 0.5))
-        first, last = sorted((good, bad))
-        if stalled > 2 or not first < middle < last:
-            middle, stalled = 0.5 * (good + bad), 0
-        middle = min(max(float(floor(middle) if search.grows else ceil(middle)), first + 1.0), last - 1.0)
-        if target.met(risk(middle)):
-            # Next to the secant's answer there is usually the first value that fails.
-            stalled = stalled + 1 if abs(middle - good) < 0.5 * abs(bad - good) else 0
-            good = middle
-            if middle + onwards != bad and not target.met(risk(middle + onwards)):
-                bad = middle + onwards
-        else:
-            stalled = stalled + 1 if abs(bad - middle) < 0.5 * abs(bad - good) else 0
-            bad = middle
-            if middle - onwards != good and target.met(risk(middle - onwards)):
-                good = middle - onwards
-    return good

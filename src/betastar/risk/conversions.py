@@ -13,7 +13,31 @@ from betastar import validation
 
 
 def advantage_from_epsilon(epsilon: float, delta: float = 0.0) -> float:
-    """Largest advantage that (ε, δ)-DP allows: (e^ε - 1 + 2δ)/(e^ε + 1) (Humphries et al.)."""
+    """Largest advantage that (ε, δ)-DP allows: (e^ε - 1 + 2δ)/(e^ε + 1) (Humphries et al.).
+
+    Parameters
+    ----------
+    epsilon : float
+        ε, at least 0.
+    delta : float
+        δ, between 0 and 1.
+
+    Returns
+    -------
+    float
+        The advantage, between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If a number is outside its range.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> round(bs.advantage_from_epsilon(1.0, delta=1e-5), 6)
+    0.462123
+    """
     epsilon = validation.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=inf)
     delta = validation.probability("delta", delta)
     fair = exp(-epsilon) / (1.0 + exp(-epsilon))  # 1/(e^ε + 1)
@@ -23,7 +47,28 @@ def advantage_from_epsilon(epsilon: float, delta: float = 0.0) -> float:
 def epsilon_from_bayes_security(bayes_security: float, delta: float = 0.0) -> float:
     """Smallest ε that any (ε, δ)-DP statement about a run with this β* can have: ln((2 - β* - 2δ)/β*), at least 0.
 
-    A lower bound on ε: pass the upper end of β*.
+    Parameters
+    ----------
+    bayes_security : float
+        β*. The answer is a lower bound on ε: pass the upper end of β*.
+    delta : float
+        δ, between 0 and 1.
+
+    Returns
+    -------
+    float
+        ε; infinite for β* = 0.
+
+    Raises
+    ------
+    ValueError
+        If a number is outside its range.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> round(bs.epsilon_from_bayes_security(0.9), 6)
+    0.200671
     """
     beta = validation.probability("bayes_security", bayes_security)
     delta = validation.probability("delta", delta)

@@ -15,8 +15,23 @@ from betastar.rounding import plain, significant
 class Bound:
     """lower ≤ truth ≤ upper, as far as the method proves it, and the best guess between them.
 
-    Each is a number, or an array for a sweep. What to rely on is the end that is not too optimistic: `lower` for Bayes
-    security, `upper` for advantage, success, TPR, δ, ε and μ.
+    Rely on the end that is not too optimistic: `lower` for Bayes security, `upper` for advantage, success, TPR, δ, ε and μ.
+
+    Parameters
+    ----------
+    lower : float or array
+        The lower end; an array for a sweep.
+    estimate : float or array
+        The best guess.
+    upper : float or array
+        The upper end.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> bound = bs.Bound(0.25, 0.5, 0.75)
+    >>> 0.3 in bound, bound.width
+    (True, 0.5)
     """
 
     lower: Any
@@ -50,7 +65,25 @@ class Bound:
 class GaussianFit(Bound):
     """μ of the Gaussian curve that lies above the trade-off curve wherever both error rates are at least `smallest_fpr`.
 
-    regret: by how much the Gaussian overstates the success of some attacker, at the worst prior (0: a perfect fit).
+    Parameters
+    ----------
+    lower : float or array
+        The lower end of μ.
+    estimate : float or array
+        The best guess of μ.
+    upper : float or array
+        The upper end of μ.
+    regret : float or array
+        By how much the Gaussian overstates the success of some attacker, at the worst prior; 0 is a perfect fit.
+    smallest_fpr : float or array
+        The smallest error rate that the fit covers.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> fit = bs.analyze(bs.DPSGD(noise_multiplier=4.0, sample_rate=0.01, steps=500)).gdp_mu
+    >>> fit.smallest_fpr, fit.lower <= fit.upper
+    (1e-05, True)
     """
 
     regret: Any

@@ -15,8 +15,9 @@ import numpy as np
 
 from betastar import validation
 from betastar.risk.analyze import TOLERANCE, analyze, reliable
-from betastar.risk.calibrate import Search, Target, calibrate, solve
+from betastar.risk.calibrate import Target, calibrate
 from betastar.risk.risk import Risk
+from betastar.risk.search import Search, solve
 from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
@@ -34,7 +35,22 @@ def enforced(gap: float) -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """A run with gap clipping: what to train with, and what is known of it in advance."""
+    """A run with gap clipping: what to train with, and what is known of it in advance.
+
+    Parameters
+    ----------
+    run : DPSGD
+        Noise, rate and steps.
+    gap : float
+        The largest distance between the gradients of two values of the secret, in clipping norms.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> plan = bs.Plan(bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500), gap=0.1)
+    >>> plan.attribute().bayes_security.lower > plan.membership().bayes_security.upper
+    True
+    """
 
     run: DPSGD
     gap: float
@@ -65,9 +81,49 @@ def plan(
 ) -> Plan:
     """The run and the gap that just meet both targets, with what was left out filled in and checked.
 
-    Leave out the gap, or one of noise_multiplier, sample_rate (batch_size) and steps (epochs), or the gap and one of these:
-    the membership target then decides the latter, and the attribute target the gap. Instead of the numbers of a run, a `run`.
-    opacus: the rate that follows from batch_size and dataset_size, as for DPSGD.from_epochs.
+    Leave out the gap, or one of noise_multiplier, sample_rate (batch_size) and steps (epochs), or the gap and one of these. In
+    the last case the membership target decides the parameter of the run, and the attribute target the gap.
+
+    Parameters
+    ----------
+    membership : Target, optional
+        What must hold against membership inference.
+    attribute : Target, optional
+        What must hold against attribute inference. At least one of the two targets must be given.
+    run : DPSGD, optional
+        A whole run, instead of its numbers.
+    gap : float, optional
+        The largest distance between the gradients of two values, in clipping norms.
+    noise_multiplier, sample_rate, steps, batch_size, dataset_size, epochs : float, optional
+        The numbers of a run, as for `calibrate`.
+    opacus : bool, optional
+        The rate that follows from batch_size and dataset_size, as for `DPSGD.from_epochs`.
+    relation : "substitution" or "add-remove"
+        The membership game.
+    method : str
+        As for `analyze`.
+    tolerance : float
+        As for `analyze`.
+
+    Returns
+    -------
+    Plan
+        The run and the gap.
+
+    Raises
+    ------
+    TypeError
+        If there is no target, or the targets cannot decide what was left out.
+    ValueError
+        If a target is not met by what was given, or cannot be reached.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> run = bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500)
+    >>> plan = bs.plan(attribute=bs.Target(bayes_security=0.99), run=run)
+    >>> plan.attribute().bayes_security.lower >= 0.99
+    True
     """
     targets = {"membership": membership, "attribute": attribute}
     for name, target in targets.items():
@@ -116,9 +172,36 @@ def _told(target: Target, risk: Risk) -> str:
 def noise_against_gap(
     attribute: Target, noises: Sequence[float] = NOISES, method: str = "certified", **sampling: Any
 ) -> list[Plan]:
-    """For attribute-only protection: with how wide a gap each noise meets the target. Less noise, narrower gap.
+    """For attribute-only protection: the widest gap with which each noise meets the target. Less noise needs a narrower gap.
 
-    sampling: sample_rate and steps, or batch_size, dataset_size and epochs.
+    Parameters
+    ----------
+    attribute : Target
+        What must hold against attribute inference.
+    noises : sequence of float
+        The noise multipliers.
+    method : str
+        As for `analyze`.
+    **sampling : float
+        sample_rate and steps, or batch_size, dataset_size and epochs.
+
+    Returns
+    -------
+    list of Plan
+        One for each noise.
+
+    Raises
+    ------
+    ValueError
+        If the target cannot be reached.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> target = bs.Target(bayes_security=0.99)
+    >>> wide, narrow = bs.noise_against_gap(target, (2.0, 1.0), sample_rate=0.01, steps=500)
+    >>> narrow.gap < wide.gap
+    True
     """
     return [plan(attribute=attribute, noise_multiplier=noise, method=method, **sampling) for noise in noises]
 

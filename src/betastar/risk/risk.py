@@ -16,9 +16,30 @@ SMALLEST_FPR = 1e-5
 
 
 class Risk:
-    """The answer of `analyze`. Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape.
+    """The answer of `analyze`: what an attacker can do. People do not make one themselves.
 
-    `source` says what the metrics are read off: the trade-off curve, or β* alone for methods that have no curve.
+    Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape. `source` says what the metrics are read
+    off: the trade-off curve, or β* alone for methods that have no curve.
+
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        One for each run of a sweep.
+    shape : tuple of int
+        The shape of the sweep; () for a single run.
+    threat : str
+        The description of the threat.
+    method : str
+        The name of the method.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> risk = bs.analyze(bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500))
+    >>> print(risk.advantage)
+    0.0893302 [0.0893301, 0.0893302]
+    >>> print(risk.success(prior=0.5))
+    0.544665 [0.544665, 0.544666]
     """
 
     def __init__(self, outcomes: Sequence[Outcome], shape: tuple[int, ...], threat: str, method: str) -> None:

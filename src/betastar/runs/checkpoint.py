@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from betastar.datasets.study import StudyError
+from betastar.runs.reading import FolderError
 
 #: An array of NumPy is kept as a tensor under this key: torch.load reads tensors and plain Python only.
 ARRAY = "array of NumPy"
@@ -28,7 +28,7 @@ def unpack(path: Path) -> dict[str, Any]:
         raise
     except Exception as problem:  # of pickle, zipfile or torch
         first = (str(problem) or type(problem).__name__).splitlines()[0]
-        raise StudyError(f"{path} is damaged or not of betastar train: {first}") from None
+        raise FolderError(f"{path} is damaged or not of betastar train: {first}") from None
 
 
 def _without_arrays(value: Any) -> Any:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 
 from betastar import validation
 from betastar.datasets import seeds
 from betastar.datasets.adult import adult
 from betastar.datasets.purchase import RECORDS, purchase
-from betastar.datasets.study import Study, StudyError
+from betastar.datasets.study import Recipe, Study, StudyError
 from betastar.datasets.table import own
+from betastar.runs.reading import Inside, Json
+
+#: Parameters of training, which a study has of its own and a configuration may choose.
+PARAMETERS = tuple(field.name for field in fields(Recipe))
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,27 @@ class Config:
         """Of the split, and of synthetic records: the noise cannot be computed from it, unless the seed is small."""
         return seeds.derive(self.chosen_seed(), "split")
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> Json:
         """As config.json has it."""
         return dict(json.loads(json.dumps(asdict(self))))
+
+    @classmethod
+    def read(cls, described: Json, source: Path) -> Config:
+        """From what config.json has."""
+        with Inside(source):
+            values: Json = {name: tuple(value) if isinstance(value, list) else value for name, value in described.items()}
+            return cls(**values)
+        raise AssertionError
 
     def load(self) -> Study:
         """The study, with this configuration's parameters; complains of what cannot be run."""
         seed = self.data_seed()
+        self._check()
+        study = self._study(seed)
+        chosen = {name: getattr(self, name) for name in PARAMETERS if getattr(self, name) is not None}
+        return replace(study, recipe=replace(study.recipe, **chosen))
+
+    def _check(self) -> None:
         validation.choice("scope", self.scope, ("batch", "dataset"))
         validation.choice("diameter", self.diameter, ("exact", "ball", "centroid"))
         if self.target_beta is not None:
@@ -69,34 +87,32 @@ class Config:
             validation.numbers("gap", self.gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=2.0)
         if self.target_attribute_beta is not None:
             validation.probability("target_attribute_beta", self.target_attribute_beta, strict=True)
-        known = {"gap": self.gap, "target_attribute_beta": self.target_attribute_beta, "target_beta": self.target_beta}
-        if len(given := [name for name, value in known.items() if value is not None]) > 1:
+        given = [name for name in ("gap", "target_attribute_beta", "target_beta") if getattr(self, name) is not None]
+        if len(given) > 1:
             raise StudyError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
+
+    def _study(self, seed: int) -> Study:
         if self.study == "adult":
-            study = adult(seed, self.sensitive or "age", self.along, self.drop)
-        elif self.study == "purchase":
+            return adult(seed, self.sensitive or "age", self.along, self.drop)
+        if self.study == "purchase":
             if self.sensitive is not None:
                 raise StudyError(
                     f"sensitive cannot be chosen for purchase, whose secret is its first item; got {self.sensitive!r}."
                 )
-            study = purchase(self.data, seed, self.records or RECORDS, self.checksum, self.drop)
-        elif self.target is None or self.sensitive is None:
+            return purchase(self.data, seed, self.records or RECORDS, self.checksum, self.drop)
+        if self.target is None or self.sensitive is None:
             raise StudyError(f"{self.study} is a table of your own: say which column is the target and which is sensitive.")
-        else:
-            study = own(
-                self.study,
-                self.target,
-                self.sensitive,
-                list(self.values) if self.values else None,
-                self.between,
-                list(self.drop),
-                seed,
-                self.along,
-                self.public,
-            )
-        names = ("epochs", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden")
-        chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(study, recipe=replace(study.recipe, **chosen))
+        return own(
+            self.study,
+            self.target,
+            self.sensitive,
+            list(self.values) if self.values else None,
+            self.between,
+            list(self.drop),
+            seed,
+            self.along,
+            self.public,
+        )
 
     @property
     def clips_gaps(self) -> bool:

@@ -1,21 +1,48 @@
-"""The folder of a run: only its owner may read it, one process at a time trains in it, and nothing is overwritten."""
+"""The folder of a run: its files, each with one name, one reader and one writer.
+
+Only its owner may read it, one process at a time trains in it, and nothing is overwritten.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from betastar import files
-from betastar.datasets.study import StudyError
+from betastar.arrays import Real
+from betastar.datasets.errors import StudyError
+from betastar.runs.reading import FolderError, Inside, Json, lines_of, object_of, rows_of
 
+if TYPE_CHECKING:
+    from betastar.training import JsonLines
+
+#: Version of the format, in config.json. A folder without one was made before there were versions, and counts as 0.
+FORMAT = 1
+
+#: What was asked for; which records they are; what is known when the run is complete.
+CONFIG, DATA, STATUS = "config.json", "data.json", "status.json"
+#: A line for each step (if a monitor watches), for each epoch, and for how long an epoch took.
+STEPS, EPOCHS, TIMINGS = "metrics.jsonl", "epochs.jsonl", "timings.jsonl"
+#: When the run is complete: the model, the distance of each step, and the exposure of single records.
+WEIGHTS, DISTANCES, LEDGER = "weights.pt", "distances.csv", "ledger.csv"
+#: Until the run is complete: the seed, if it was drawn, and the state of the training.
+SEED, CHECKPOINT = "seed.json", "checkpoint.pt"
 LOCK = ".lock"
+
 #: From these the noise can be computed: they are deleted when the run is complete.
-SECRETS = ("seed.json", "checkpoint.pt")
+SECRETS = (SEED, CHECKPOINT)
+#: Kinds of audits that are kept with a run, in the order of a report.
+AUDITS = ("mechanism", "training", "one-run")
+#: Names under which an epoch has the β* of measured distances; a report takes the first.
+DIAMETERS = ("exact", "ball", "centroid", "extremes")
 
 
 def versions() -> dict[str, str]:
@@ -23,12 +50,45 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
 
 
-class RunFolder:
-    """config.json (what was asked for), data.json (which records they are), metrics.jsonl (steps), epochs.jsonl, timings.jsonl.
+@dataclass(frozen=True)
+class LedgerEntry:
+    """How exposed one record is."""
 
-    Until the run is complete: seed.json (if the seed was drawn) and checkpoint.pt. Then: weights.pt, status.json, distances.csv,
-    ledger.csv, summary.md.
-    """
+    record: int
+    leakage: float
+    bayes_security: float
+
+    @classmethod
+    def of(cls, row: Mapping[str, str]) -> LedgerEntry:
+        record, beta = int(row["record"]), float(row["bayes_security"])
+        if not 0.0 <= beta <= 1.0:
+            raise ValueError("bayes_security must be between 0 and 1")
+        return cls(record, float(row["leakage"]), beta)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """All that a run has written about itself until now. status: empty, if the run is not finished."""
+
+    folder: RunFolder
+    config: Json
+    status: Json
+    epochs: list[Json]
+    #: Of the epochs that are finished; empty if no monitor watched.
+    steps: list[Json]
+
+    @property
+    def last(self) -> Json:
+        """The last epoch."""
+        return self.epochs[-1]
+
+    @property
+    def step_count(self) -> int:
+        return int(self.last["steps"])
+
+
+class RunFolder:
+    """The files of one run. `folder / name` is the path of a file; attributes read files, methods write them."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -37,40 +97,131 @@ class RunFolder:
         return self.path / name
 
     @property
-    def config(self) -> dict[str, Any]:
-        try:
-            return self._json("config.json")
-        except FileNotFoundError:
-            raise StudyError(f"{self.path} holds no run (no config.json).") from None
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """What is known when a run is complete."""
-        if not self.complete:
-            raise StudyError(f"the run in {self.path} is not finished: betastar train --resume -o {self.path}")
-        return self._json("status.json")
-
-    @property
     def begun(self) -> bool:
-        return (self / "config.json").exists()
+        return (self / CONFIG).exists()
 
     @property
     def complete(self) -> bool:
-        return (self / "status.json").exists()
+        return (self / STATUS).exists()
+
+    # Reading
+
+    @property
+    def config(self) -> Json:
+        """What was asked for, without the version of the format, which is checked."""
+        if not self.begun:
+            inside = sorted(self.path.glob(f"*/{CONFIG}"))
+            several = f" It holds runs of several seeds: name one of them, such as {inside[0].parent}." if inside else ""
+            raise FolderError(f"{self.path} holds no run: expected a folder made by betastar train, with a {CONFIG}.{several}")
+        config = object_of(self / CONFIG)
+        made = config.pop("format", 0)
+        if type(made) is not int or not 0 <= made <= FORMAT:
+            raise FolderError(
+                f"{self / CONFIG}: format must be a whole number from 0 to {FORMAT}, which betastar {version('betastar')} reads, "
+                f"got {made!r}: install the version of betastar that made this run, or a later one."
+            )
+        return config
+
+    @property
+    def status(self) -> Json:
+        """What is known when a run is complete."""
+        if not self.complete:
+            raise StudyError(f"the run in {self.path} is not finished: betastar train --resume -o {self.path}")
+        self.check_format()
+        return object_of(self / STATUS)
 
     @property
     def seed(self) -> int:
         """Of the run: the one that was asked for, or the one that was drawn, until the run is complete."""
         given = self.config.get("seed")
-        if given is None and not (self / "seed.json").exists():
-            why = "it was deleted when the run was complete" if self.complete else "seed.json is missing"
+        if given is None and not (self / SEED).exists():
+            why = "it was deleted when the run was complete" if self.complete else f"{SEED} is missing"
             raise StudyError(f"the seed of the run in {self.path} was drawn, and is not known any more: {why}.")
-        return int(self._json("seed.json")["seed"] if given is None else given)
+        with Inside(self / (CONFIG if given is not None else SEED)):
+            return int(object_of(self / SEED)["seed"] if given is None else given)
+        raise AssertionError
 
     @property
-    def data(self) -> dict[str, Any] | None:
+    def data(self) -> Json | None:
         """Fingerprint of the records, and the seed that chose them, from which the noise cannot be computed."""
-        return self._json("data.json") if (self / "data.json").exists() else None
+        return object_of(self / DATA) if (self / DATA).exists() else None
+
+    @property
+    def tells_noise(self) -> bool:
+        """Whether a file is there from which the noise can be computed."""
+        return any((self / name).exists() for name in SECRETS)
+
+    @property
+    def epochs(self) -> list[Json]:
+        """An entry for each epoch that is finished."""
+        entries = list(lines_of(self / EPOCHS))
+        with Inside(self / EPOCHS):
+            for entry in entries:
+                parts = ["membership", *(name for name in DIAMETERS if name in entries[-1])]
+                bounds = [entry[part] for part in parts] + [entry["proved"][name] for name in entries[-1].get("proved", {})]
+                _ = int(entry["epoch"]), int(entry["steps"]), float(entry["accuracy"])
+                _ = [float(one[key]) for one in bounds for key in ("lower", "estimate")]
+        return entries
+
+    @property
+    def steps(self) -> list[Json]:
+        """What a monitor wrote down at each step."""
+        return list(lines_of(self / STEPS))
+
+    @property
+    def timings(self) -> list[Json]:
+        """How long each epoch took."""
+        return list(lines_of(self / TIMINGS))
+
+    @property
+    def distances(self) -> dict[str, Real]:
+        """The distance of each step, by the diameter that was measured."""
+        table = np.genfromtxt(self / DISTANCES, delimiter=",", names=True)
+        return {name: np.atleast_1d(table[name]) for name in table.dtype.names or () if name != "step"}
+
+    @property
+    def ledger(self) -> list[LedgerEntry]:
+        """Single records that were looked at; none without a ledger."""
+        with Inside(self / LEDGER):
+            return [LedgerEntry.of(row) for row in rows_of(self / LEDGER)]
+        raise AssertionError
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """Of the trained model."""
+        from betastar.runs.checkpoint import unpack
+
+        return unpack(self / WEIGHTS)
+
+    @property
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The state of the training after the last epoch that is finished."""
+        from betastar.runs.checkpoint import unpack
+
+        return unpack(self / CHECKPOINT) if (self / CHECKPOINT).exists() else None
+
+    def audit_path(self, kind: str) -> Path:
+        return self / f"audit-{kind}.json"
+
+    @property
+    def audits(self) -> dict[str, Json]:
+        """Results of audits that are kept with the run, by their kind."""
+        return {kind: object_of(self.audit_path(kind)) for kind in AUDITS if self.audit_path(kind).exists()}
+
+    def read(self) -> RunRecord:
+        """What the run has written until now; at least one epoch is finished."""
+        config = self.config
+        files.refuse_links(self.path)
+        status, epochs = self.status if self.complete else {}, self.epochs
+        if not epochs:
+            raise FolderError(f"{self / EPOCHS}: no epoch of this run is finished. Go on with betastar train --resume.")
+        return RunRecord(self, config, status, epochs, self.steps[: int(epochs[-1]["steps"])])
+
+    # Whether a run may be here
+
+    def check_format(self) -> None:
+        """Refuse a folder without a run, or of a format that this version does not read."""
+        _ = self.config
 
     def check(self, resume: bool) -> None:
         """Whether a run may start here, or go on."""
@@ -79,7 +230,7 @@ class RunFolder:
         if self.begun and not resume:
             raise StudyError(f"{self.path} already holds a run: choose another folder, or --resume to go on with it.")
         if not self.begun and self.path.exists():
-            own = (LOCK, "seed.json")  # of a run that was killed before it began
+            own = (LOCK, SEED)  # of a run that was killed before it began
             if any(path.name not in own and path.suffix != files.PARTIAL for path in self.path.iterdir()):
                 raise StudyError(f"{self.path} is not empty and holds no run: choose another folder.")
 
@@ -96,13 +247,7 @@ class RunFolder:
             self._sweep()
             yield
 
-    def begin(self, config: dict[str, Any], seed: int) -> None:
-        """What was asked for; a seed that was drawn is kept apart, so that it can be deleted."""
-        if config["seed"] is None:
-            self.write("seed.json", json.dumps({"seed": seed}) + "\n")
-        self.write("config.json", json.dumps(config, indent=1) + "\n")
-
-    def compare(self, config: dict[str, Any]) -> None:
+    def compare(self, config: Json) -> None:
         """Refuse to go on with another run than the one that is here. A seed that is not given is the folder's."""
         there = self.config
         for name in sorted({*there, *config}):
@@ -112,12 +257,24 @@ class RunFolder:
                 raise StudyError(f"{self.path} holds another run: its seed is not {config.get(name)!r}.")
             raise StudyError(f"{self.path} holds another run: its {name} is {there.get(name)!r}, not {config.get(name)!r}.")
 
-    def identify(self, data: dict[str, Any]) -> None:
+    # Writing
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """All of the file, or none of it."""
+        files.write(self / name, content)
+
+    def begin(self, config: Json, seed: int) -> None:
+        """What was asked for; a seed that was drawn is kept apart, so that it can be deleted."""
+        if config["seed"] is None:
+            self.write(SEED, json.dumps({"seed": seed}) + "\n")
+        self.write(CONFIG, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
+
+    def identify(self, data: Json) -> None:
         """Refuse to go on with other records than those that the run began with."""
         known = self.data
-        if known is None and (self / "checkpoint.pt").exists():
+        if known is None and (self / CHECKPOINT).exists():
             raise StudyError(
-                f"{self.path} has a checkpoint but no data.json, so that nobody can tell whether the records are still the same: "
+                f"{self.path} has a checkpoint but no {DATA}, so that nobody can tell whether the records are still the same: "
                 "start the run again in another folder."
             )
         if known is not None and known != data:
@@ -126,13 +283,55 @@ class RunFolder:
                 "back as it was, or start again in another folder."
             )
         if known is None:
-            self.write("data.json", json.dumps(data) + "\n")
+            self.write(DATA, json.dumps(data) + "\n")
+
+    def step_writer(self) -> JsonLines:
+        """To this a monitor writes each step."""
+        return self._lines(STEPS)
+
+    def add_epoch(self, entry: Json, seconds: float, threads: int) -> None:
+        self._lines(EPOCHS).write({"step": entry["epoch"], **entry})
+        self._lines(TIMINGS).write({"step": entry["epoch"], "seconds": seconds, "threads": threads})
+
+    def rewind(self, epoch: int) -> None:
+        """What was written after this epoch is void."""
+        for name in (EPOCHS, TIMINGS):
+            self._lines(name).rewind(epoch)
+
+    def write_checkpoint(self, state: dict[str, Any]) -> None:
+        from betastar.runs.checkpoint import pack
+
+        self.write(CHECKPOINT, pack(state))
+
+    def write_distances(self, columns: Mapping[str, Sequence[float] | Real]) -> None:
+        """columns: the distance of each step, by the diameter that was measured."""
+        rows = [",".join(["step", *columns])]
+        for step, row in enumerate(zip(*columns.values(), strict=True), start=1):
+            rows.append(",".join([str(step), *(repr(float(distance)) for distance in row)]))
+        self.write(DISTANCES, "\n".join(rows) + "\n")
+
+    def write_ledger(self, entries: Sequence[LedgerEntry]) -> None:
+        rows = [f"{one.record},{one.leakage!r},{one.bayes_security!r}" for one in entries]
+        self.write(LEDGER, "\n".join(["record,leakage,bayes_security", *rows]) + "\n")
+
+    def finish(self, status: Json, weights: dict[str, Any]) -> None:
+        """With status.json the run is complete, and nothing is left that tells the noise."""
+        from betastar.runs.checkpoint import pack
+
+        self.write(WEIGHTS, pack(weights))
+        self.write(STATUS, json.dumps(status, indent=1) + "\n")
+        self.forget()
+
+    def write_audit(self, kind: str, result: Json) -> None:
+        """Keep the result of an audit, for the report of the run."""
+        self.check_format()
+        files.write(self.audit_path(kind), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
     def forget(self) -> None:
         """Delete what the noise can be computed from."""
-        if (self / "checkpoint.pt").exists() and not (self / "weights.pt").exists():
+        if (self / CHECKPOINT).exists() and not (self / WEIGHTS).exists():
             raise StudyError(
-                f"{self / 'checkpoint.pt'} was left by an earlier version, and tells the noise: take the weights out of it "
+                f"{self / CHECKPOINT} was left by an earlier version, and tells the noise: take the weights out of it "
                 "(torch.load(path, weights_only=False)['model']), and delete it."
             )
         for name in SECRETS:
@@ -144,19 +343,7 @@ class RunFolder:
         for path in self.path.glob(f".*{files.PARTIAL}"):
             path.unlink(missing_ok=True)
 
-    def write(self, name: str, content: str | bytes) -> None:
-        """All of the file, or none of it."""
-        files.write(self / name, content)
+    def _lines(self, name: str) -> JsonLines:
+        from betastar.training import JsonLines
 
-    def lines(self, name: str) -> list[dict[str, Any]]:
-        path = self / name
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-
-    def _json(self, name: str) -> dict[str, Any]:
-        try:
-            found = json.loads((self / name).read_text(encoding="utf-8"))
-        except ValueError as problem:
-            raise StudyError(f"{self / name} is damaged: {problem}.") from None
-        if not isinstance(found, dict):
-            raise StudyError(f"{self / name} is damaged: it must hold one JSON object.")
-        return found
+        return JsonLines(self / name)

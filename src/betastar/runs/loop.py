@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import joblib
 import torch
-from opacus import PrivacyEngine
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch import Tensor
 
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.risk.analyze import RegimeWarning
-from betastar.runs.checkpoint import pack, unpack
 from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder, versions
-from betastar.training import AttributeMonitor, Budget, BudgetExhausted, GapClipping, JsonLines, make_attribute_private
+from betastar.runs.folder import LedgerEntry, RunFolder, versions
+from betastar.runs.private_training import PrivateTraining, network
+from betastar.runs.reading import Json
+from betastar.training import AttributeMonitor, Budget, BudgetExhausted
 
 #: Steps between two looks at single records, for the ledger.
 LEDGER_EVERY = 10
 
 
-def network(study: Study) -> nn.Module:
-    """Fully connected with tanh, as in the paper."""
-    sizes = [study.columns, *study.recipe.hidden, len(study.classes)]
-    layers: list[nn.Module] = []
-    for wide, narrow in pairwise(sizes):
-        layers += [nn.Linear(wide, narrow), nn.Tanh()]
-    return nn.Sequential(*layers[:-1])
-
-
-class Training:
+class Training(PrivateTraining):
     """One run: what is trained, what watches it, and where it is kept."""
 
     def __init__(self, config: Config, folder: RunFolder, study: Study | None = None) -> None:
@@ -52,36 +40,12 @@ class Training:
         if recipe.batch_size > len(study.train):
             raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
         seeds.start(seed, "weights")
-        self.module = network(study)
+        module = network(study)
         if seed >= seeds.SMALL:
             seeds.start(seed, "sampling and noise")
-        self.engine = PrivacyEngine(accountant="betastar")
-        self.criterion = nn.CrossEntropyLoss()
-        parts: dict[str, Any] = {
-            "module": self.module,
-            "optimizer": torch.optim.Adam(self.module.parameters(), lr=recipe.learning_rate),
-            "data_loader": DataLoader(study.train, batch_size=recipe.batch_size),
-            "noise_multiplier": recipe.noise_multiplier,
-            "max_grad_norm": recipe.max_grad_norm,
-        }
-        self.monitors: dict[str, AttributeMonitor] = {}
-        self.clipping: GapClipping | None = None
-        if config.clips_gaps:
-            known = None if config.target_attribute_beta is None else recipe.epochs
-            self.model, self.optimizer, self.loader = make_attribute_private(
-                **parts,
-                criterion=self.criterion,
-                secret=study.secret,
-                gap=config.gap,
-                bayes_security=config.target_attribute_beta,
-                epochs=known,
-                engine=self.engine,
-            )
-            self.clipping = self.optimizer.gap_clipping
-        else:
-            self.model, self.optimizer, self.loader = self.engine.make_private(**parts)
-            if config.monitor:
-                self._watch_all()
+        super().__init__(module, study.train, study.secret, recipe, config.gap, config.target_attribute_beta)
+        if config.monitor and self.clipping is None:
+            self._watch_all()
         self.epoch = 0
         self.stopped: str | None = None
 
@@ -89,34 +53,21 @@ class Training:
         config = self.config
         scope = "dataset" if config.target_beta is not None else config.scope
         budget = Budget(config.target_beta) if config.target_beta is not None else None
-        writers = [JsonLines(self.folder / "metrics.jsonl")]
-        shared: dict[str, Any] = {"scope": scope, "every": config.every}
         ledger = LEDGER_EVERY if config.ledger else False
-        self._watch(config.diameter, ledger=ledger, budget=budget, writers=writers, **shared)
+        shared: dict[str, Any] = {"scope": scope, "every": config.every}
+        self.watch(config.diameter, ledger=ledger, budget=budget, writers=[self.folder.step_writer()], **shared)
         if config.approximate:
-            self._watch("centroid", **shared)
+            self.watch("centroid", **shared)
 
-    def _watch(self, diameter: str, **options: Any) -> None:
-        parts = (self.model, self.optimizer, self.loader, self.criterion, self.study.secret)
-        self.monitors[diameter] = AttributeMonitor(*parts, diameter=diameter, **options)
-
-    def steps(self, tell: Callable[[dict[str, Any]], None] | None = None) -> float:
+    def run_epoch(self, tell: Callable[[dict[str, Any]], None] | None = None) -> float:
         """One epoch; the mean loss of its batches."""
         total, number = 0.0, 0
-        watching = list(self.monitors.values())
-        for indices in self.loader.batch_sampler:
-            x, y = self.study.train[indices]
-            for monitor in watching:
-                if monitor.ledger is not None and monitor.scope == "batch":
-                    monitor.records(indices)
-            self.optimizer.zero_grad()
-            loss = self.criterion(self.model(x), y)
-            loss.backward()
-            self.optimizer.step()
-            if len(indices):
-                total, number = total + float(loss.detach()), number + 1
+        first = next(iter(self.monitors.values()), None)
+        for size, loss in self.steps(self.numbered_batches()):
+            if size:
+                total, number = total + float(loss), number + 1
             if tell:
-                beta = watching[0].history.quick() if watching else {}
+                beta = {} if first is None else first.history.quick()
                 tell({"epoch": self.epoch + 1, "loss": total / max(1, number), **beta})
         return total / max(1, number)
 
@@ -125,39 +76,39 @@ class Training:
         """Whether the model is right, for each test record."""
         self.module.eval()
         x, y = self.study.test.tensors
-        found = torch.cat([self.module(a).argmax(dim=1) == b for a, b in zip(x.split(8192), y.split(8192), strict=True)])
+        right = torch.cat([self.module(a).argmax(dim=1) == b for a, b in zip(x.split(8192), y.split(8192), strict=True)])
         self.module.train()
-        return found
+        return right
 
     def accuracy(self) -> float:
         return float(self.right().double().mean())
 
-    def entry(self, loss: float) -> dict[str, Any]:
+    def entry(self, loss: float) -> Json:
         """What an epoch is remembered by; β* are (relied on, estimate)."""
-        found: dict[str, Any] = {
+        entry: Json = {
             "epoch": self.epoch,
             "steps": len(self.engine.accountant),
             "loss": loss,
             "accuracy": self.accuracy(),
+            "membership": _bounds(self.engine.accountant.risk),
         }
-        found["membership"] = _bounds(self.engine.accountant.risk)
         for name, monitor in self.monitors.items():
-            found[name] = {"scope": monitor.scope, **_bounds(monitor.risk)}
+            entry[name] = {"scope": monitor.scope, **_bounds(monitor.risk)}
         if self.clipping is not None:
-            found["proved"] = {name: _bounds(partial(self.clipping.risk, name)) for name in self.clipping.gaps}
-        return found
+            entry["proved"] = {name: _bounds(partial(self.clipping.risk, name)) for name in self.clipping.gaps}
+        return entry
 
     def run(self, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
         """To the end of the last epoch, from wherever the folder is."""
         self.folder.identify({"sha256": self.study.fingerprint(), "seed": self.config.data_seed()})
         if self.folder.complete:
-            self.module.load_state_dict(unpack(self.folder / "weights.pt"))
+            self.module.load_state_dict(self.folder.weights)
             return
         self.restore()
         while self.epoch < self.study.recipe.epochs and self.stopped is None:
             start = time.perf_counter()
             try:
-                loss = self.steps(tell)
+                loss = self.run_epoch(tell)
             except BudgetExhausted as reason:
                 if not len(self.engine.accountant):
                     advice = "give more noise, smaller batches or a smaller target_beta."
@@ -166,33 +117,30 @@ class Training:
             took = time.perf_counter() - start
             self.epoch += 1
             entry = self.entry(loss)
-            JsonLines(self.folder / "epochs.jsonl").write({"step": self.epoch, **entry})
-            JsonLines(self.folder / "timings.jsonl").write(
-                {"step": self.epoch, "seconds": took, "threads": torch.get_num_threads()}
-            )
+            self.folder.add_epoch(entry, took, torch.get_num_threads())
             self.save()
             if tell:
                 tell({"finished": True, **entry})
         self.finish()
 
     def save(self) -> None:
-        state = {
-            "epoch": self.epoch,
-            "stopped": self.stopped,
-            "model": self.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "accountant": self.engine.accountant.state_dict(),
-            "monitors": {name: monitor.state_dict() for name, monitor in self.monitors.items()},
-            "clipping": None if self.clipping is None else self.clipping.state_dict(),
-            "random": torch.get_rng_state(),
-        }
-        self.folder.write("checkpoint.pt", pack(state))
+        self.folder.write_checkpoint(
+            {
+                "epoch": self.epoch,
+                "stopped": self.stopped,
+                "model": self.module.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "accountant": self.engine.accountant.state_dict(),
+                "monitors": {name: monitor.state_dict() for name, monitor in self.monitors.items()},
+                "clipping": None if self.clipping is None else self.clipping.state_dict(),
+                "random": torch.get_rng_state(),
+            }
+        )
 
     def restore(self) -> None:
         """From the checkpoint, if there is one; what was written after it is void."""
-        path = self.folder / "checkpoint.pt"
-        if path.exists():
-            state = unpack(path)
+        state = self.folder.checkpoint
+        if state is not None:
             self.epoch, self.stopped = state["epoch"], state["stopped"]
             self.module.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -206,29 +154,21 @@ class Training:
             for monitor in self.monitors.values():
                 for writer in monitor.writers:
                     writer.rewind(0)
-        for name in ("epochs.jsonl", "timings.jsonl"):
-            JsonLines(self.folder / name).rewind(self.epoch)
+        self.folder.rewind(self.epoch)
 
     def finish(self) -> None:
-        """What is made from the run as a whole. With status.json it is complete, and nothing is left that tells the noise."""
-        if self.monitors:
-            columns = {name: monitor.distances for name, monitor in self.monitors.items()}
-            rows = [",".join(["step", *columns])]
-            rows += [
-                ",".join([str(i + 1), *(repr(float(c[i])) for c in columns.values())])
-                for i in range(len(next(iter(columns.values()))))
-            ]
-            self.folder.write("distances.csv", "\n".join(rows) + "\n")
+        """What is made from the run as a whole."""
         first = next(iter(self.monitors.values()), None)
+        if first is not None:
+            self.folder.write_distances({name: monitor.distances for name, monitor in self.monitors.items()})
         if first is not None and first.ledger is not None:
-            beta = first.ledger.bayes_security
-            kept = [i for i in range(len(beta)) if first.ledger.measured[i]]
-            rows = [
-                "record,leakage,bayes_security",
-                *(f"{i},{float(first.ledger.leakage[i])!r},{float(beta[i])!r}" for i in kept),
-            ]
-            self.folder.write("ledger.csv", "\n".join(rows) + "\n")
-        status: dict[str, Any] = {
+            each = enumerate(zip(first.ledger.measured, first.ledger.leakage, first.ledger.bayes_security, strict=True))
+            entries = [LedgerEntry(i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured]
+            self.folder.write_ledger(entries)
+        self.folder.finish(self._status(first), self.module.state_dict())
+
+    def _status(self, first: AttributeMonitor | None) -> Json:
+        status: Json = {
             **asdict(self.study.recipe),
             "records": len(self.study.train),
             "sample_rate": self.loader.sample_rate,
@@ -243,10 +183,7 @@ class Training:
             secret = self.study.secret
             status |= {"secret": secret.name, "values": secret.count, "gaps": self.clipping.gaps}
             status["proof"] = self.clipping.promise()
-        status["restated"] = list(self.study.restated)
-        self.folder.write("weights.pt", pack(self.module.state_dict()))
-        self.folder.write("status.json", json.dumps(status, indent=1) + "\n")
-        self.folder.forget()
+        return status | {"restated": list(self.study.restated)}
 
 
 def _bounds(risk: Callable[..., Any]) -> dict[str, float]:

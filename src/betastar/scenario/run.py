@@ -30,7 +30,14 @@ class Segment:
 
 
 class RateWarning(UserWarning):
-    """Opacus would sample with a rate that is noticeably smaller than batch_size / dataset_size."""
+    """A warning: Opacus would sample with a rate that is noticeably smaller than batch_size / dataset_size.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> bs.DPSGD.from_epochs(1.0, batch_size=80, dataset_size=100, epochs=1, opacus=True).sample_rate  # does not warn
+    0.5
+    """
 
 
 def opacus_differs(batch_size: Any, dataset_size: Any) -> str | None:
@@ -47,11 +54,37 @@ def opacus_differs(batch_size: Any, dataset_size: Any) -> str | None:
 
 
 class DPSGD:
-    """A run of DP-SGD: `steps` steps, each record sampled with probability `sample_rate`, clipped to norm C and summed,
-    with Gaussian noise of standard deviation `noise_multiplier`·C on the sum.
+    """A run of DP-SGD with Poisson sampling.
 
-    Arrays broadcast like NumPy's: a sweep over noise and rate is one run. Add runs whose parameters differ:
-    `DPSGD(2., .01, 500) + DPSGD(1., .01, 500)`.
+    Each of the steps samples each record with probability `sample_rate`, clips its gradient to norm C, sums the gradients, and
+    adds Gaussian noise of standard deviation `noise_multiplier`·C to the sum. Arrays broadcast like NumPy's: a sweep over noise
+    and rate is one run. The sum of two runs is one run after the other.
+
+    Parameters
+    ----------
+    noise_multiplier : float or array
+        The standard deviation of the noise, divided by the clipping norm.
+    sample_rate : float or array
+        The probability of each record at each step.
+    steps : int or array
+        The number of updates.
+
+    Raises
+    ------
+    ValueError
+        If a number is outside its range, or the shapes do not broadcast.
+    TypeError
+        If something is not a number.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500)
+    DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500)
+    >>> (bs.DPSGD(2.0, 0.01, 500) + bs.DPSGD(1.0, 0.01, 300)).steps
+    800
+    >>> bs.DPSGD([1.0, 2.0, 4.0], 0.01, 500).shape
+    (3,)
     """
 
     __slots__ = ("segments", "shape")
@@ -89,12 +122,37 @@ class DPSGD:
     ) -> DPSGD:
         """From what a training script has. The rate is batch_size / dataset_size.
 
-        An epoch has ⌈dataset_size / batch_size⌉ steps, as many as a PyTorch loader has batches; a fraction of an epoch is
-        rounded up.
+        Parameters
+        ----------
+        noise_multiplier : float or array
+            The standard deviation of the noise, divided by the clipping norm.
+        batch_size : int or array
+            The expected number of records in a batch.
+        dataset_size : int or array
+            The number of training records.
+        epochs : float or array
+            An epoch has ⌈dataset_size / batch_size⌉ steps, as many as a PyTorch loader has batches. A fraction of an epoch is
+            rounded up to whole steps.
+        opacus : bool, optional
+            True for the rate that Opacus takes from such a loader, 1 / ⌈dataset_size / batch_size⌉, which is the smaller one
+            unless the batches fill the data set exactly (batch 80 of 100: 0.5 instead of 0.8). False for
+            batch_size / dataset_size. None is the latter, with a RateWarning where the two differ by more than 5 %.
 
-        opacus: True for the rate that Opacus takes from such a loader, 1 / ⌈dataset_size / batch_size⌉, which is the smaller one
-        unless the batches fill the data set exactly (batch 80 of 100: 0.5 instead of 0.8). False for batch_size / dataset_size.
-        None, the default, is the latter as well, with a RateWarning where the two differ by more than 5 %.
+        Returns
+        -------
+        DPSGD
+            The run.
+
+        Raises
+        ------
+        ValueError
+            If a number is outside its range, or a batch is larger than the data set.
+
+        Examples
+        --------
+        >>> import betastar as bs
+        >>> bs.DPSGD.from_epochs(noise_multiplier=1.0, batch_size=100, dataset_size=10_000, epochs=2)
+        DPSGD(noise_multiplier=1.0, sample_rate=0.01, steps=200)
         """
         batch = np.asarray(validation.whole("batch_size", batch_size))
         size = np.asarray(validation.whole("dataset_size", dataset_size))

@@ -55,8 +55,23 @@ class _Frozen:
 class Membership(_Frozen):
     """Was this record used?
 
-    "substitution" (the paper's game): the attacker knows two records and that one of them was used. "add-remove": the
-    record was used or nothing was. Positive means that the record was in.
+    Parameters
+    ----------
+    relation : "substitution" or "add-remove"
+        With "substitution" (the paper's game) the attacker knows two records and that one of them was used. With "add-remove" the
+        record was used, or nothing in its place; positive then means that the record was in.
+
+    Raises
+    ------
+    ValueError
+        If the relation is another word.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> run = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.01, steps=500)
+    >>> print(bs.analyze(run, bs.Membership("add-remove")).bayes_security)
+    0.885917 [0.885916, 0.885917]
     """
 
     _arguments = ("relation",)
@@ -77,9 +92,27 @@ class Membership(_Frozen):
 class AttributeInference(_Frozen):
     """Given the rest of a record, what is its sensitive value?
 
-    distances: the largest distance between clipped gradients over two values of the attribute, in clipping norms (0…2):
-    one number for every step, an array with one number per step, a mapping {distance: number of steps}, or an array of
-    distances with `counts`.
+    Parameters
+    ----------
+    distances : float, array or mapping
+        The largest distance between the clipped gradients of two values of the attribute, in clipping norms (0 to 2): one number
+        for all steps, one number for each step, or a mapping {distance: number of steps}.
+    counts : array of int, optional
+        The number of steps with each of the distances, if these are not one for each step.
+
+    Raises
+    ------
+    ValueError
+        If a distance is not between 0 and 2, or the shapes differ.
+    TypeError
+        If counts are given beside a mapping.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> run = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.01, steps=500)
+    >>> bs.analyze(run, bs.AttributeInference({0.5: 400, 0.2: 100})).threat
+    'attribute inference (distances 0.2 to 0.5)'
     """
 
     _arguments = ("distances", "counts")
@@ -113,8 +146,24 @@ class AttributeInference(_Frozen):
 class Candidates(_Frozen):
     """Which of M records was used, or which of M values did it have?
 
-    distances: the M × M matrix of distances between the candidates' clipped gradients, or one such matrix per step
-    (T × M × M). The farthest two count at each step: whoever can tell no two apart can tell none apart.
+    The farthest two candidates count at each step: an attacker who cannot tell these two apart can tell no two apart.
+
+    Parameters
+    ----------
+    distances : array
+        The M × M matrix of distances between the candidates' clipped gradients, in clipping norms, or one such matrix for each
+        step (T × M × M).
+
+    Raises
+    ------
+    ValueError
+        If the matrix is not square, not symmetric, or has entries that are no distances.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> bs.Candidates([[0.0, 0.5, 0.9], [0.5, 0.0, 0.4], [0.9, 0.4, 0.0]]).describe()
+    'inference among 3 candidates (largest distance 0.9)'
     """
 
     _arguments = ("distances",)

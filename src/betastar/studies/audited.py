@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from opacus import PrivacyEngine
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from betastar import validation
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import network, quietly
+from betastar.runs.folder import CONFIG, DATA, LEDGER, RunFolder
+from betastar.runs.loop import quietly
+from betastar.runs.private_training import PrivateTraining, network
+from betastar.runs.reading import Inside
 from betastar.scenario.run import DPSGD
-from betastar.training import AttributeMonitor
 
 #: The record that the ledger names first.
 MOST_EXPOSED = "most-exposed"
@@ -42,28 +41,16 @@ class Attacked:
             return network(self.study)
 
     def train(self, model: nn.Module, data: Any) -> None:
-        for _ in self._steps(model, data):
-            pass
-
-    def _steps(self, model: nn.Module, data: Any, watch: Any = None) -> Any:
-        recipe = self.study.recipe
         with quietly(torch.get_num_threads()):
-            criterion = nn.CrossEntropyLoss()
-            model, optimizer, loader = PrivacyEngine(accountant="betastar").make_private(
-                module=model,
-                optimizer=torch.optim.Adam(model.parameters(), lr=recipe.learning_rate),
-                data_loader=DataLoader(data, batch_size=recipe.batch_size),
-                noise_multiplier=recipe.noise_multiplier,
-                max_grad_norm=recipe.max_grad_norm,
-            )
-            if watch is not None:
-                watch(model, optimizer, loader, criterion)
-            for _ in range(recipe.epochs):
-                for x, y in loader:
-                    optimizer.zero_grad()
-                    criterion(model(x), y).backward()
-                    optimizer.step()
-                    yield
+            self._epochs(self._private(model, data))
+
+    def _private(self, model: nn.Module, data: Any) -> PrivateTraining:
+        return PrivateTraining(model, data, self.study.secret, self.study.recipe)
+
+    def _epochs(self, training: PrivateTraining) -> None:
+        for _ in range(self.study.recipe.epochs):
+            for _ in training.steps(training.loader):
+                pass
 
     def run(self, records: int | None = None) -> DPSGD:
         """What training on so many records is, by Opacus's own reckoning."""
@@ -77,17 +64,11 @@ class Attacked:
 
     def most_exposed(self) -> int:
         """Which of these records a ledger names first that covers all of them, in one training."""
-        monitors: list[AttributeMonitor] = []
-
-        def watch(model: Any, optimizer: Any, loader: Any, criterion: Any) -> None:
-            watched: dict[str, Any] = {"scope": "dataset", "ledger": True, "every": 5}
-            monitors.append(AttributeMonitor(model, optimizer, loader, criterion, self.study.secret, **watched))
-
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), quietly(torch.get_num_threads()):
             torch.manual_seed(self.seed)
-            for _ in self._steps(self.factory(), self.data, watch):
-                pass
-        ledger = monitors[0].ledger
+            training = self._private(self.factory(), self.data)
+            ledger = training.watch(scope="dataset", ledger=True, every=5).ledger
+            self._epochs(training)
         assert ledger is not None
         return ledger.most_exposed(1)[0].record
 
@@ -109,24 +90,24 @@ def attacked(config: Config, sample: int | None = None, include: int | None = No
     return Attacked(study, data, tuple(chosen), seeds.derive(config.chosen_seed(), "weights"))
 
 
-def of_run(folder: str | Path) -> Config:
+def of_run(path: str | Path) -> Config:
     """The configuration of a run, with the seed that chooses the same records."""
-    known, data = RunFolder(folder).config, RunFolder(folder).data
+    folder = RunFolder(path)
+    config, data = Config.read(folder.config, folder / CONFIG), folder.data
     if data is None:
-        raise StudyError(f"{folder} has no data.json, which says what the run trained on: run it again in another folder.")
-    pairs: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
-    config = Config(**{**pairs, "seed": data["seed"]})
+        raise StudyError(f"{path} has no {DATA}, which says what the run trained on: run it again in another folder.")
     if config.clips_gaps:
         raise StudyError(
-            f"the run in {folder} clips gaps, which audits of training do not play yet: only betastar audit mechanism."
+            f"the run in {path} clips gaps, which audits of training do not play yet: only betastar audit mechanism."
         )
-    return config
+    with Inside(folder / DATA):
+        return replace(config, seed=int(data["seed"]))
+    raise AssertionError
 
 
-def exposed_in(folder: str | Path) -> int:
+def exposed_in(path: str | Path) -> int:
     """The record that a run's ledger names first."""
-    path = RunFolder(folder) / "ledger.csv"
-    if not path.exists():
-        raise StudyError(f"{path} is not there: the run has no ledger, or is not finished. Name a record instead.")
-    with path.open(newline="") as file:
-        return int(max(csv.DictReader(file), key=lambda row: float(row["leakage"]))["record"])
+    folder = RunFolder(path)
+    if not (entries := folder.ledger):
+        raise StudyError(f"{folder / LEDGER} is not there: the run has no ledger, or is not finished. Name a record instead.")
+    return max(entries, key=lambda entry: entry.leakage).record

@@ -19,7 +19,7 @@ import torch
 from betastar import files, validation
 from betastar.risk.plan import Plan
 from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
+from betastar.runs.folder import WEIGHTS, RunFolder
 from betastar.runs.loop import Training, opened, quietly
 from betastar.scenario.run import DPSGD
 
@@ -27,6 +27,8 @@ GAPS = (0.5, 0.1, 0.01)
 NOISES = (3.51, 1.5, 0.8, 0.5)
 TARGET = 0.99
 SECRETS = ("age", "sex", "race", "marital_status")
+#: What is kept of a run, in its folder.
+RESULT = "result.json"
 #: Ages are grouped by these.
 AGES = (0, 30, 45, 60, 200)
 #: The stand-in is made smaller and trained for less long than the paper's, to take minutes.
@@ -124,11 +126,11 @@ def _proved(run: DPSGD, gap: float) -> float:
 def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
     """Accuracy after the last epoch, for all records and for groups of them, and what is proved."""
     folder = RunFolder(path)
-    if not (folder / "result.json").exists():
+    if not (folder / RESULT).exists():
         with quietly(threads), opened(config, folder, resume=True, again=True) as training:
             assert training is not None
             training.run()
-            last = folder.lines("epochs.jsonl")[-1]
+            last = folder.epochs[-1]
             clipping = training.clipping
             assert clipping is not None
             found = {
@@ -139,9 +141,9 @@ def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
                 "gap": next(iter(clipping.gaps.values())),
                 "groups": _groups(training),
             }
-            folder.write("result.json", json.dumps(found) + "\n")
-            (folder / "weights.pt").unlink()  # hundreds of them, and they are not needed
-    return json.loads((folder / "result.json").read_text())
+            folder.write(RESULT, json.dumps(found) + "\n")
+            (folder / WEIGHTS).unlink()  # hundreds of them, and they are not needed
+    return json.loads((folder / RESULT).read_text())
 
 
 def _groups(training: Training) -> dict[str, dict[str, tuple[int, int]]]:

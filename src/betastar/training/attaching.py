@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from betastar.training.budget import Budget
-from betastar.training.gradients.distances import Ruler
+from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.side_effects import GradientError, restored
-from betastar.training.gradients.variant_gradients import Tracer
-from betastar.training.opacus.adapter import Wiring
+from betastar.training.gradients.variant_gradients import VariantGradients
+from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records, Source
 from betastar.training.secrets import restated_columns
 from betastar.training.secrets.restated_columns import warn_of_restated
@@ -63,9 +63,17 @@ def reduction(criterion: Any, wanted: str) -> None:
         )
 
 
-def dry_run(wiring: Wiring, source: Source, secret: Secret, criterion: Any, tracer: Tracer, ruler: Ruler, scope: str) -> None:
+def dry_run(
+    adapter: OpacusAdapter,
+    source: Source,
+    secret: Secret,
+    criterion: Any,
+    variants: VariantGradients,
+    distances: RecordDistances,
+    scope: str,
+) -> None:
     """Look at the data and run the model once, so that what is wrong is said now. Leaves no trace."""
-    with restored(wiring.module):
+    with restored(adapter.module):
         records = _different(source)
         if scope == "dataset":
             again = source.read(_spread(source))
@@ -79,10 +87,10 @@ def dry_run(wiring: Wiring, source: Source, secret: Secret, criterion: Any, trac
         secret.check(records_looked_at, complete=number == len(source))
         if secret.quick_check:
             warn_of_restated(records_looked_at.take(slice(0, restated_columns.LOOK_AT)), secret)
-        modules_only(wiring, records, criterion, tracer)
-        ruler.try_out(records)
-        decomposable(wiring, records, criterion)
-        tracer.own(records)
+        modules_only(adapter, records, criterion, variants)
+        distances.try_out(records)
+        decomposable(adapter, records, criterion)
+        variants.own(records)
 
 
 def _spread(source: Source) -> list[int]:
@@ -102,39 +110,39 @@ def _different(source: Source) -> Records:
     return records.take(chosen)
 
 
-def decomposable(wiring: Wiring, records: Records, criterion: Any) -> None:
+def decomposable(adapter: OpacusAdapter, records: Records, criterion: Any) -> None:
     """That the loss of a batch is the mean (or sum) of the records' losses: else a gradient belongs to no record."""
-    with wiring.silence(), torch.no_grad():
-        loss = criterion(wiring.module(*records.inputs, **records.named), records.target)
+    with adapter.silence(), torch.no_grad():
+        loss = criterion(adapter.module(*records.inputs, **records.named), records.target)
         single = []
         for i in range(len(records)):
             one = records.take(slice(i, i + 1))
-            single.append(criterion(wiring.module(*one.inputs, **one.named), one.target).reshape(-1))
+            single.append(criterion(adapter.module(*one.inputs, **one.named), one.target).reshape(-1))
         alone = torch.cat(single)
         if loss.ndim == 0:
-            alone = alone.sum() / (len(records) if wiring.loss_reduction == "mean" else 1)
+            alone = alone.sum() / (len(records) if adapter.loss_reduction == "mean" else 1)
     if not torch.allclose(alone, loss, rtol=1e-3, atol=1e-6, equal_nan=True):
         what = (
             f"{float(loss):.6g}, not {float(alone):.6g}" if loss.ndim == 0 else "another one for a record among others than alone"
         )
         raise ValueError(
-            f"criterion must be the {wiring.loss_reduction} of the records' own losses, but is {what}: class weights with "
+            f"criterion must be the {adapter.loss_reduction} of the records' own losses, but is {what}: class weights with "
             "reduction 'mean' (use 'sum' and loss_reduction='sum'), or a model that mixes records?"
         )
 
 
-def modules_only(wiring: Wiring, records: Records, criterion: Any, tracer: Tracer) -> None:
+def modules_only(adapter: OpacusAdapter, records: Records, criterion: Any, variants: VariantGradients) -> None:
     """That Opacus's gradients are PyTorch's: it leaves out what a weight does outside of its module's own forward pass.
 
     Embeddings are left alone: Opacus ignores their padding_idx, and what is measured is what Opacus uses.
     """
-    own = tracer.own(records)
+    own = variants.own(records)
     given = own.totals(torch.ones_like(own.norms))
-    with wiring.silence(), torch.enable_grad():
-        loss = tracer.total_loss(criterion(wiring.module(*records.inputs, **records.named), records.target), len(records))
-        wanted = torch.autograd.grad(loss, wiring.parameters, allow_unused=True)
-    padded = {id(m.weight) for m in wiring.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
-    for name, parameter, true in zip(wiring.parameter_names(), wiring.parameters, wanted, strict=True):
+    with adapter.silence(), torch.enable_grad():
+        loss = variants.total_loss(criterion(adapter.module(*records.inputs, **records.named), records.target), len(records))
+        wanted = torch.autograd.grad(loss, adapter.parameters, allow_unused=True)
+    padded = {id(m.weight) for m in adapter.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
+    for name, parameter, true in zip(adapter.parameter_names(), adapter.parameters, wanted, strict=True):
         expected = torch.zeros_like(parameter) if true is None else true
         apart = float((given[parameter].reshape(parameter.shape) - expected).norm())
         if id(parameter) not in padded and apart > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
@@ -161,7 +169,7 @@ def prediction(given: Any, output: Any) -> None:
     if isinstance(given, Tensor) and isinstance(output, Tensor) and given.shape == output.shape and torch.equal(given, output):
         return
     if isinstance(given, Tensor) and isinstance(output, Tensor) and given.shape == output.shape and given.isnan().any():
-        return  # not a number is not equal to itself; the tracer reports it
+        return  # not a number is not equal to itself; VariantGradients reports it
     if not isinstance(given, Tensor) and given is output:
         return
     shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (given, output)]

@@ -9,23 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from betastar.training import attaching
+from betastar.training.checks.precision import require_precision
 from betastar.training.checks.step_counter import same_contents
-from betastar.training.opacus.adapter import Wiring, loss_of
+from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records, Source
 
 
-class Listener:
+class BatchCapture:
     """listening: whether a forward pass belongs to the training, besides being one in train mode with gradients.
 
     criterion: call this in the loop if the criterion is a plain function; it is the criterion itself if it is a module.
     """
 
-    def __init__(self, wiring: Wiring, criterion: Any, source: Source, listening: Callable[[], bool] = lambda: True) -> None:
-        self._wiring, self._source, self._listening = wiring, source, listening
+    def __init__(
+        self, adapter: OpacusAdapter, criterion: Any, source: Source, listening: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._adapter, self._source, self._listening = adapter, source, listening
         self._weights: list[Tensor] = []  # those of the forward passes since the last step
         self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
         self._batches: list[tuple[Records, list[int]]] = []
-        self._handles = [wiring.outer.register_forward_hook(self._saw_model, with_kwargs=True)]
+        self._handles = [adapter.outer.register_forward_hook(self._saw_model, with_kwargs=True)]
         self.criterion: Callable[..., Any] = criterion
         loss = loss_of(criterion)
         if isinstance(loss, nn.Module):
@@ -49,12 +52,12 @@ class Listener:
         self._handles = []
 
     def _training(self) -> bool:
-        here = self.attached and not self._wiring.quiet and self._listening()
-        return here and self._wiring.outer.training and torch.is_grad_enabled()
+        here = self.attached and not self._adapter.quiet and self._listening()
+        return here and self._adapter.outer.training and torch.is_grad_enabled()
 
     def _saw_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self._training():
-            self._wiring.check_precision()
+            require_precision(self._adapter.parameters)
             self._seen = (args, kwargs, output)
 
     def _saw_loss(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any) -> None:
@@ -72,7 +75,7 @@ class Listener:
         self._batches.append((batch, batch.versions()))
         self._seen = None
         if not self._weights:
-            self._weights = self._wiring.contents()
+            self._weights = self._adapter.contents()
 
     def take(self) -> list[Records]:
         """What was seen since the last step."""
@@ -87,7 +90,7 @@ class Listener:
             raise RuntimeError(
                 "the batch was written into between the forward pass and optimizer.step(): its gradients are lost."
             )
-        if not same_contents(weights, self._wiring.tensors()):
+        if not same_contents(weights, self._adapter.tensors()):
             raise RuntimeError(
                 "the weights or buffers of the model were changed between the forward pass and optimizer.step(): the gradients "
                 "belong to others than those that are there now."

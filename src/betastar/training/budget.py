@@ -16,6 +16,7 @@ from betastar.arrays import Real
 from betastar.bounds import affinity
 from betastar.rounding import plain, significant
 from betastar.scenario.threats import FARTHEST
+from betastar.training.leakage import LeakageSum
 
 #: Single precision may understate a distance; it is charged with this much more (relative and absolute).
 CHARGE = 1e-4, 1e-5
@@ -69,34 +70,34 @@ def _spending(spent: float, allowance: float) -> str:
     return f"spent {significant(spent, 4)} of {significant(allowance, 4, upwards=False)}"
 
 
-class Purse:
-    """What is spent of a budget."""
+class BudgetAccount:
+    """Adds up what the steps have spent of a budget."""
 
     def __init__(self, budget: Budget, records: int) -> None:
         self.budget = budget
         self.exhausted = False
-        self._spent: Real = np.zeros(records if budget.per_record else 1)
+        self._leakage = LeakageSum(records if budget.per_record else 1)
 
-    def _after(self, largest: float | None, gaps: Real | None, rate: float, noise: float, batch: float) -> Real:
-        """λ° of the coming step added; one that is not measured counts as if every gap were possible.
+    def _charged(self, largest: float | None, gaps: Real | None, batch: float) -> Any:
+        """The distances that a step is charged with; a step that is not measured counts as if every gap were possible.
 
         batch: a size that the batch does not exceed.
         """
         distances: Any = gaps if self.budget.per_record else largest
         rounding = CHARGE[1] + SUM_ROUNDING * batch
-        far = FARTHEST if distances is None else np.minimum(FARTHEST, np.asarray(distances) * (1.0 + CHARGE[0]) + rounding)
-        return self._spent + affinity.leakage(rate, noise, far)
+        return FARTHEST if distances is None else np.minimum(FARTHEST, np.asarray(distances) * (1.0 + CHARGE[0]) + rounding)
 
     def affordable(self, largest: float | None, gaps: Real | None, rate: float, noise: float, batch: float) -> bool:
-        return float(self._after(largest, gaps, rate, noise, batch).max()) <= self.budget.allowance
+        after = self._leakage.after(self._charged(largest, gaps, batch), rate, noise)
+        return float(after.max()) <= self.budget.allowance
 
     def pay(self, largest: float | None, gaps: Real | None, rate: float, noise: float, batch: float) -> None:
-        self._spent = self._after(largest, gaps, rate, noise, batch)
+        self._leakage.add(self._charged(largest, gaps, batch), rate, noise)
 
     @property
     def spent(self) -> float:
         """By the record that has spent most."""
-        return float(self._spent.max())
+        return self._leakage.largest
 
     def refusal(self, steps: int) -> BudgetExhausted:
         self.exhausted = True
@@ -109,7 +110,7 @@ class Purse:
         return Proof(self.budget.bayes_security, self.spent, self.budget.allowance, steps, self.budget.per_record)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"spent": self._spent.copy(), "exhausted": self.exhausted}
+        return {"spent": self._leakage.sums.copy(), "exhausted": self.exhausted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._spent, self.exhausted = np.array(state["spent"]), bool(state["exhausted"])
+        self._leakage.sums, self.exhausted = np.array(state["spent"]), bool(state["exhausted"])

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from opacus import PrivacyEngine
-from opacus.optimizers.optimizer import _check_processed_flag, _generate_noise, _mark_as_processed
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,14 +20,15 @@ from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
 from betastar.training import attaching, processes
-from betastar.training.batch_capture import Listener, too_many
+from betastar.training.batch_capture import BatchCapture, too_many
+from betastar.training.checks.precision import require_precision
 from betastar.training.checks.step_checks import BROKEN_PROMISES, StepChecks
 from betastar.training.gradients import gap_weights
-from betastar.training.gradients.distances import Ruler
+from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.side_effects import GradientError
-from betastar.training.gradients.variant_gradients import Tracer
+from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.accountant import run_of
-from betastar.training.opacus.adapter import Wiring, loss_of
+from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records, Source, pair
 from betastar.training.secrets.secret import Secret
 
@@ -93,12 +93,12 @@ def make_attribute_private(
         loss_reduction=loss_reduction,
         noise_generator=noise_generator,
     )
-    wiring = Wiring(model, private, loader, accountant=engine.accountant)
+    adapter = OpacusAdapter(model, private, loader, accountant=engine.accountant)
     if targets:
-        run = DPSGD(noise_multiplier, wiring.sample_rate(), validation.whole("epochs", epochs) * len(loader))
+        run = DPSGD(noise_multiplier, adapter.sample_rate(), validation.whole("epochs", epochs) * len(loader))
         gaps = [plan(attribute=target, run=run).gap for target in targets]
-    source = Source(loader.dataset, loader.collate_fn, split, wiring.device)
-    private.gap_clipping = GapClipping(wiring, criterion, secrets, gaps, source, engine.accountant, memory)
+    source = Source(loader.dataset, loader.collate_fn, split, adapter.device)
+    private.gap_clipping = GapClipping(adapter, criterion, secrets, gaps, source, engine.accountant, memory)
     return model, private, loader
 
 
@@ -132,7 +132,7 @@ class GapClipping:
 
     def __init__(
         self,
-        wiring: Wiring,
+        adapter: OpacusAdapter,
         criterion: Callable[..., Any],
         secrets: Sequence[Secret],
         gaps: Sequence[float],
@@ -140,7 +140,7 @@ class GapClipping:
         accountant: Any,
         memory: int,
     ) -> None:
-        self._wiring, self._accountant = wiring, accountant
+        self._adapter, self._accountant = adapter, accountant
         self._memory = validation.whole("memory", memory, low=1 << 20)
         self.gaps = {secret.name: float(gap) for secret, gap in zip(secrets, gaps, strict=True)}
         # The last one is clipped to its gap, earlier ones to less: the smallest gap comes last.
@@ -148,99 +148,69 @@ class GapClipping:
         every = self._secrets or list(secrets[:1])
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
         loss = loss_of(criterion)
-        attaching.reduction(loss, wiring.loss_reduction)
-        wiring.check_precision()
-        self._tracer = Tracer(wiring, loss)
-        self._ruler = Ruler(self._tracer, self._secret, "exact", range(self._secret.count), self._memory)
-        attaching.dry_run(wiring, source, self._secret, loss, self._tracer, self._ruler, "batch")
+        attaching.reduction(loss, adapter.loss_reduction)
+        require_precision(adapter.parameters)
+        self._variants = VariantGradients(adapter, loss)
+        self._distances = RecordDistances(self._variants, self._secret, "exact", range(self._secret.count), self._memory)
+        attaching.dry_run(adapter, source, self._secret, loss, self._variants, self._distances, "batch")
         self._refuse_too_many()
-        self._checks = StepChecks(wiring, source, proves=True, follow_records=True)
-        self._listener = Listener(wiring, criterion, source)
-        self._sums: dict[Tensor, Tensor] = {}
+        self._checks = StepChecks(adapter, source, proves=True, follow_records=True)
+        self._capture = BatchCapture(adapter, criterion, source)
         self._steps = 0
         self._broken = False
-        self._attach()
+        adapter.replace_clipping()
+        adapter.around_step(self._step)
 
     @property
     def criterion(self) -> Callable[..., Any]:
         """To be called in the loop if the criterion is a plain function."""
-        return self._listener.criterion
+        return self._capture.criterion
 
     # ------------------------------------------------------------------ while training
 
-    def _attach(self) -> None:
-        """Take the place of Opacus's clipping; its hooks, which compute gradients of single records, have nothing to do."""
-        self._wiring.model.disable_hooks()
-        optimizer = self._wiring.optimizer
-        inner = optimizer.pre_step
-
-        def pre_step(closure: Any = None) -> Any:
-            if self._broken:
-                raise RuntimeError("part of a logical batch failed, and its records may be used twice: start from a checkpoint.")
-            with self._checks.voiding(*BROKEN_PROMISES):
-                try:
-                    batch = self._batch()
-                    self._checks.require(self._steps)
-                    self._sums = self.total(batch)
-                    self._compare(batch)
-                except BaseException:
-                    self._broken = bool(optimizer._step_skip_queue)
-                    raise
-                self._checks.batch(batch)
-                rate, deviation = self._wiring.sample_rate(), self._wiring.noise_multiplier() * self._wiring.max_grad_norm()
-                for parameter in optimizer.params:
-                    parameter.grad_sample = parameter.new_empty(len(batch), 0)  # Opacus looks whether there are any
-                real = inner(closure)
-                if real:
-                    self._checks.added(rate, deviation)
-            self._steps += bool(real)
-            return real
-
-        def clip_and_accumulate() -> None:
-            for parameter in optimizer.params:
-                if parameter.summed_grad is None:
-                    parameter.summed_grad = self._sums[parameter]
-                else:  # in place: Opacus marks what it has used, and refuses to use it again
-                    parameter.summed_grad += self._sums[parameter]
-
-        optimizer.pre_step, optimizer.clip_and_accumulate = pre_step, clip_and_accumulate
-        optimizer.add_noise = self._add_noise
-
-    def _add_noise(self) -> None:
-        """As Opacus does, to sums in double precision: single precision is good enough for what was noised, not before."""
-        optimizer = self._wiring.optimizer
-        deviation = self._wiring.noise_multiplier() * self._wiring.max_grad_norm()
-        for parameter in optimizer.params:
-            _check_processed_flag(parameter.summed_grad)
-            total = processes.sums(parameter.summed_grad)
-            if getattr(optimizer, "rank", 0) == 0:
-                noise = _generate_noise(deviation, parameter, optimizer.generator, optimizer.secure_mode)
-                parameter.grad = (total + noise).to(parameter.dtype)
-                parameter.summed_grad = total
-            else:  # Opacus adds the gradients of all processes up
-                parameter.grad = torch.zeros_like(parameter)
-            _mark_as_processed(parameter.summed_grad)
+    def _step(self, take: Callable[[], bool]) -> bool:
+        """Clip the gaps of one batch, and check the step. take: lets Opacus add noise, and returns whether a step is taken."""
+        if self._broken:
+            raise RuntimeError("part of a logical batch failed, and its records may be used twice: start from a checkpoint.")
+        with self._checks.voiding(*BROKEN_PROMISES):
+            try:
+                batch = self._batch()
+                self._checks.require(self._steps)
+                sums = self.total(batch)
+                self._compare(batch)
+            except BaseException:
+                self._broken = self._adapter.inside_logical_batch()
+                raise
+            self._checks.batch(batch)
+            rate, deviation = self._adapter.sample_rate(), self._adapter.noise_multiplier() * self._adapter.max_grad_norm()
+            self._adapter.provide_sums(sums, len(batch))
+            taken = take()
+            self._adapter.require_sums_used()
+            if taken:
+                self._checks.added(rate, deviation)
+        self._steps += taken
+        return taken
 
     def _batch(self) -> Records:
-        batches = self._listener.take()
+        batches = self._capture.take()
         if len(batches) > 1:
             raise too_many(len(batches))
-        if self._wiring.model.hooks_enabled:
+        if self._adapter.hooks_are_enabled:
             raise RuntimeError("the hooks of the model were enabled: gap clipping does without them; call model.disable_hooks().")
         return batches[0]
 
     def total(self, batch: Records) -> dict[Tensor, Tensor]:
         """Σ ĝ over some records, for each parameter, in double precision."""
-        sums = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._wiring.optimizer.params}
+        sums = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._adapter.optimizer.params}
         for part in self._chunks(batch):
             gradients, _, weights = self.weigh(part)
-            for parameter, found in gradients.totals(weights).items():
-                sums[parameter] += found * self._wiring.max_grad_norm()
+            for parameter, total in gradients.totals(weights).items():
+                sums[parameter] += total * self._adapter.max_grad_norm()
         return sums
 
     def weigh(self, records: Records) -> tuple[Any, Tensor, Tensor]:
         """(clipped gradients of the records' variants, the value that each record holds, weights of the variants in ĝ)."""
-        gradients = self._tracer.gradients(records, self._secret, range(self._secret.count))
+        gradients = self._variants.gradients(records, self._secret, range(self._secret.count))
         device = gradients.norms.device
         own = self._secret.own(records).to(device)
         return gradients, own, self._weights(gradients, own, records)
@@ -255,14 +225,14 @@ class GapClipping:
         return gap_weights.weights_in_turn(gradients, own, shares, gaps)
 
     def _chunks(self, batch: Records) -> Iterator[Records]:
-        size = self._ruler.room // self._secret.count
+        size = self._distances.room // self._secret.count
         if len(self._secrets) > 1:
             size = min(size, self._memory // (PER_PAIR * self._secret.count**2))
         for start in range(0, len(batch), max(1, size)):
             yield batch.take(slice(start, start + max(1, size)))
 
     def _refuse_too_many(self) -> None:
-        fit = self._ruler.most
+        fit = self._distances.most
         if len(self._secrets) > 1:
             fit = min(fit, isqrt(self._memory // PER_PAIR))
         if self._secret.count > fit:
@@ -273,14 +243,14 @@ class GapClipping:
 
     def _compare(self, batch: Records) -> None:
         """That what was back-propagated is what is repeated here."""
-        if processes.together() and type(self._wiring.outer) is nn.parallel.DistributedDataParallel:
+        if processes.together() and type(self._adapter.outer) is nn.parallel.DistributedDataParallel:
             return  # its gradients are those of all processes
         if not len(batch):
             return
-        own = self._tracer.own(batch)
+        own = self._variants.own(batch)
         plain = own.totals(torch.ones_like(own.norms))
-        scale = len(batch) if self._wiring.loss_reduction == "mean" else 1
-        here = torch.cat([found.flatten() / scale for found in plain.values()])
+        scale = len(batch) if self._adapter.loss_reduction == "mean" else 1
+        here = torch.cat([total.flatten() / scale for total in plain.values()])
         there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in plain]).to(here)
         if not there.any() and here.any():
             raise GradientError("no gradient was back-propagated before optimizer.step(): call loss.backward() first.")
@@ -311,9 +281,9 @@ class GapClipping:
         return {
             "gaps": dict(self.gaps),
             "secret": self._secret.digest(),
-            "noise_multiplier": self._wiring.noise_multiplier(),
-            "sample_rate": self._wiring.sample_rate(),
-            "max_grad_norm": self._wiring.settings()[:2],
+            "noise_multiplier": self._adapter.noise_multiplier(),
+            "sample_rate": self._adapter.sample_rate(),
+            "max_grad_norm": self._adapter.settings()[:2],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -342,7 +312,7 @@ class GapClipping:
         return analyze(self._run(steps), Membership(relation), method)
 
     def _run(self, steps: int | None) -> DPSGD:
-        return self.run if steps is None else DPSGD(self._wiring.noise_multiplier(), self._wiring.sample_rate(), steps)
+        return self.run if steps is None else DPSGD(self._adapter.noise_multiplier(), self._adapter.sample_rate(), steps)
 
     def promise(self, steps: int | None = None) -> str:
         """What may be published, a sentence for each secret."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import erfc, sqrt
 from typing import Any
 
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds import affinity
 from betastar.risk.analyze import analyze
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
+from betastar.training.leakage import LeakageSum
 
 #: What a number of each scope is (theory, section 6).
 SCOPES = {
@@ -22,11 +21,6 @@ SCOPES = {
     "dataset": "dataset scope: the largest gap over all records, an after-the-fact statement; publishing it can leak membership",
 }
 BELOW = "between two values only: not an upper bound"
-
-
-@lru_cache(maxsize=16)
-def _farthest(rate: float, noise: float) -> float:
-    return float(affinity.leakage(rate, noise, FARTHEST))
 
 
 class Measured(AttributeInference):
@@ -49,7 +43,7 @@ class History:
         self._measured: list[bool] = []
         self._noises: list[float] = []
         self._rates: list[float] = []
-        self._leaked, self._leaked_membership = 0.0, 0.0
+        self._leakage, self._leakage_of_membership = LeakageSum(), LeakageSum()
 
     def __len__(self) -> int:
         return len(self._distances)
@@ -61,8 +55,8 @@ class History:
         self._measured.append(distance is not None)
         self._rates.append(rate)
         self._noises.append(noise)
-        self._leaked += float(affinity.leakage(rate, noise, self._distances[-1]))
-        self._leaked_membership += _farthest(rate, noise)
+        self._leakage.add(self._distances[-1], rate, noise)
+        self._leakage_of_membership.add(FARTHEST, rate, noise)
 
     @property
     def distances(self) -> Real:
@@ -109,7 +103,12 @@ class History:
 
     def quick(self) -> dict[str, float]:
         """β* so far as erfc(√Λ°), the affinity's estimate: costs nothing, for logs and progress bars."""
-        return {"attribute": erfc(sqrt(self._leaked)), "membership": erfc(sqrt(self._leaked_membership))}
+        attribute, membership = self._leaked()
+        return {"attribute": erfc(sqrt(attribute)), "membership": erfc(sqrt(membership))}
+
+    def _leaked(self) -> tuple[float, float]:
+        """About the secret, and about membership."""
+        return self._leakage.largest, self._leakage_of_membership.largest
 
     def entry(self) -> dict[str, Any]:
         """The last step, flat, for writers."""
@@ -126,12 +125,38 @@ class History:
             "bayes_security_membership": beta["membership"],
         }
 
+    def progress(self, secret: str) -> str:
+        """One short line for a progress bar. secret: its name."""
+        if not len(self):
+            return "β* of the secret and of membership: no step yet"
+        beta = self.quick()
+        word = "≈" if self.scope == "batch" else "after the fact ≈"
+        return f"β* {word} {beta['attribute']:.3f} for {secret} ({self.scope}), {beta['membership']:.3f} for membership"
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last step for loggers; their names carry the scope."""
+        entry = self.entry()
+        names = ("distance", "bayes_security_attribute", "bayes_security_membership")
+        return {f"privacy/{self.scope}/{name}": float(entry[name]) for name in names}
+
+    def summary(self) -> dict[str, Any]:
+        """All steps in one mapping, for JSON."""
+        answers: dict[str, Any] = {"scope": self.scope, "label": self.label}
+        answers |= {"diameter": self.diameter, "steps": len(self), "skipped": self.skipped}
+        if len(self):
+            answers["largest_distance"] = float(self.distances.max())
+            for name, risk in (("attribute", self.risk()), ("membership", self.membership())):
+                bound = risk.bayes_security
+                answers[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
+        return answers
+
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"distances": list(self._distances), "measured": list(self._measured)}
         state |= {"noises": list(self._noises), "rates": list(self._rates)}
-        return state | {"leaked": (self._leaked, self._leaked_membership)}
+        return state | {"leaked": self._leaked()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._distances, self._measured = list(state["distances"]), list(state["measured"])
         self._noises, self._rates = list(state["noises"]), list(state["rates"])
-        self._leaked, self._leaked_membership = state["leaked"]
+        for leakage, leaked in zip((self._leakage, self._leakage_of_membership), state["leaked"], strict=True):
+            leakage.sums = np.array([leaked])

@@ -10,7 +10,7 @@ from scipy.special import erfc
 
 from betastar import validation
 from betastar.arrays import Real
-from betastar.bounds import affinity
+from betastar.training.leakage import LeakageSum
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Ledger:
         self.steps = 0
         #: How often each record was measured.
         self.counts: Any = np.zeros(records, dtype=np.int64)
-        self._sums: Real = np.zeros(records)
+        self._leakage = LeakageSum(records)
         self._last: Real | None = None
 
     def step(self, gaps: Real | None, rate: float, noise: float) -> None:
@@ -44,9 +44,9 @@ class Ledger:
             gaps = self._last if gaps is None else gaps
             self._last = gaps
         if gaps is not None:
-            seen = gaps >= 0.0
-            self._sums[seen] += affinity.leakage(rate, noise, gaps[seen])
-            self.counts[seen] += 1
+            measured = gaps >= 0.0
+            self._leakage.add(gaps[measured], rate, noise, measured)
+            self.counts[measured] += 1
 
     @property
     def measured(self) -> Any:
@@ -55,14 +55,15 @@ class Ledger:
 
     @property
     def leakage(self) -> Real:
-        return self._sums * (self.steps / np.maximum(self.counts, 1)) if self.scope == "batch" else self._sums.copy()
+        sums = self._leakage.sums
+        return sums * (self.steps / np.maximum(self.counts, 1)) if self.scope == "batch" else sums.copy()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "counts": self.counts.copy(), "sums": self._sums.copy(), "last": self._last}
+        return {"steps": self.steps, "counts": self.counts.copy(), "sums": self._leakage.sums.copy(), "last": self._last}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self._last = state["steps"], state["last"]
-        self.counts, self._sums = np.array(state["counts"]), np.array(state["sums"])
+        self.counts, self._leakage.sums = np.array(state["counts"]), np.array(state["sums"])
 
     @property
     def bayes_security(self) -> Real:

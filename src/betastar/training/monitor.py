@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,18 +13,18 @@ from betastar.arrays import Real
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.training import attaching, processes
-from betastar.training.batch_capture import Listener, too_many
-from betastar.training.budget import Budget, BudgetExhausted, Proof, Purse
+from betastar.training.batch_capture import BatchCapture, too_many
+from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, Proof
 from betastar.training.checks.gradients import GradientCheck
+from betastar.training.checks.precision import require_precision
 from betastar.training.checks.sampling import largest_batch
 from betastar.training.checks.step_checks import NotProved, StepChecks
-from betastar.training.checks.step_counter import same_contents
-from betastar.training.gradients.distances import DIAMETERS, Ruler
-from betastar.training.gradients.factors import Gradients, joined
-from betastar.training.gradients.variant_gradients import Tracer
+from betastar.training.gradients.distances import DIAMETERS, RecordDistances
+from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
-from betastar.training.opacus.adapter import Wiring, loss_of
+from betastar.training.measurement import StepMeasurement
+from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records, Source, pair
 from betastar.training.secrets.secret import Secret
 from betastar.training.writers import Writer
@@ -85,62 +84,53 @@ class AttributeMonitor:
         attaching.budget(budget, self.scope, self.diameter)
         self._ledger_every = self.every * validation.whole("ledger", int(ledger), low=0)
         self.writers = list(writers)
-        self._wiring = Wiring(model, optimizer, loader, amplification, accountant)
-        self._wiring.check_precision()
+        self._adapter = OpacusAdapter(model, optimizer, loader, amplification, accountant)
+        require_precision(self._adapter.parameters)
         self._loss = loss_of(criterion)
-        attaching.reduction(self._loss, self._wiring.loss_reduction)
-        self._source = Source(loader.dataset, loader.collate_fn, split, self._wiring.device)
+        attaching.reduction(self._loss, self._adapter.loss_reduction)
+        self._source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
         memory = validation.whole("memory", memory, low=1 << 20)
-        self._tracer = Tracer(self._wiring, self._loss)
-        self._ruler = Ruler(self._tracer, secret, diameter, attaching.values(secret, diameter, extremes), memory)
-        attaching.dry_run(self._wiring, self._source, secret, self._loss, self._tracer, self._ruler, self.scope)
+        self._variants = VariantGradients(self._adapter, self._loss)
+        distances = RecordDistances(self._variants, secret, diameter, attaching.values(secret, diameter, extremes), memory)
+        attaching.dry_run(self._adapter, self._source, secret, self._loss, self._variants, distances, self.scope)
 
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
-        self.purse = Purse(budget, len(self._source)) if budget else None
+        self.budget_account = BudgetAccount(budget, len(self._source)) if budget else None
         self._indices: Tensor | None = None
-        self._gradients = GradientCheck(self._wiring)
-        self._forget()
-        self._listener = Listener(self._wiring, criterion, self._source, lambda: self._wiring.model.hooks_enabled)
-        self._checks = StepChecks(self._wiring, self._source, self.purse is not None, self.scope == "dataset")
-        self._attach()
+        self._measurement = StepMeasurement(self._adapter, self._source, secret, distances)
+        self._gradients = GradientCheck(self._adapter)
+        self._capture = BatchCapture(self._adapter, criterion, self._source, lambda: self._adapter.hooks_are_enabled)
+        self._checks = StepChecks(self._adapter, self._source, self.budget_account is not None, self.scope == "dataset")
+        self._undo = self._adapter.around_step(self._step)
 
-    # ------------------------------------------------------------------ listening
-
-    def _attach(self) -> None:
-        """Be called right before the optimizer clips."""
-        inner = self._wiring.optimizer.pre_step
-
-        def pre_step(closure: Any = None) -> Any:
-            if not self._listener.attached:
-                return inner(closure)
-            with self._checks.voiding(Exception, except_for=BudgetExhausted):
-                try:
-                    rate, noise, norm = self._before()
-                    real = inner(closure)
-                    if real:
-                        self._gradients.summed()
-                        self._checks.added(rate, noise * norm)
-                except Exception:
-                    self._gradients.forget()
-                    raise
-            if real:
-                self._commit(rate, noise)
-            return real
-
-        self._pre_step = pre_step
-        self._wiring.optimizer.pre_step = pre_step
+    def _step(self, take: Callable[[], bool]) -> bool:
+        """Measure and check one step. take: lets Opacus clip and add noise, and returns whether a step is taken."""
+        if not self._capture.attached:
+            return take()
+        with self._checks.voiding(Exception, except_for=BudgetExhausted):
+            try:
+                rate, noise, norm = self._before()
+                taken = take()
+                if taken:
+                    self._gradients.summed()
+                    self._checks.added(rate, noise * norm)
+            except Exception:
+                self._gradients.forget()
+                raise
+        if taken:
+            self._commit(rate, noise)
+        return taken
 
     @property
     def criterion(self) -> Callable[..., Any]:
         """To be called in the loop if the criterion is a plain function."""
-        return self._listener.criterion
+        return self._capture.criterion
 
     def detach(self) -> None:
         """Stop listening; what was measured stays."""
-        self._listener.detach()
-        if vars(self._wiring.optimizer).get("pre_step") is self._pre_step:
-            del self._wiring.optimizer.pre_step
+        self._capture.detach()
+        self._undo()
 
     def records(self, indices: Any) -> None:
         """Whose records the coming batch holds, for the ledger in batch scope; call it before the model is run."""
@@ -154,17 +144,15 @@ class AttributeMonitor:
 
     def _forget(self) -> None:
         """Nothing is known of the coming step."""
-        self._now: float | None = None
-        self._gaps: Real | None = None
+        self._measurement.forget()
         self._gradients.forget()
-        self._known: tuple[Any, ...] | None = None  # clipping, weights and buffers that were measured
 
     def _due(self) -> bool:
         return len(self.history) % self.every == 0
 
     def _one_by_one(self) -> bool:
         """Whether each record's own distance is wanted at this step."""
-        if self.purse and self.purse.budget.per_record:
+        if self.budget_account and self.budget_account.budget.per_record:
             return True
         return self.ledger is not None and len(self.history) % max(1, self._ledger_every) == 0
 
@@ -173,22 +161,22 @@ class AttributeMonitor:
         batches, indices = self._take_batches(), self._indices
         self._indices = None
         self._checks.require(len(self.history))
-        rate, noise, norm = self._wiring.sample_rate(), self._wiring.noise_multiplier(), self._wiring.max_grad_norm()
+        rate, noise, norm = self._adapter.sample_rate(), self._adapter.noise_multiplier(), self._adapter.max_grad_norm()
         for number, batch in enumerate(batches):
             self._checks.batch(batch)
             own = None
-            if self.scope == "batch":
-                own = self._measure_batch(batch, indices)
-            else:
+            if self.scope == "dataset":
                 attaching.known(batch, self._source)
-            if not (self._due() or self.purse):
+            elif self._due():
+                own = self._measurement.batch(batch, indices if self._one_by_one() else None)
+            if not (self._due() or self.budget_account):
                 self._gradients.skip()
             elif len(batch):
-                self._gradients.batch(self._tracer.own(batch) if own is None else own, number, len(batches))
+                self._gradients.batch(self._variants.own(batch) if own is None else own, number, len(batches))
         if self.scope == "dataset":
             self._measure_dataset()
-        if self.purse and not self._affordable():
-            raise self.purse.refusal(len(self.history))
+        if self.budget_account and not self._affordable():
+            raise self.budget_account.refusal(len(self.history))
         return rate, noise, norm
 
     def accept_weights(self) -> None:
@@ -200,71 +188,29 @@ class AttributeMonitor:
 
     def _take_batches(self) -> list[Records]:
         """What was seen since the last step."""
-        seen = self._listener.take()
-        if len(seen) > 1 and self._wiring.sample_rate() < 1.0:
-            if self._wiring.rows() != len(seen[-1]):
+        seen = self._capture.take()
+        if len(seen) > 1 and self._adapter.sample_rate() < 1.0:
+            if self._adapter.rows() != len(seen[-1]):
                 raise too_many(len(seen))
             seen = seen[-1:]
         return seen
 
-    def _measure_batch(self, batch: Records, indices: Tensor | None) -> Gradients | None:
-        """Measure the batch, if that is due; the records' own gradients, where they were among what was measured."""
-        if not self._due():
-            return None
-        if self.secret.quick_check and len(batch):
-            self.secret.check(batch, complete=False)
-        found: list[Gradients] = []
-
-        def seen(records: Records, gradients: Gradients) -> None:
-            found.append(gradients.whole(self.secret.own(records).to(gradients.norms.device)))
-
-        watch = seen if self.secret.quick_check and self._ruler.holds_own() else None
-        now = self._now or 0.0
-        if indices is None or not self._one_by_one():
-            self._now = self._ruler.largest(batch, now, watch)
-        else:
-            if len(indices) != len(batch):
-                raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
-            each = self._ruler.each(batch, watch).cpu().numpy()
-            if self._gaps is None:
-                self._gaps = np.full(len(self._source), -1.0)
-            self._gaps[indices.numpy()] = each
-            self._now = max(now, float(each.max(initial=0.0)))
-        return joined(found) if found else None
-
     def _measure_dataset(self) -> None:
-        """At the current weights, unless they were measured already. Each process looks after its share of the records."""
-        settings, tensors = self._wiring.settings(), self._wiring.tensors()
-        if self._known is not None and self._known[0] == settings and same_contents(self._known[1], tensors):
-            return
-        contents = self._wiring.contents()
-        if self._due():
-            now, gaps = 0.0, np.full(len(self._source), -1.0)
-            for indices, records in self._source.portions(processes.share(len(self._source))):
-                if self.secret.quick_check and not len(self.history):
-                    self.secret.check(records, complete=False)
-                if not self._one_by_one():
-                    now = self._ruler.largest(records, now)
-                else:
-                    gaps[indices.numpy()] = self._ruler.each(records).cpu().numpy()
-                    now = max(now, float(gaps.max()))
-            self._now = processes.maximum(now)
-            self._gaps = processes.maxima(gaps) if self._one_by_one() else None
-        self._known = settings, contents
+        self._measurement.dataset(self._due(), self._one_by_one(), check=not len(self.history))
 
     def _affordable(self) -> bool:
-        return self._charge(self._wiring.sample_rate(), self._wiring.noise_multiplier(), pay=False)
+        return self._charge(self._adapter.sample_rate(), self._adapter.noise_multiplier(), pay=False)
 
     def _charge(self, rate: float, noise: float, pay: bool) -> bool:
-        assert self.purse is not None
-        batch = largest_batch(len(self._source), rate)
+        assert self.budget_account is not None
+        batch, measured = largest_batch(len(self._source), rate), self._measurement
         if pay:
-            self.purse.pay(self._now, self._gaps, rate, noise, batch)
-        return pay or self.purse.affordable(self._now, self._gaps, rate, noise, batch)
+            self.budget_account.pay(measured.largest, measured.gaps, rate, noise, batch)
+        return pay or self.budget_account.affordable(measured.largest, measured.gaps, rate, noise, batch)
 
     def may_step(self) -> bool:
         """Whether the budget allows a step at the current weights; True without a budget. With several processes, all ask."""
-        if self.purse is None:
+        if self.budget_account is None:
             return True
         with self._checks.voiding(Exception):
             self._checks.require(len(self.history))
@@ -274,14 +220,12 @@ class AttributeMonitor:
     def _commit(self, rate: float, noise: float) -> None:
         """The optimizer takes a step, with the rate and noise that it had before."""
         if self.scope == "batch" and self._due():
-            self._now = processes.maximum(self._now or 0.0)
-            if self._one_by_one() and processes.together():
-                self._gaps = processes.maxima(np.full(len(self._source), -1.0) if self._gaps is None else self._gaps)
-        if self.purse:
+            self._measurement.join_processes(self._one_by_one())
+        if self.budget_account:
             self._charge(rate, noise, pay=True)
         if self.ledger is not None:
-            self.ledger.step(self._gaps, rate, noise)
-        self.history.add(self._now, rate, noise)
+            self.ledger.step(self._measurement.gaps, rate, noise)
+        self.history.add(self._measurement.largest, rate, noise)
         self._forget()
         if self.writers and (not processes.together() or torch.distributed.get_rank() == 0):
             entry = self.history.entry()
@@ -297,7 +241,7 @@ class AttributeMonitor:
 
     @property
     def optimizer(self) -> Any:
-        return self._wiring.optimizer
+        return self._adapter.optimizer
 
     @property
     def label(self) -> str:
@@ -317,52 +261,40 @@ class AttributeMonitor:
         return self.history.membership(relation, method)
 
     @property
+    def purse(self) -> BudgetAccount | None:
+        """The former name of `budget_account`."""
+        return self.budget_account
+
+    @property
     def exhausted(self) -> bool:
         """The budget refused a step."""
-        return self.purse is not None and self.purse.exhausted
+        return self.budget_account is not None and self.budget_account.exhausted
 
     @property
     def proof(self) -> Proof:
         """What the budget has proved so far."""
-        if self.purse is None:
+        if self.budget_account is None:
             raise ValueError("nothing is proved without a budget: make the monitor with budget=Budget(...) and scope='dataset'.")
         self._checks.require(len(self.history))
-        return self.purse.proof(len(self.history))
+        return self.budget_account.proof(len(self.history))
 
     def progress(self) -> str:
         """One short line for a progress bar."""
-        if not len(self.history):
-            return "β* of the secret and of membership: no step yet"
-        beta = self.history.quick()
-        word = "≈" if self.scope == "batch" else "after the fact ≈"
-        return f"β* {word} {beta['attribute']:.3f} for {self.secret.name} ({self.scope}), {beta['membership']:.3f} for membership"
+        return self.history.progress(self.secret.name)
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last step for loggers; their names carry the scope."""
-        entry = self.history.entry()
-        names = ("distance", "bayes_security_attribute", "bayes_security_membership")
-        return {f"privacy/{self.scope}/{name}": float(entry[name]) for name in names}
+        return self.history.metrics()
 
     def summary(self) -> dict[str, Any]:
         """Everything in one mapping, for JSON."""
-        found: dict[str, Any] = {
-            "secret": self.secret.name,
-            "values": self.secret.count,
-            "scope": self.scope,
-            "label": self.label,
-        }
-        found |= {"diameter": self.diameter, "steps": len(self.history), "skipped": self.history.skipped}
-        if len(self.history):
-            found["largest_distance"] = float(self.distances.max())
-            for name, risk in (("attribute", self.risk()), ("membership", self.membership())):
-                bound = risk.bayes_security
-                found[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
-        if self.purse:
+        answers: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.count, **self.history.summary()}
+        if self.budget_account:
             try:
-                found["proof"] = str(self.proof)
+                answers["proof"] = str(self.proof)
             except NotProved as problem:
-                found["proof"] = f"Not proved: {problem}"
-        return found
+                answers["proof"] = f"Not proved: {problem}"
+        return answers
 
     def state_dict(self) -> dict[str, Any]:
         """To be saved next to the model's; a monitor made alike goes on with the same numbers after `load_state_dict`."""
@@ -370,8 +302,8 @@ class AttributeMonitor:
         state["checks"] = self._checks.state_dict()
         if self.ledger is not None:
             state["ledger"] = self.ledger.state_dict()
-        if self.purse is not None:
-            state["purse"] = self.purse.state_dict()
+        if self.budget_account is not None:
+            state["purse"] = self.budget_account.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -383,18 +315,18 @@ class AttributeMonitor:
         self._checks.load_state_dict(state["checks"], len(self.history))
         if self.ledger is not None:
             self.ledger.load_state_dict(state["ledger"])
-        if self.purse is not None:
-            self.purse.load_state_dict(state["purse"])
+        if self.budget_account is not None:
+            self.budget_account.load_state_dict(state["purse"])
         self._forget()
         for writer in self.writers:
             writer.rewind(len(self.history))
 
     def _made(self) -> dict[str, Any]:
         made: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.digest(), "records": len(self._source)}
-        made |= {"noise_multiplier": self._wiring.noise_multiplier(), "sample_rate": self._wiring.sample_rate()}
-        made |= {"max_grad_norm": self._wiring.settings()[:2]}
+        made |= {"noise_multiplier": self._adapter.noise_multiplier(), "sample_rate": self._adapter.sample_rate()}
+        made |= {"max_grad_norm": self._adapter.settings()[:2]}
         made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self._ledger_every}
-        return made | {"budget": repr(self.purse.budget) if self.purse else None}
+        return made | {"budget": repr(self.budget_account.budget) if self.budget_account else None}
 
     def __repr__(self) -> str:
         return f"AttributeMonitor({self.secret.name!r}, {len(self.history)} steps, {self.scope} scope)"

@@ -42,9 +42,9 @@ def sums(tensor: torch.Tensor) -> torch.Tensor:
     """Entry by entry."""
     if not together():
         return tensor
-    found = tensor.clone()
-    distributed.all_reduce(found, op=distributed.ReduceOp.SUM)
-    return found
+    total = tensor.clone()
+    distributed.all_reduce(total, op=distributed.ReduceOp.SUM)
+    return total
 
 
 def gathered(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -31,9 +31,9 @@ class Records:
 
     def arguments(self) -> dict[int | str, Any]:
         """Every argument by its position or name, and the target."""
-        found: dict[int | str, Any] = dict(enumerate(self.inputs))
-        found.update(self.named)
-        return found | {TARGET: self.target}
+        arguments: dict[int | str, Any] = dict(enumerate(self.inputs))
+        arguments.update(self.named)
+        return arguments | {TARGET: self.target}
 
     def rows(self) -> dict[int | str, Tensor]:
         """The arguments that have one row a record."""
@@ -150,7 +150,7 @@ class Source:
         most = min(3, len(self))
         sizes = sorted({max(1, most - 1), most})
         read = [self._read(range(sizes[0])).arguments(), self.example][-len(sizes) :]
-        found = []
+        keys = []
         for key in read[-1]:
             if any(_holds_tensors(arguments[key]) for arguments in read):
                 raise ValueError(
@@ -159,13 +159,13 @@ class Source:
                 )
             lengths = [len(a[key]) if isinstance(a[key], Tensor) and a[key].ndim else None for a in read]
             if len(set(lengths)) < len(sizes):
-                found.append(key)
+                keys.append(key)
             elif lengths != sizes:
                 raise ValueError(
                     f"argument {key!r} has {lengths[0]} rows for {sizes[0]} records and {lengths[-1]} for {sizes[-1]}: each "
                     "argument must have one row a record, or be the same for all records."
                 )
-        return frozenset(found) if len(sizes) > 1 else frozenset()
+        return frozenset(keys) if len(sizes) > 1 else frozenset()
 
     def read(self, indices: Sequence[int] | Tensor) -> Records:
         return replace(self._read(indices), shared=self.shared)

@@ -35,14 +35,55 @@ def mechanism(
     width: float = WIDTH,
     actual: DPSGD | None = None,
 ) -> Audit:
-    """Play the game of a threat (default: membership by substitution) so many times and compare with the bound.
+    """Play the game of a threat many times, and compare the attacker's success with the bound.
 
-    The worst-case pair of gradients is used, and the attacker sees every step and weighs both worlds by their likelihood:
-    nobody does better, so that the measured success meets the exact one. prior: probability of the positive world. width: the
-    widest interval of the advantage that is accepted; too few games for it are refused. jobs: processes, -1 for all cores; the
-    result does not depend on them. tell: called with the games played and their number. seed: drawn and reported if left out.
-    actual: what was really run, if that is not what `run` claims; attacker and bound go by the claim. It shows which faults an
-    audit of so many games would find.
+    The gradients are the worst-case pair, and the attacker sees every step and weighs both worlds by their likelihood. No
+    attacker does better, so the measured success meets the exact one.
+
+    Parameters
+    ----------
+    run : DPSGD
+        What was run.
+    threat : Threat, optional
+        Who attacks; membership inference by substitution by default.
+    games : int
+        The number of games.
+    seed : int, optional
+        Drawn and reported by default.
+    confidence : float
+        The confidence of all intervals.
+    jobs : int
+        The number of processes, -1 for all cores. The result does not depend on it.
+    tell : callable, optional
+        Called with the number of games played and the number of all games.
+    prior : float
+        The probability of the positive world.
+    width : float
+        The widest interval of the advantage that is accepted.
+    actual : DPSGD, optional
+        What was really run, if that is not what `run` claims; attacker and bound go by the claim. This shows which faults an
+        audit of so many games would find.
+
+    Returns
+    -------
+    Audit
+        The measured success beside the bound.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed, or the games are too few for the width.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> run = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.05, steps=100)
+    >>> result = audit.mechanism(run, games=2000, seed=1)
+    >>> result.violated, result.bound.estimate in result.advantage
+    (False, True)
+    >>> audit.mechanism(run, games=2000, seed=1, actual=bs.DPSGD(0.5, 0.05, 100)).violated
+    True
     """
     threat = Membership() if threat is None else threat
     confidence = validation.probability("confidence", confidence, strict=True)

@@ -14,7 +14,7 @@ from betastar.arrays import Real
 from betastar.audit.mechanism_audit.games import seed_of
 from betastar.audit.one_run_audit.guesses import OneRun, one_run_verdict
 from betastar.audit.training_audit import canary, one_game
-from betastar.audit.training_audit.attackers import at, seen_of
+from betastar.audit.training_audit.attackers import noisy_gradient, rate_and_noise
 from betastar.audit.training_audit.canary import Canaries
 from betastar.audit.training_audit.challenges import MODELS, changed, read
 from betastar.audit.training_audit.games import UPDATES, WEIGHTS
@@ -24,7 +24,7 @@ from betastar.scenario.step import log_mixture
 
 
 @dataclass
-class _Chorus:
+class _CanaryAttacker:
     """Sees the weight of every canary at each step, and weighs "in" against "out" for each of them."""
 
     run: DPSGD
@@ -34,8 +34,8 @@ class _Chorus:
     trace: list[float] = field(default_factory=list)
 
     def step(self, trained: set[int]) -> None:
-        rate, noise = at(self.run, len(self.trace))
-        seen = seen_of(self.model.canary.weight, trained)[0].double().numpy() * self.scale
+        rate, noise = rate_and_noise(self.run, len(self.trace))
+        seen = noisy_gradient(self.model.canary.weight, trained)[0].double().numpy() * self.scale
         self.scores = self.scores + log_mixture((seen - 0.5) / noise**2, rate)
         self.trace.append(float(seen.mean()))
 
@@ -54,12 +54,72 @@ def one_run(
     seed: int | None = None,
     loss_reduction: str = "mean",
 ) -> OneRun:
-    """Train once, on the data and about half of so many canaries, and guess which of them were in.
+    """Train once, on the data and about half of the canaries, and guess which canaries were used.
 
-    Each canary has a weight of its own, which no other record moves. attacker: "updates" sees every update of these weights,
-    "weights" their final values. The right guesses refute small ε at this δ for adding or removing a record, whatever the model
-    and the data (Steinke, Nasr, Jagielski 2023). factory, train, run, max_grad_norm: as in `training`. Canaries make the
-    data longer: run may be a function of the number of records.
+    Each canary has a weight of its own, which no other record moves. The right guesses refute small ε at this δ for adding or
+    removing a record, whatever the model and the data (Steinke, Nasr, Jagielski 2023).
+
+    Parameters
+    ----------
+    factory : callable
+        As for `training`.
+    train : callable
+        As for `training`.
+    data : Dataset
+        The records, with a length. Canaries are added at its end.
+    run : DPSGD or callable
+        What the training claims to be, or a function from a number of records to it: the canaries make the data longer.
+    max_grad_norm : float
+        The clipping norm of the training.
+    canaries : int
+        The number of canaries, of which about half are used.
+    attacker : "updates" or "weights"
+        The attacker sees every update of the canaries' weights, or only their final values.
+    delta : float
+        The δ at which ε is measured.
+    confidence : float
+        The confidence of the lower bound.
+    seed : int, optional
+        Drawn and reported by default.
+    loss_reduction : "mean" or "sum"
+        As in `make_private`.
+
+    Returns
+    -------
+    OneRun
+        A lower bound on ε, and what it says about the claim.
+
+    Raises
+    ------
+    AuditError
+        If this training cannot be audited, or is not the one that `run` claims.
+    ValueError
+        If an argument is not allowed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from opacus import PrivacyEngine
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> data = TensorDataset(torch.randn(100, 3), torch.arange(100) % 2)
+    >>> def train(model, data):
+    ...     _, optimizer, loader = PrivacyEngine().make_private(
+    ...         module=model,
+    ...         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    ...         data_loader=DataLoader(data, batch_size=len(data) // 2 + 1),
+    ...         noise_multiplier=1.0,
+    ...         max_grad_norm=1.0,
+    ...     )
+    ...     for x, y in loader:
+    ...         optimizer.zero_grad()
+    ...         torch.nn.functional.cross_entropy(model(x), y).backward()
+    ...         optimizer.step()
+    >>> claim = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.5, steps=2)
+    >>> model = lambda: torch.nn.Linear(3, 2)
+    >>> audit.one_run(model, train, data, claim, max_grad_norm=1.0, canaries=100, seed=0).violated
+    False
     """
     number, seed = int(validation.whole("canaries", canaries, low=10)), seed_of(seed)
     validation.choice("attacker", attacker, (UPDATES, WEIGHTS))
@@ -80,9 +140,9 @@ def one_run(
     batch = max(1, int(len(whole) * rate + 1e-9)) if loss_reduction == "mean" else 1
     with one_game.seeded(start):
         model = Canaries(factory(), marks, list(range(number)), [1.0] * number)
-    chorus = _Chorus(run, model, batch / norm, np.zeros(number))
+    attack = _CanaryAttacker(run, model, batch / norm, np.zeros(number))
     with one_game.seeded(noise):
-        one_game.fit(train, model, whole, run, chorus)
+        one_game.fit(train, model, whole, run, attack)
     one_game.check_hits(model.seen, rate * float(run.steps) * len(added))
-    scores = chorus.scores if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
+    scores = attack.scores if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
     return one_run_verdict(scores, included.numpy(), run, delta=delta, confidence=confidence, seed=seed)

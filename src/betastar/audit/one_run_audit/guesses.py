@@ -107,7 +107,7 @@ def _counts(right: int, guesses: int, canaries: int) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class Twin:
+class EquivalentRun:
     """A reading, no proof: DP-SGD of the same rate and steps whose ε at δ is the bound that was measured, and its β*."""
 
     noise_multiplier: float
@@ -118,10 +118,33 @@ class Twin:
 class OneRun:
     """What the guesses about one run's canaries say, beside the claim.
 
-    tried: (guesses, right guesses) for each number of guesses, which are fixed by the number of canaries; everything holds for
-    all of them together. guesses, right: those with the largest ε. epsilon: what the true ε at δ is not below, at `confidence`.
-    claimed: the ε at δ that is claimed. p_value: of so many right guesses, for any of the numbers, if the claim holds.
-    twin: DP-SGD that leaks as much, if something was measured and the claim is a run of one segment.
+    Attributes
+    ----------
+    canaries : int
+        The number of canaries.
+    guesses : int
+        The number of guesses with the largest ε.
+    right : int
+        The number of right ones among these.
+    tried : tuple of (int, int)
+        Guesses and right guesses for each number of guesses. The number of canaries fixes these numbers, and every statement
+        holds for all of them together.
+    epsilon : float
+        The true ε at δ is not below this one, at `confidence`.
+    delta : float
+        The δ at which ε is measured.
+    confidence : float
+        The confidence of the lower bound.
+    claimed : float
+        The ε at δ that is claimed.
+    p_value : float
+        The probability of so many right guesses, for any of the numbers, if the claim holds.
+    seed : int
+        The seed of the audit.
+    run : DPSGD or None
+        What is claimed to have been run.
+    twin : EquivalentRun or None
+        DP-SGD that leaks as much, if something was measured and the claim is a run of one segment.
     """
 
     canaries: int
@@ -135,7 +158,7 @@ class OneRun:
     p_value: float
     seed: int
     run: DPSGD | None = None
-    twin: Twin | None = None
+    twin: EquivalentRun | None = None
 
     @property
     def violated(self) -> bool:
@@ -232,7 +255,7 @@ def judge_one_run(
         p_value=min(1.0, len(tried) * min(against)),
         seed=int(seed),
         run=run,
-        twin=None if run is None else _twin(run, bounds[best], delta),
+        twin=None if run is None else _equivalent_run(run, bounds[best], delta),
     )
 
 
@@ -246,7 +269,7 @@ def one_run_verdict(scores: Any, included: Any, run: DPSGD, delta: float, confid
     return judge_one_run(scores, included, claimed, delta, confidence, seed, run=run)
 
 
-def _twin(run: DPSGD, epsilon: float, delta: float) -> Twin | None:
+def _equivalent_run(run: DPSGD, epsilon: float, delta: float) -> EquivalentRun | None:
     if epsilon == 0.0 or len(run.segments) > 1 or not 0.0 < delta < 1.0:
         return None
     threat, (rate, steps) = Membership("add-remove"), (run.sample_rate, run.steps)
@@ -256,7 +279,7 @@ def _twin(run: DPSGD, epsilon: float, delta: float) -> Twin | None:
             twin = calibrate(Target(epsilon=epsilon, delta=delta), sample_rate=rate, steps=steps, threat=threat)
         except (NoNoiseNeeded, ValueError):  # no noise is so little, or so much
             return None
-    return Twin(float(twin.noise_multiplier), analyze(twin, threat).bayes_security)
+    return EquivalentRun(float(twin.noise_multiplier), analyze(twin, threat).bayes_security)
 
 
 def _canaries(scores: Any, included: Any) -> tuple[Real, np.ndarray]:

@@ -1,10 +1,10 @@
-"""The attackers of real training: what each of them sees, and what it makes of it.
+"""The attackers of real training: what each of them sees, and what they conclude from it.
 
-The witness sees every update as the optimizer is about to apply it (a hook of PyTorch's own, so that the user's loop stays as it
-is), and weighs the candidates by the likelihood of what it saw. In units of the clipping norm, a step shows y = ξ·g + o + σ·z,
-ξ = 1 with probability p: g is the candidate's clipped gradient at the weights before the step, o the sum of the others, taken for
-Gaussian with mean p·Σ g_j and covariance p(1-p)·Σ g_j g_jᵀ. With Σ the covariance of o + σ·z, a step speaks for a candidate by
-log(1 - p + p·exp((y - E o)ᵀΣ⁻¹g - gᵀΣ⁻¹g/2)). For a canary, whose weight nobody else moves, o = 0.
+The attacker on updates sees every update as the optimizer is about to apply it (a hook of PyTorch's own, so that the user's
+loop stays as it is), and weighs the candidates by the likelihood of what they saw. In units of the clipping norm, a step shows
+y = ξ·g + o + σ·z, ξ = 1 with probability p: g is the candidate's clipped gradient at the weights before the step, o the sum of
+the others, taken for Gaussian with mean p·Σ g_j and covariance p(1-p)·Σ g_j g_jᵀ. With Σ the covariance of o + σ·z, a step
+speaks for a candidate by log(1 - p + p·exp((y - E o)ᵀΣ⁻¹g - gᵀΣ⁻¹g/2)). For a canary, whose weight nobody else moves, o = 0.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from betastar.audit.training_audit.canary import Canaries
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import log_mixture
 from betastar.training import Records
+from betastar.training.opacus.adapter import has_clipped_sum
 
 #: Gradients that are written out at once.
 PORTION = 256
@@ -34,29 +35,32 @@ class AuditError(ValueError):
     """What was given cannot be audited: says what, and what to do."""
 
 
-class Eye(Protocol):
-    """What a witness looks at, for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. trained: ids of the weights that get noise."""
+class StepObserver(Protocol):
+    """Measures one step for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. trained: ids of the weights that get noise."""
 
-    def look(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]: ...
+    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]: ...
 
 
 @dataclass
-class Witness:
-    """What was seen of one training. trace: what each step said for the first candidate, against the last."""
+class UpdateAttacker:
+    """The attacker who sees every update.
+
+    logs: the log-likelihood of each candidate so far. trace: how much each step spoke for the first candidate, against the last.
+    """
 
     run: DPSGD
-    eye: Eye
+    observer: StepObserver
     logs: Real
     trace: list[float] = field(default_factory=list)
 
     def step(self, trained: set[int]) -> None:
-        rate, noise = at(self.run, len(self.trace))
-        towards, squares = self.eye.look(rate, noise, trained)
+        rate, noise = rate_and_noise(self.run, len(self.trace))
+        towards, squares = self.observer.observe(rate, noise, trained)
         self.logs = self.logs + log_mixture(towards - 0.5 * squares, rate)
         self.trace.append(float(towards[0] - towards[-1]))
 
 
-def at(run: DPSGD, step: int) -> tuple[float, float]:
+def rate_and_noise(run: DPSGD, step: int) -> tuple[float, float]:
     """Rate and noise of a step; beyond the last step those of the last."""
     for segment in run.segments:
         if step < segment.steps:
@@ -66,8 +70,8 @@ def at(run: DPSGD, step: int) -> tuple[float, float]:
 
 
 @contextmanager
-def watching(model: nn.Module, witness: Witness) -> Iterator[None]:
-    """While the user's code trains this model.
+def watching(model: nn.Module, attacker: UpdateAttacker) -> Iterator[None]:
+    """Let the attacker see each step while the user's code trains this model.
 
     Opacus keeps the clipped sum beside each weight, and has put noise on it before PyTorch's optimizer steps: a step without that
     sum is not the mechanism that is audited, or not yet.
@@ -80,7 +84,7 @@ def watching(model: nn.Module, witness: Witness) -> Iterator[None]:
         mine = [parameter for parameter in held if id(parameter) in own and parameter.requires_grad]
         if not mine:
             return
-        if any(getattr(parameter, "summed_grad", None) is None for parameter in mine):
+        if not all(map(has_clipped_sum, mine)):
             raise AuditError(
                 f"train must make its optimizer private with Opacus, got a step of {type(optimizer).__name__} alone."
             )
@@ -91,7 +95,7 @@ def watching(model: nn.Module, witness: Witness) -> Iterator[None]:
             raise AuditError(f"train must have one optimizer for the whole model, got two: {names}.")
         try:
             with torch.no_grad():
-                witness.step({id(parameter) for parameter in mine})
+                attacker.step({id(parameter) for parameter in mine})
         except AuditError:
             raise
         except Exception as problem:
@@ -104,26 +108,26 @@ def watching(model: nn.Module, witness: Witness) -> Iterator[None]:
         handle.remove()
 
 
-class CanaryEye:
-    """Looks at the canary's weight alone. signs: which way each candidate pushes it; 0 for one that is not there."""
+class CanaryObserver:
+    """Measures the canary's weight alone. signs: which way each candidate pushes it; 0 for one that is not there."""
 
     def __init__(self, model: Canaries, signs: tuple[float, ...], scale: float) -> None:
         self._weight, self._signs, self._scale = model.canary.weight, np.array(signs), scale
 
-    def look(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
-        seen = float(seen_of(self._weight, trained)[0, 0]) * self._scale
+    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
+        seen = float(noisy_gradient(self._weight, trained)[0, 0]) * self._scale
         return seen * self._signs / noise**2, (self._signs / noise) ** 2
 
 
-def seen_of(weight: Tensor, trained: set[int]) -> Tensor:
+def noisy_gradient(weight: Tensor, trained: set[int]) -> Tensor:
     """The noisy gradient of the canaries' weights."""
     if id(weight) not in trained or weight.grad is None:
         raise AuditError("train must give its optimizer all of model.parameters(): a canary has a weight of its own among them.")
     return weight.grad.detach().cpu()
 
 
-class RecordEye:
-    """Looks along the gradients of the candidates, at the weights before the step, on a twin of the model.
+class RecordObserver:
+    """Measures along the gradients of the candidates, at the weights before the step, on a copy of the model.
 
     there: which candidates are records; the others are empty places. others: a function that gives some of the other records
     (None: they are taken to contribute nothing), of which there are `number`. farthest: the largest distance between
@@ -144,7 +148,7 @@ class RecordEye:
         self._there, self._others, self._number = torch.tensor(there), others, number
         self.farthest = 0.0
 
-    def look(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
+    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
         own = {name: p for name, p in self._model.named_parameters() if id(p) in trained}
         self.gradients.follow(self._model, list(own))
         seen = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten().cpu() for p in own.values()])
@@ -157,7 +161,7 @@ class RecordEye:
         if self._others is not None:
             sample = self.gradients(self._others())
             seen = seen - rate * self._number * sample.double().mean(dim=0)
-            # Who of the others was sampled, and whom their expected sum is estimated from.
+            # Two sources of variance: which of the others were sampled, and the sample that estimates their expected sum.
             missing = max(0.0, 1.0 / len(sample) - 1.0 / self._number)
             each = (rate * (1.0 - rate) * self._number + (rate * self._number) ** 2 * missing) / len(sample)
             if each > 0.0:
@@ -171,23 +175,23 @@ class RecordEye:
 class Gradients:
     """Clipped gradients of single records, in clipping norms, written out: (records, weights)."""
 
-    def __init__(self, twin: nn.Module, criterion: Any, norm: float) -> None:
-        self.twin, self._criterion, self._norm = twin.cpu().eval(), criterion, norm
-        self.names = [name for name, parameter in twin.named_parameters() if parameter.requires_grad]
+    def __init__(self, copy: nn.Module, criterion: Any, norm: float) -> None:
+        self.copy, self._criterion, self._norm = copy.cpu().eval(), criterion, norm
+        self.names = [name for name, parameter in copy.named_parameters() if parameter.requires_grad]
         self._together = True
 
     def follow(self, model: nn.Module, trained: list[str] | None = None) -> None:
         """Take over all that the model holds; trained: names of the weights whose gradients count, as before if left out."""
-        self.twin.load_state_dict(model.state_dict())
+        self.copy.load_state_dict(model.state_dict())
         self.names = self.names if trained is None else trained
 
     def _loss(self, weights: dict[str, Tensor], *record: Tensor) -> Tensor:
         inputs, target = (part[None] for part in record)
-        loss: Tensor = self._criterion(functional_call(self.twin, weights, (inputs,)), target).sum()
+        loss: Tensor = self._criterion(functional_call(self.copy, weights, (inputs,)), target).sum()
         return loss
 
     def raw(self, records: Records) -> Tensor:
-        weights = {name: p.detach() for name, p in self.twin.named_parameters() if name in self.names}
+        weights = {name: p.detach() for name, p in self.copy.named_parameters() if name in self.names}
         inputs, target = records.inputs[0], records.target
         with torch.enable_grad():
             if self._together:
@@ -206,10 +210,10 @@ class Gradients:
 
 
 @torch.no_grad()
-def outputs(twin: nn.Module, criterion: Any, candidates: Records) -> Real:
+def outputs(copy: nn.Module, criterion: Any, candidates: Records) -> Real:
     """What an attacker who only asks the model sees: for each candidate its loss and, where there are two or more, the margin of
     its class over the others."""
-    asked = twin(candidates.inputs[0])
+    asked = copy(candidates.inputs[0])
     losses = torch.stack([criterion(a[None], b[None]).sum() for a, b in zip(asked, candidates.target, strict=True)])
     columns = [losses]
     if asked.ndim == 2 and asked.shape[1] > 1 and not candidates.target.is_floating_point() and candidates.target.ndim == 1:
@@ -223,6 +227,6 @@ def weights(gradients: Gradients, candidates: Records) -> Real:
     """What an attacker who holds the final weights sees besides: the length of each candidate's gradient, weights along it."""
     found = gradients.raw(candidates).double()
     lengths = found.norm(dim=1)
-    own = torch.cat([p.detach().flatten() for name, p in gradients.twin.named_parameters() if name in gradients.names]).double()
+    own = torch.cat([p.detach().flatten() for name, p in gradients.copy.named_parameters() if name in gradients.names]).double()
     along = (found @ own) / lengths.clamp(min=1e-12)
     return torch.cat([lengths.clamp(min=1e-12).log(), along]).numpy()

@@ -8,22 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-#: How much longer a canary's gradient is than that of its output: what clips it leaves a clipping norm, what does not is seen.
-PUSH = 1e5
+#: Length of a canary's gradient, as a multiple of its output's. Clipping shortens it to the clipping norm; training that does not
+#: clip lets all of it through, and the attacker sees that.
+CANARY_GRADIENT = 1e5
 
 
-class _Lever(torch.autograd.Function):
-    """Leaves the output as it is. The lever's gradient is as long as the output's: what scales the loss scales it too (ghost
-    clipping does), and it is never negative."""
+class _OutputWithGradient(torch.autograd.Function):
+    """Returns the output unchanged. In the backward pass the canary layer gets a gradient as long as the output's, times
+    CANARY_GRADIENT: what scales the loss (as ghost clipping does) scales it too, and it is never negative."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, lever: Tensor) -> Tensor:
+    def forward(ctx: Any, output: Tensor, canary: Tensor) -> Tensor:
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         rows = gradients[0].flatten(1) if gradients[0].ndim > 1 else gradients[0][:, None]
-        return gradients[0], PUSH * rows.norm(dim=1, keepdim=True)
+        return gradients[0], CANARY_GRADIENT * rows.norm(dim=1, keepdim=True)
 
 
 class Canaries(nn.Module):
@@ -53,7 +54,7 @@ class Canaries(nn.Module):
             if found := self._known.get(key):
                 rows[i, found[0]] = found[1]
                 self.seen += 1
-        return _Lever.apply(output, self.canary(rows))  # type: ignore[no-untyped-call]
+        return _OutputWithGradient.apply(output, self.canary(rows))  # type: ignore[no-untyped-call]
 
     def __getitem__(self, index: Any) -> Any:
         return self.model[index]  # type: ignore[index]

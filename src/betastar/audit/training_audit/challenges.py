@@ -1,4 +1,4 @@
-"""The worlds of a game on real training: the user's data, with one record that is this or that."""
+"""The challenge of a game on real training: one record of the data, which differs between the worlds of the game."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def without(data: Any, left_out: int) -> Any:
 
 
 @dataclass(frozen=True)
-class Worlds:
-    """One data set a world. The first is the positive one of a membership game: the record was used.
+class Challenge:
+    """One data set for each world. The first is the positive world of a membership game: the record was used.
 
-    record: the challenge's place in the data. candidates: the challenge as it would be in each world (None: not there).
-    marks: for canaries, the inputs that tell them, and the way they push.
+    record: the place of the challenged record in the data. candidates: this record in each world (None: it is not there).
+    marks: the inputs by which canaries are recognised. signs: the direction in which each moves its weight.
     """
 
     data: Any
@@ -110,8 +110,10 @@ def read(data: Any, indices: Tensor) -> Records:
     return pair(data[indices] if type(data) is TensorDataset else default_collate([data[int(i)] for i in indices]))
 
 
-def worlds(data: Any, threat: Threat, challenge: Any, secret: Secret | None, values: Sequence[Any] | None, seed: int) -> Worlds:
-    """The worlds of a threat for a challenge: "canary", or the number of a record, or the record itself."""
+def challenge_of(
+    data: Any, threat: Threat, challenge: Any, secret: Secret | None, values: Sequence[Any] | None, seed: int
+) -> Challenge:
+    """The challenge that a threat poses: "canary", the number of a record, or the record itself."""
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or len(data) < 2:
         raise ValueError(f"data must be a data set of at least 2 records with a length, got {data!r}.")
     generator = torch.Generator().manual_seed(seed)
@@ -128,16 +130,16 @@ def worlds(data: Any, threat: Threat, challenge: Any, secret: Secret | None, val
         one, other = ((mark, *data[record][1:]) for mark in made)
         # By add-remove the data stay as they are in the other world: of a canary's weight it is as if nothing were there.
         candidates, signs = ((one, other), (1.0, -1.0)) if stays else ((one, data[record]), (1.0, 0.0))
-        return Worlds(data, record, candidates, "a canary", ("in", "out"), made, signs)
+        return Challenge(data, record, candidates, "a canary", ("in", "out"), made, signs)
     record = position(data, challenge)
     drawn = int(torch.randint(len(data) - 1, (1,), generator=generator))
     candidates = (data[record], data[drawn + (drawn >= record)] if stays else None)
-    return Worlds(data, record, candidates, f"record {record} of the data", ("in", "out"))
+    return Challenge(data, record, candidates, f"record {record} of the data", ("in", "out"))
 
 
 def _values(
     data: Any, threat: Threat, challenge: Any, secret: Secret, values: Sequence[Any] | None, generator: torch.Generator
-) -> Worlds:
+) -> Challenge:
     if not isinstance(threat, AttributeInference | Candidates):
         raise ValueError(f"secret must be left out for {threat.describe()}, got {secret!r}.")
     if isinstance(challenge, str):
@@ -152,7 +154,7 @@ def _values(
     made = secret.variants(read(data, torch.tensor([record])), numbers)
     candidates = tuple((made.inputs[0][i], made.target[i], *whole[2:]) for i in range(len(numbers)))
     title = f"{secret.name} of record {record} of the data"
-    return Worlds(data, record, candidates, title, tuple(secret.labels[i] for i in numbers))
+    return Challenge(data, record, candidates, title, tuple(secret.labels[i] for i in numbers))
 
 
 def position(data: Any, challenge: Any) -> int:

@@ -1,7 +1,7 @@
-"""Other ways to read a trace, for trainings that are not what they claim: an attacker who believes the claim would be misled.
+"""Statistics of a trace that reveal trainings which are not what they claim; they mislead an attacker who believes the claim.
 
-A trace holds one number a step: what was seen of the challenge, which pulls it up in the positive world. Each statistic is large
-in the positive world; which of them serves best is found out in one half of the games, and measured in the other.
+A trace holds one number for each step: what was seen of the challenge, which is larger in the positive world. Each statistic is
+large in the positive world; one half of the games chooses the best of them, and the other half measures it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from betastar.scenario.run import DPSGD
 
 def statistics(traces: Real, positive: np.ndarray, run: DPSGD) -> list[Real]:
     """traces: (games, steps)."""
-    return [traces.sum(axis=1), outliers(traces), *rounds(traces, run), familiar(traces, positive)]
+    return [traces.sum(axis=1), outliers(traces), *repeated_batches(traces, run), repeated_randomness(traces, positive)]
 
 
 def outliers(traces: Real) -> Real:
@@ -22,7 +22,7 @@ def outliers(traces: Real) -> Real:
     return traces.max(axis=1) + traces.min(axis=1) - 2.0 * np.median(traces, axis=1)
 
 
-def rounds(traces: Real, run: DPSGD) -> list[Real]:
+def repeated_batches(traces: Real, run: DPSGD) -> list[Real]:
     """Largest and smallest sum over the steps of equal number in each round of 1/p steps: batches that come in the same order."""
     length = round(1.0 / float(np.max([segment.sample_rate for segment in run.segments])))
     whole = traces.shape[1] // length
@@ -32,7 +32,7 @@ def rounds(traces: Real, run: DPSGD) -> list[Real]:
     return [folded.max(axis=1) + folded.min(axis=1)]
 
 
-def familiar(traces: Real, positive: np.ndarray) -> Real:
+def repeated_randomness(traces: Real, positive: np.ndarray) -> Real:
     """How much nearer the nearest even game of the positive world is than that of the other: randomness that repeats itself."""
     even = np.arange(len(traces)) % 2 == 0
     nearest = []

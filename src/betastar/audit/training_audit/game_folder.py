@@ -1,4 +1,4 @@
-"""The folder of an audit: games that were played are not played again, and not taken for those of another training."""
+"""The folder of an audit: games that it holds are not played again, and are not used for another training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy as np
 from betastar import files
 from betastar.arrays import Real
 from betastar.audit.training_audit.attackers import AuditError
-from betastar.audit.training_audit.challenges import Worlds
+from betastar.audit.training_audit.challenges import Challenge
 
 #: Records that stand for the data.
 SOME = 100
 
 
-class Kept:
+class GameFolder:
     """The folder of an audit: what it is about, and its games in files of ten."""
 
     def __init__(self, folder: Path) -> None:
@@ -34,13 +34,13 @@ class Kept:
         return None if self.about is None else int(self.about["seed"])
 
     def claim(self, about: dict[str, Any]) -> None:
-        """This audit, or none: another one is not written over."""
+        """Make the folder that of this audit; the folder of another audit is refused."""
         about = json.loads(json.dumps(about))
         if self.about is not None:
             for name, value in about.items():
                 if self.about.get(name) != value:
-                    kept = self.about.get(name)
-                    raise AuditError(f"folder {str(self.folder)!r} holds another audit: its {name} is {kept!r}, not {value!r}.")
+                    stored = self.about.get(name)
+                    raise AuditError(f"folder {str(self.folder)!r} holds another audit: its {name} is {stored!r}, not {value!r}.")
             files.make_private(self.folder)
             return
         if self.folder.exists() and any(path.suffix != files.PARTIAL for path in self.folder.iterdir()):
@@ -61,7 +61,7 @@ class Kept:
         files.write(self.path(chunk), buffer.getvalue())
 
 
-def digest(functions: list[Callable[..., Any]], found: Worlds) -> str:
+def digest(functions: list[Callable[..., Any]], challenge: Challenge) -> str:
     """Of the code of a training, as far as it can be seen, of the candidates and of some of the data."""
     total = hashlib.sha256()
     for function in functions:
@@ -69,7 +69,7 @@ def digest(functions: list[Callable[..., Any]], found: Worlds) -> str:
             total.update(part)
         for cell in getattr(function, "__closure__", None) or ():
             total.update(repr(cell.cell_contents).encode() if isinstance(cell.cell_contents, int | float | str) else b"")
-    for record in [*found.candidates, *(found.data[i] for i in range(min(len(found.data), SOME)))]:
+    for record in [*challenge.candidates, *(challenge.data[i] for i in range(min(len(challenge.data), SOME)))]:
         for value in record or ():
             total.update(np.asarray(value).tobytes())
     return total.hexdigest()

@@ -19,15 +19,15 @@ from betastar.audit.mechanism_audit.games import jobs_of, seed_of, spread
 from betastar.audit.results import ALARM, Audit, advantage_bound, judge, judge_many
 from betastar.audit.training_audit import one_game
 from betastar.audit.training_audit.attackers import AuditError
-from betastar.audit.training_audit.challenges import Worlds, worlds
+from betastar.audit.training_audit.challenges import Challenge, challenge_of
 from betastar.audit.training_audit.fault_statistics import statistics
-from betastar.audit.training_audit.game_folder import Kept, digest
-from betastar.audit.training_audit.one_game import Factory, Replay, Train
+from betastar.audit.training_audit.game_folder import GameFolder, digest
+from betastar.audit.training_audit.one_game import Factory, Game, Train
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.training import Secret
 
-#: Where an attacker stands: who sees every update, who holds the final weights, who can only ask the final model.
+#: The attackers: one sees every update, one holds the final weights, one can only query the final model.
 UPDATES, WEIGHTS, OUTPUTS = "updates", "weights", "outputs"
 #: Widest interval of the advantage that is worth having, unless another is asked for.
 WIDTH = 0.25
@@ -37,10 +37,18 @@ CHUNK = 10
 
 @dataclass(frozen=True)
 class Trials:
-    """One audit for each place that an attacker stands at: "updates" (during training), "weights", "outputs" (afterwards).
+    """One audit for each attacker: on every update, on the final weights, on the answers of the final model.
 
-    leakage: a nearest-neighbour estimate of what the final model's outputs tell, without a model of the attack.
-    beyond: distance between the candidates' clipped gradients, where it was larger than that of the bound.
+    Attributes
+    ----------
+    challenge : str
+        The record that the games are about.
+    audits : dict of str to Audit
+        By attacker: "updates", "weights" and "outputs".
+    leakage : Leakage or None
+        A nearest-neighbour estimate of what the final model's outputs tell, without a model of the attack.
+    beyond : float or None
+        The distance between the candidates' clipped gradients, where it was larger than that of the bound.
     """
 
     challenge: str
@@ -108,30 +116,101 @@ def training(
     depends: Mapping[str, Any] | None = None,
     tell: Callable[[int, int], None] | None = None,
 ) -> Trials:
-    """Train many times by the user's own code, each time in a world drawn at random, and see how often attackers find out which.
+    """Train many times by the user's own code, and count how often attackers find out on which data.
 
-    factory() makes a new, plain model; train(model, data) trains it in place (make_private inside it). Both are called once a
-    game, with randomness of their own. run: what the training claims to be, or a function of the number of records.
-    threat: membership by substitution unless given, or attribute inference if there is a secret (then the bound is for the
-    distances of the threat, 2 unless given).
+    In each game a world is drawn at random: the challenged record is this or that. The attacker on "updates" weighs the worlds by
+    the likelihood of every update along the challenge's gradients, and also tries statistics for trainings that are not what they
+    claim. The attackers on "weights" and "outputs" learn from the even games (shadow runs) and are measured in the odd ones.
 
-    challenge: "canary" (a record whose gradient has the full clipping norm and a weight of its own: the worst case), the number
-    of a record in the data, or the record itself. The most exposed record: `monitor.ledger.most_exposed(1)[0].record`.
-    values: those values of the secret that the attacker hesitates between, all unless given. prior: probability of the
-    positive world, or of each value. criterion: as in training (cross entropy unless given), for what attackers compute.
+    A canary shows what clipping and noise do to its own weight. It does not see code that gives out something else, and where
+    each layer is clipped by itself its gradient is below the worst case. Play games with records of the data, too.
 
-    Attackers: "updates" weighs both worlds by the likelihood of every update along the challenge's gradients, and also tries
-    statistics for trainings that are not what they claim; "weights" and "outputs" learn from the even games (shadow runs) and are
-    measured in the odd ones. references: records, drawn anew at every step, from which the attacker estimates what the others
-    contribute; 0: it does not.
+    Parameters
+    ----------
+    factory : callable
+        `factory()` makes a new, plain model. It is called for each game, with randomness of its own.
+    train : callable
+        `train(model, data)` trains the model in place, and calls `make_private` of Opacus inside.
+    data : Dataset
+        The records, with a length.
+    run : DPSGD or callable
+        What the training claims to be, or a function from a number of records to it.
+    threat : Threat, optional
+        Membership by substitution; attribute inference at distance 2 if there is a secret.
+    max_grad_norm : float
+        The clipping norm of the training.
+    challenge : "canary", int or record
+        "canary" is a record whose gradient has the full clipping norm and a weight of its own: the worst case. Otherwise the
+        number of a record in the data, or the record itself, such as the most exposed one,
+        `monitor.ledger.most_exposed(1)[0].record`.
+    secret : Secret, optional
+        The attribute whose value is to be found.
+    values : sequence, optional
+        The values of the secret that the attacker considers; all of them by default.
+    criterion : callable, optional
+        The loss of the training; cross entropy by default. The attackers compute with it.
+    games : int
+        The number of games. Decide on it before you look at the result: the p-value does not know of a second look.
+    seed : int, optional
+        Drawn and reported by default.
+    confidence : float
+        The confidence of all intervals.
+    prior : float or sequence of float
+        The probability of the positive world, or of each value.
+    width : float
+        The widest interval of the advantage that is accepted.
+    references : int
+        The number of records, drawn anew at every step, from which the attacker estimates what the other records contribute. With
+        0 the attacker does not estimate it.
+    loss_reduction : "mean" or "sum"
+        As in `make_private`.
+    jobs : int
+        The number of processes; -1 for all cores.
+    folder : path, optional
+        Where the games are stored. An audit that was interrupted goes on from there, and so does one with more games.
+    depends : mapping, optional
+        What else the games depend on, as JSON (a learning rate, a version): code can be compared in part only. A folder with
+        games that depend on something else is refused.
+    tell : callable, optional
+        Called with the number of games played and the number of all games.
 
-    A canary shows what clipping and noise do to its own weight: code that gives out something else besides is not seen by it,
-    and where each layer is clipped by itself its push is less than the worst. Play with records of the data, too.
+    Returns
+    -------
+    Trials
+        One audit for each attacker.
 
-    jobs: processes, -1 for all cores. folder: where games are kept, so that an audit that was interrupted goes on, and one with
-    more games begins where the last one ended; decide on their number before you look, as the p-value does not know of a second
-    look. Code can be compared in part only: depends tells what else the games depend on (a learning rate, a version; as JSON).
-    Games that depend on something else are not taken for these. tell: called with the games played and their number.
+    Raises
+    ------
+    AuditError
+        If this training cannot be audited, or is not the one that `run` claims.
+    ValueError
+        If an argument is not allowed, or the games are too few for the width.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from opacus import PrivacyEngine
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> data = TensorDataset(torch.randn(40, 3), torch.arange(40) % 2)
+    >>> def train(model, data):
+    ...     _, optimizer, loader = PrivacyEngine().make_private(
+    ...         module=model,
+    ...         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    ...         data_loader=DataLoader(data, batch_size=20),
+    ...         noise_multiplier=1.0,
+    ...         max_grad_norm=1.0,
+    ...     )
+    ...     for x, y in loader:
+    ...         optimizer.zero_grad()
+    ...         torch.nn.functional.cross_entropy(model(x), y).backward()
+    ...         optimizer.step()
+    >>> claim = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.5, steps=2)
+    >>> model = lambda: torch.nn.Linear(3, 2)
+    >>> trials = audit.training(model, train, data, claim, max_grad_norm=1.0, games=100, seed=0, width=0.5)
+    >>> trials.violated
+    False
     """
     run = one_game.claimed(run, data)
     if threat is None:
@@ -141,45 +220,51 @@ def training(
     references = validation.whole("references", references, low=0)
     confidence = validation.probability("confidence", confidence, strict=True)
     one_game.check(factory)
-    kept = None if folder is None else Kept(Path(folder))
-    seed = seed_of(kept.seed if kept is not None and seed is None else seed)
-    found = worlds(data, threat, challenge, secret, values, seed)
-    chances = priors(prior, found)
+    stored = None if folder is None else GameFolder(Path(folder))
+    seed = seed_of(stored.seed if stored is not None and seed is None else seed)
+    posed = challenge_of(data, threat, challenge, secret, values, seed)
+    chances = priors(prior, posed)
+    games = _enough(games, width, chances, confidence)
+    batch = _batch(posed, run) if loss_reduction == "mean" else 1
+    game = Game(factory, train, posed, run, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references)
+    if stored is not None:
+        more = {"threat": threat.describe(), "prior": list(chances), "seed": seed, "loss_reduction": loss_reduction}
+        stored.claim({**game.described(), **more, "code": digest([factory, train], posed), **(depends or {})})
+    parts = []
+    for part in _chunks(game, chances, games, seed, jobs, stored):
+        parts.append(part)
+        _check_hits(game, parts)
+        if tell is not None:
+            tell(min(sum(len(one["world"]) for one in parts), games), games)
+    columns = {name: np.concatenate([part[name] for part in parts])[:games] for name in parts[0]}
+    about: dict[str, Any] = {"run": run, "threat": threat, "confidence": confidence, "seed": seed}
+    beyond = _beyond(columns, threat, run) if secret is not None else None
+    return Trials(posed.title, *_verdicts(columns, posed, chances, about), beyond)
+
+
+def _enough(games: int, width: float, chances: tuple[float, ...], confidence: float) -> int:
+    """The number of games, if their interval is narrow enough."""
     needed = intervals.games_needed(width * min(1.0, 2.0 * (1.0 - max(chances))), confidence)
-    games = validation.whole("games", games)
+    games = int(validation.whole("games", games))
     if games < needed:
         raise validation.wrong(
             "games",
             f"must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
             f"{confidence:g}, got {games}.",
         )
-    batch = _batch(found, run) if loss_reduction == "mean" else 1
-    game = Replay(factory, train, found, run, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references)
-    if kept is not None:
-        claim = {"run": repr(run), "threat": threat.describe(), "challenge": found.title, "prior": list(chances), "seed": seed}
-        claim |= {"records": len(data), "max_grad_norm": norm, "references": references, "loss_reduction": loss_reduction}
-        claim |= {"values": [str(label) for label in found.labels], "weights": one_game.size(factory)}
-        claim |= {"code": digest([factory, train], found), **(depends or {})}
-        kept.claim(claim)
-    seen = []
-    for part in _chunks(game, chances, games, seed, jobs, kept):
-        seen.append(part)
-        _check_hits(game, seen)
-        if tell is not None:
-            tell(min(sum(len(one["world"]) for one in seen), games), games)
-    columns = {name: np.concatenate([part[name] for part in seen])[:games] for name in seen[0]}
-    about: dict[str, Any] = {"run": run, "threat": threat, "confidence": confidence, "seed": seed}
-    distance = max(step.distance for step in threat.steps(run))
-    beyond = float(columns["farthest"].max()) if secret is not None else 0.0
-    return Trials(
-        found.title, *_verdicts(columns, found, chances, about), beyond if beyond > 1.000001 * distance + 1e-6 else None
-    )
+    return games
 
 
-def _batch(found: Worlds, run: DPSGD) -> int:
+def _beyond(columns: dict[str, Real], threat: Threat, run: DPSGD) -> float | None:
+    """The largest distance between the candidates' gradients, if the bound is for a smaller one."""
+    claimed, farthest = max(step.distance for step in threat.steps(run)), float(columns["farthest"].max())
+    return farthest if farthest > 1.000001 * claimed + 1e-6 else None
+
+
+def _batch(challenge: Challenge, run: DPSGD) -> int:
     """The batch size that Opacus expects and divides by; it must not tell in which world it is."""
-    size, rate = len(found.data), one_game.rate_of(run)
-    batches = [max(1, int(number * rate + 1e-9)) for number in {size, size - 1 if None in found.candidates else size}]
+    size, rate = len(challenge.data), one_game.rate_of(run)
+    batches = [max(1, int(number * rate + 1e-9)) for number in {size, size - 1 if None in challenge.candidates else size}]
     if len(set(batches)) > 1:
         raise AuditError(
             "data must have a number of records at which Opacus expects the same batch size when one is removed: it divides by "
@@ -189,9 +274,9 @@ def _batch(found: Worlds, run: DPSGD) -> int:
     return batches[0]
 
 
-def priors(prior: Any, found: Worlds) -> tuple[float, ...]:
+def priors(prior: Any, challenge: Challenge) -> tuple[float, ...]:
     """Probability of each world."""
-    number = len(found)
+    number = len(challenge)
     if np.ndim(prior) == 0:
         first = float(validation.probability("prior", prior, strict=True))
         if number == 2:
@@ -206,12 +291,12 @@ def priors(prior: Any, found: Worlds) -> tuple[float, ...]:
 
 
 def _chunks(
-    game: Replay, chances: tuple[float, ...], games: int, seed: int, jobs: int, kept: Kept | None
+    game: Game, chances: tuple[float, ...], games: int, seed: int, jobs: int, stored: GameFolder | None
 ) -> Iterator[dict[str, Real]]:
-    """In order: those that are kept, and those that are played."""
+    """The games in order: those that the folder holds, and those that are played now."""
     number = -(-games // CHUNK)
-    there = {i: kept.read(i) for i in range(number) if kept is not None and kept.path(i).exists()}
-    todo = [(game, chances, seed, i, kept) for i in range(number) if i not in there]
+    there = {i: stored.read(i) for i in range(number) if stored is not None and stored.path(i).exists()}
+    todo = [(game, chances, seed, i, stored) for i in range(number) if i not in there]
     played = spread(_play if jobs == 1 else _alone, todo, jobs)
     for i in range(number):
         yield there[i] if i in there else next(played)
@@ -222,34 +307,34 @@ def _alone(*arguments: Any) -> dict[str, Real]:
     return _play(*arguments)
 
 
-def _play(game: Replay, chances: tuple[float, ...], seed: int, chunk: int, kept: Kept | None) -> dict[str, Real]:
+def _play(game: Game, chances: tuple[float, ...], seed: int, chunk: int, stored: GameFolder | None) -> dict[str, Real]:
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(chunk,)))
     drawn = random.choice(len(chances), size=CHUNK, p=chances)
     seen = [game.play(int(world), int(own)) for world, own in zip(drawn, random.integers(2**62, size=CHUNK), strict=True)]
     names = ("world", "evidence", "trace", "white", "black", "hits", "farthest")
     columns = {name: np.array([getattr(one, name) for one in seen]) for name in names}
-    if kept is not None:
-        kept.write(chunk, columns)
+    if stored is not None:
+        stored.write(chunk, columns)
     return columns
 
 
-def _check_hits(game: Replay, seen: list[dict[str, Real]]) -> None:
+def _check_hits(game: Game, seen: list[dict[str, Real]]) -> None:
     """A canary that the model never sees says nothing."""
-    if game.worlds.marks is None:
+    if game.challenge.marks is None:
         return
     hits = sum(int(part["hits"].sum()) for part in seen)
-    there = [np.isin(part["world"], game.worlds.marked).sum() for part in seen]
+    there = [np.isin(part["world"], game.challenge.marked).sum() for part in seen]
     one_game.check_hits(hits, one_game.rate_of(game.run) * float(game.run.steps) * float(sum(there)))
 
 
 def _verdicts(
-    columns: dict[str, Real], found: Worlds, chances: tuple[float, ...], about: dict[str, Any]
+    columns: dict[str, Real], challenge: Challenge, chances: tuple[float, ...], about: dict[str, Any]
 ) -> tuple[dict[str, Audit], Leakage | None]:
     world = columns["world"].astype(int)
-    if len(found) > 2:
+    if len(challenge) > 2:
         audits = {UPDATES: judge_many(world, columns["evidence"], prior=chances, pair=UPDATES, **about)}
         for place in (WEIGHTS, OUTPUTS):
-            learned = learn(columns[_COLUMN[place]], world, len(found))
+            learned = learn(columns[_COLUMN[place]], world, len(challenge))
             audits[place] = judge_many(world[1::2], learned, prior=chances, pair=place, **about)
     else:
         positive = world == 0
@@ -266,7 +351,7 @@ def _verdicts(
     asked = columns["black"]
     if not asked.shape[1] or len(asked) < 2 * FEWEST:
         return audits, None
-    width = 1.0 / (1.0 - max(chances))  # any: the interval is told
+    width = 1.0 / (1.0 - max(chances))  # accepts every width: the interval is part of the result
     return audits, leakage(world, asked, prior=chances, confidence=about["confidence"], width=width)
 
 

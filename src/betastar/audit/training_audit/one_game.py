@@ -10,32 +10,35 @@ from typing import Any
 
 import numpy as np
 import torch
-from opacus.grad_sample import AbstractGradSampleModule
 from torch import nn
 
 from betastar.arrays import Real
 from betastar.audit.training_audit.attackers import (
     AuditError,
-    CanaryEye,
+    CanaryObserver,
     Gradients,
-    RecordEye,
-    Witness,
+    RecordObserver,
+    UpdateAttacker,
     outputs,
     watching,
     weights,
 )
 from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.challenges import Worlds
+from betastar.audit.training_audit.challenges import Challenge
 from betastar.scenario.run import DPSGD
+from betastar.training.opacus.adapter import is_private
 
 Factory = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Any], Any]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the attackers have of one game. evidence: log-likelihood of each world; white and black: numbers to learn from. hits:
-    how often the model saw the canary; farthest: distance between the candidates' gradients."""
+class Observed:
+    """What the attackers have of one game.
+
+    evidence: the log-likelihood of each world. white, black: what the attackers who hold the weights, or only query the model,
+    learn from. hits: how often the model saw the canary. farthest: the largest distance between the candidates' gradients.
+    """
 
     world: int
     evidence: Real
@@ -47,48 +50,54 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Replay:
+class Game:
     """What every game of an audit has in common. scale: from a gradient as the optimizer sees it to clipping norms."""
 
     factory: Factory
     train: Train
-    worlds: Worlds
+    challenge: Challenge
     run: DPSGD
     criterion: Any
     norm: float
     scale: float
     references: int
 
-    def play(self, world: int, seed: int) -> Seen:
+    def play(self, world: int, seed: int) -> Observed:
         start, noise, others = streams(seed, 3)
         with seeded(start):
-            inner, twin, marks = self.factory(), self.factory(), self.worlds.marks
-            model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.worlds.signs)
-        eye = self._eye(model, twin, torch.Generator().manual_seed(others))
-        witness = Witness(self.run, eye, np.zeros(len(self.worlds)))
+            inner, copy, marks = self.factory(), self.factory(), self.challenge.marks
+            model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.challenge.signs)
+        observer = self._observer(model, copy, torch.Generator().manual_seed(others))
+        attacker = UpdateAttacker(self.run, observer, np.zeros(len(self.challenge)))
         with seeded(noise):
-            fit(self.train, model, self.worlds.dataset(world), self.run, witness)
+            fit(self.train, model, self.challenge.dataset(world), self.run, attacker)
         if isinstance(model, Canaries):
             white, black = model.canary.weight.detach().cpu().double().numpy().ravel(), np.zeros(0)
         else:
-            candidates = self.worlds.records()
-            eye.gradients.follow(model)
-            black = outputs(twin, self.criterion, candidates)
-            white = np.concatenate([black, weights(eye.gradients, candidates)])
-        trace = np.array(witness.trace)
-        if not all(np.isfinite(one).all() for one in (witness.logs, trace, white)):
+            candidates = self.challenge.records()
+            observer.gradients.follow(model)
+            black = outputs(copy, self.criterion, candidates)
+            white = np.concatenate([black, weights(observer.gradients, candidates)])
+        trace = np.array(attacker.trace)
+        if not all(np.isfinite(one).all() for one in (attacker.logs, trace, white)):
             raise AuditError("train must end with finite weights, got some that are not: it diverged.")
-        hits, farthest = (model.seen, 0.0) if isinstance(model, Canaries) else (0, eye.farthest)
-        return Seen(world, witness.logs, trace, white, black, hits, farthest)
+        hits, farthest = (model.seen, 0.0) if isinstance(model, Canaries) else (0, observer.farthest)
+        return Observed(world, attacker.logs, trace, white, black, hits, farthest)
 
-    def _eye(self, model: nn.Module, twin: nn.Module, generator: torch.Generator) -> Any:
-        there = [candidate is not None for candidate in self.worlds.candidates]
+    def described(self) -> dict[str, Any]:
+        """What tells games of this audit from those of another."""
+        about = {"run": repr(self.run), "challenge": self.challenge.title, "records": len(self.challenge.data)}
+        labels, weights = [str(label) for label in self.challenge.labels], size(self.factory)
+        return {**about, "max_grad_norm": self.norm, "references": self.references, "values": labels, "weights": weights}
+
+    def _observer(self, model: nn.Module, copy: nn.Module, generator: torch.Generator) -> Any:
+        there = [candidate is not None for candidate in self.challenge.candidates]
         if isinstance(model, Canaries):
-            return CanaryEye(model, self.worlds.signs, self.scale)
-        candidates = self.worlds.records()
-        others = (lambda: self.worlds.others(self.references, generator)) if self.references else None
-        return RecordEye(
-            model, Gradients(twin, self.criterion, self.norm), candidates, there, self.scale, others, len(self.worlds.data) - 1
+            return CanaryObserver(model, self.challenge.signs, self.scale)
+        candidates = self.challenge.records()
+        others = (lambda: self.challenge.others(self.references, generator)) if self.references else None
+        return RecordObserver(
+            model, Gradients(copy, self.criterion, self.norm), candidates, there, self.scale, others, len(self.challenge.data) - 1
         )
 
 
@@ -97,10 +106,10 @@ def streams(seed: int, number: int) -> list[int]:
     return [int(one) for one in np.random.SeedSequence(seed).generate_state(number, np.uint64) >> np.uint64(1)]
 
 
-def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, witness: Any) -> None:
+def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, attacker: Any) -> None:
     """The user's training, watched; complains if that was no training, or not the claimed one."""
     model.train()
-    with watching(model, witness):
+    with watching(model, attacker):
         try:
             train(model, data)
         except AuditError:
@@ -110,7 +119,7 @@ def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, witness: Any) -> 
             raise AuditError(
                 f"train must work again and again on what factory makes{layer}, got {type(problem).__name__}: {problem}"
             ) from problem
-    seen = len(witness.trace)
+    seen = len(attacker.trace)
     if seen == 0:
         raise AuditError("train must update the model that it is given by an optimizer of PyTorch, got no step of one.")
     if seen != run.steps:
@@ -170,7 +179,7 @@ def check(factory: Factory) -> None:
     for model in (one, other):
         if not isinstance(model, nn.Module):
             raise AuditError(f"factory must make a model (torch.nn.Module), got {type(model).__name__}.")
-        if isinstance(model, AbstractGradSampleModule) or any(hasattr(p, "grad_sample") for p in model.parameters()):
+        if is_private(model):
             raise AuditError("factory must make a plain model, got one that Opacus has wrapped already; wrap it in train.")
     if one is other or {id(p) for p in one.parameters()} & {id(p) for p in other.parameters()}:
         raise AuditError("factory must make a new model each time, got the same weights twice.")

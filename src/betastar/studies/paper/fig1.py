@@ -28,7 +28,7 @@ def make(sheet: Sheet) -> None:
     real = at(studies[1][1], 30)
     text = f"{100 * mean([e['accuracy'] for e in real]):.1f} %"
     sheet.add(
-        f"Purchase, accuracy after {len(studies[1][1][0].lines('epochs.jsonl'))} epochs",
+        f"Purchase, accuracy after {len(studies[1][1][0].epochs)} epochs",
         "73 %",
         text,
         "synthetic stand-in: its accuracy says nothing of the real data",
@@ -37,7 +37,7 @@ def make(sheet: Sheet) -> None:
 
 def _panel(ax: Any, folders: list[RunFolder], title: str, delta: float) -> None:
     for which, folder in enumerate(folders):
-        entries = folder.lines("epochs.jsonl")
+        entries = folder.epochs
         accuracy = [100 * entry["accuracy"] for entry in entries]
         for name, colour, text in (("membership", plots.MEMBERSHIP, "MIA"), ("exact", plots.ATTRIBUTE, "AI")):
             ax.plot(
@@ -49,7 +49,7 @@ def _panel(ax: Any, folders: list[RunFolder], title: str, delta: float) -> None:
                 alpha=0.6,
                 label=None if which else text,
             )
-    entries = folders[0].lines("epochs.jsonl")
+    entries = folders[0].epochs
     status = folders[0].status
     right = ax.twinx()
     runs = [bs.DPSGD(status["noise_multiplier"], status["sample_rate"], entry["steps"]) for entry in entries]

@@ -14,7 +14,8 @@ from torch import nn
 from betastar.figures import plots
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training, network
+from betastar.runs.loop import Training
+from betastar.runs.private_training import network
 from betastar.studies.paper.sheet import Sheet
 
 PAPER = {"no DP": 0.19, "MIA": 0.40, "accountant": 0.42, "AI approximate": 74.5, "AI full": 1436.6}
@@ -34,7 +35,7 @@ def make(sheet: Sheet) -> None:
         for _ in range(epochs):  # in turn, so that a noisy machine is noisy for all
             for name, training in trainings.items():
                 start = time.perf_counter()
-                training.steps()
+                training.run_epoch()
                 times[name].append(time.perf_counter() - start)
         start = time.perf_counter()
         trainings["MIA"].engine.get_epsilon(1e-5)

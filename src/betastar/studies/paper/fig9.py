@@ -10,7 +10,7 @@ def make(sheet: Sheet) -> None:
     folders = sheet.adult()
     ax = plots.axes()
     for which, folder in enumerate(folders):
-        entries = folder.lines("epochs.jsonl")
+        entries = folder.epochs
         epochs = [entry["epoch"] for entry in entries]
         for name, style, text in (("exact", "-", "full"), ("centroid", "--", "approximate")):
             label = None if which else text

@@ -49,7 +49,7 @@ def scopes(sheet: Sheet) -> None:
         parts = (training.model, training.optimizer, training.loader, training.criterion, training.study.secret)
         everyone = AttributeMonitor(*parts, scope="dataset", every=every)
         for _ in range(epochs):
-            training.steps()
+            training.run_epoch()
         batch = training.monitors["exact"].distances
     steps = np.arange(0, len(batch), every)
     ax = plots.axes()
@@ -66,8 +66,8 @@ def scopes(sheet: Sheet) -> None:
 def exposure(sheet: Sheet) -> None:
     """How much single records are exposed."""
     folder = sheet.adult()[0]
-    table = np.genfromtxt(folder / "ledger.csv", delimiter=",", names=True)
-    sheet.save(plots.exposure(table["bayes_security"]), "exposure")
-    low, middle = float(table["bayes_security"].min()), float(np.median(table["bayes_security"]))
+    betas = np.array([entry.bayes_security for entry in folder.ledger])
+    sheet.save(plots.exposure(betas), "exposure")
+    low, middle = float(betas.min()), float(np.median(betas))
     text = f"{low:.4f} and {middle:.4f}"
     sheet.add("Adult, β* of the most exposed and of the median record", "", text, sheet.note or "estimates, seed 0, 30 epochs")

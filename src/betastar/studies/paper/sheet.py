@@ -67,7 +67,7 @@ def training_seconds(runs: Path, jobs: int) -> float:
     """What the trainings took, whenever they were made: their epochs, divided by how many ran at a time."""
     total = 0.0
     for group in runs.iterdir() if runs.exists() else ():
-        seconds = [sum(entry["seconds"] for entry in RunFolder(seed).lines("timings.jsonl")) for seed in group.iterdir()]
+        seconds = [sum(entry["seconds"] for entry in RunFolder(seed).timings) for seed in group.iterdir()]
         total += sum(seconds) / min(jobs, len(seconds))
     return total
 
@@ -76,7 +76,7 @@ def at(folders: list[RunFolder], epoch: int) -> list[dict[str, Any]]:
     """The entries of all runs after this epoch, or after the last one."""
     found = []
     for folder in folders:
-        entries = folder.lines("epochs.jsonl")
+        entries = folder.epochs
         found.append(entries[min(epoch, len(entries)) - 1])
     return found
 

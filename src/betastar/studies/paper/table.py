@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 import betastar as bs
-from betastar.runs.folder import RunFolder
 from betastar.studies.paper.sheet import Sheet
 
 PAPER = {
@@ -17,9 +14,9 @@ PAPER = {
 def make(sheet: Sheet) -> None:
     for name, folders in (("Adult", sheet.adult()), ("Purchase-100 (synthetic)", sheet.purchase())):
         folder = folders[0]
-        last, status = folder.lines("epochs.jsonl")[-1], folder.status
+        last, status = folder.epochs[-1], folder.status
         run = bs.DPSGD(status["noise_multiplier"], status["sample_rate"], last["steps"])
-        secret = bs.analyze(run, bs.AttributeInference(distances(folder)), method="certified")
+        secret = bs.analyze(run, bs.AttributeInference(folder.distances["exact"]), method="certified")
         member = bs.analyze(run)
         why = sheet.note or (
             f"synthetic stand-in, {last['epoch']} epochs"
@@ -39,8 +36,3 @@ def make(sheet: Sheet) -> None:
             f"≤ {100 * secret.tpr(0.1).upper:.1f} % ({100 * member.tpr(0.1).upper:.1f} %)",
             why,
         )
-
-
-def distances(folder: RunFolder) -> np.ndarray:
-    """R_t of the exact diameter."""
-    return np.genfromtxt(folder / "distances.csv", delimiter=",", names=True)["exact"]

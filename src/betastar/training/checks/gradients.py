@@ -8,7 +8,7 @@ from torch import Tensor
 from betastar.training.gradients.clipping import clip
 from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError
-from betastar.training.opacus.adapter import Wiring
+from betastar.training.opacus.adapter import OpacusAdapter
 
 #: So many entries of each record's gradient are compared.
 ENTRIES = 256
@@ -17,8 +17,8 @@ NORM, SUM = 1e-2, 1e-3
 
 
 class GradientCheck:
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    def __init__(self, adapter: OpacusAdapter) -> None:
+        self._adapter = adapter
         self.forget()
 
     def forget(self) -> None:
@@ -55,42 +55,42 @@ class GradientCheck:
                     "the criterion's (scaled? a second term?). Put all into one function of (output, target), pass that as "
                     "criterion, and call monitor.criterion in the loop."
                 )
-        clipped = clip(own, self._wiring)
-        norm = self._wiring.max_grad_norm()
+        clipped = clip(own, self._adapter)
+        norm = self._adapter.max_grad_norm()
         self._scale += float(clipped.norms.sqrt().sum()) * norm
-        for parameter, found in clipped.totals(torch.ones_like(own.norms)).items():
-            found = found * norm
-            self._sums[parameter] = self._sums[parameter] + found if parameter in self._sums else found
+        for parameter, total in clipped.totals(torch.ones_like(own.norms)).items():
+            total = total * norm
+            self._sums[parameter] = self._sums[parameter] + total if parameter in self._sums else total
 
     def _compared(self, own: Gradients, number: int, batches: int) -> list[tuple[Tensor, Tensor]]:
         """What Opacus has of each record, and what it should have, one row a record.
 
         Gradients of the smallest parameters, which every loss moves; the norm of the whole gradient where Opacus keeps no more.
         """
-        norms = self._wiring.ghost_norms()
+        norms = self._adapter.ghost_norms()
         if norms is not None and batches == 1:
             return [(norms[:, None], own.norms.sqrt())]
-        samples = self._wiring.gradients(number, batches)
+        samples = self._adapter.gradients(number, batches)
         if samples is None:
             raise GradientError(
                 f"Opacus has no gradients of the {len(own.norms)} records that the model was run on: call loss.backward() before "
                 "optimizer.step(), once for each forward pass."
             )
-        found: list[tuple[Tensor, Tensor]] = []
+        pairs: list[tuple[Tensor, Tensor]] = []
         entries = 0
-        for parameter, sample in sorted(zip(self._wiring.parameters, samples, strict=True), key=lambda one: one[0].numel()):
+        for parameter, sample in sorted(zip(self._adapter.parameters, samples, strict=True), key=lambda one: one[0].numel()):
             entries += parameter.numel()
-            if found and entries > ENTRIES:
+            if pairs and entries > ENTRIES:
                 break
             (factor,) = (factor for factor in own.factors if any(p is parameter for p in factor.parameters))
-            found.append((sample.flatten(1), factor.written(parameter)[:, 0]))
-        return found
+            pairs.append((sample.flatten(1), factor.written(parameter)[:, 0]))
+        return pairs
 
     def summed(self) -> None:
         """After the optimizer has clipped and added up: that it is the sum of the clipped gradients which gets the noise."""
         squares = 0.0
-        for p in self._wiring.parameters if self._complete else ():
-            given, wanted = self._wiring.clipped_sum(p), self._sums.get(p)
+        for p in self._adapter.parameters if self._complete else ():
+            given, wanted = self._adapter.clipped_sum(p), self._sums.get(p)
             zeros = torch.zeros_like(p, dtype=torch.float64)
             squares += float(((zeros if given is None else given) - (zeros if wanted is None else wanted)).square().sum())
         if squares**0.5 > SUM * self._scale + 1e-6:

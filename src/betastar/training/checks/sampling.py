@@ -55,11 +55,11 @@ class SamplingCheck:
             self._expected_repeats += min(1.0, 1.0 / sqrt(2.0 * e * max(self.records * rate * (1.0 - rate), 1e-9)))
         self._last = size
         likely = log(self._share() / 4.0)
-        for found, mean, what in (
+        for count, mean, what in (
             (size, self.records * rate, f"the batch has {size} records"),
             (self._sizes, self.records * self._rates, f"the {self.steps} batches so far have {self._sizes} records"),
         ):
-            if log_tail(found, mean) < likely:
+            if log_tail(count, mean) < likely:
                 raise SamplingError(
                     f"{what}, but {self.records} records sampled with rate {rate:.6g} give {mean:.6g} on average: the loop does "
                     "not iterate over the loader that was passed, or its rate was changed. Use the loader that make_private "

@@ -12,7 +12,7 @@ from betastar.training import processes
 from betastar.training.checks.noise import NoiseCheck, NoiseError
 from betastar.training.checks.sampling import SamplingCheck, SamplingError
 from betastar.training.checks.step_counter import StepCounter, digest
-from betastar.training.opacus.adapter import Wiring
+from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records, Source
 
 
@@ -26,13 +26,13 @@ class StepChecks:
     follow_records: whether the records of a batch are those of the data set, unchanged, so that they can be told apart.
     """
 
-    def __init__(self, wiring: Wiring, source: Source, proves: bool, follow_records: bool) -> None:
-        self._wiring, self._source, self._proves, self._follow = wiring, source, proves, follow_records
+    def __init__(self, adapter: OpacusAdapter, source: Source, proves: bool, follow_records: bool) -> None:
+        self._adapter, self._source, self._proves, self._follow = adapter, source, proves, follow_records
         if proves:
-            wiring.steps_accounted()
+            adapter.steps_accounted()
         #: Why nothing is proved any more.
         self.void = ""
-        self._counter = StepCounter(wiring.module)
+        self._counter = StepCounter(adapter.module)
         self._sampling, self._noise = SamplingCheck(len(source)), NoiseCheck()
         self._resumed = ""  # digest of the weights that a loaded state belongs to
         self._rows, self._prints = 0, []
@@ -54,13 +54,13 @@ class StepChecks:
     def require(self, steps: int) -> None:
         """Before a step, and before anything is claimed: that exactly `steps` steps were taken, and nothing else was done."""
         if self._resumed:
-            if self._resumed != digest(self._wiring.tensors()):
+            if self._resumed != digest(self._adapter.tensors()):
                 raise NotProved("the loaded state belongs to other weights: load the model's state that was saved with it.")
             self._resumed = ""
             self._counter.accept_weights()
         if not self._proves:
             return
-        accounted, taken = self._wiring.steps_accounted(), self._counter.steps
+        accounted, taken = self._adapter.steps_accounted(), self._counter.steps
         if not steps == accounted == taken:
             self.void = self.void or (
                 f"the accountant has seen {accounted} steps and the parameters {taken}, of which {steps} are covered. Attach "
@@ -88,16 +88,16 @@ class StepChecks:
         """After noise of this standard deviation should have been added to a sum over records sampled with this rate."""
         rows, prints = processes.total(self._rows), processes.gathered(self._prints)
         self._rows, self._prints = 0, []
-        noise = self._wiring.added_noise()
+        noise = self._adapter.added_noise()
         if noise is not None:
-            self._noise.step(noise, deviation, self._wiring.parameter_names())
+            self._noise.step(noise, deviation, self._adapter.parameter_names())
         if rate < 1.0:
             self._sampling.step(rows, rate)
         if self._follow:
             self._sampling.sampled(prints, rate, lambda: self._source.fingerprints)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"void": self.void, "weights": digest(self._wiring.tensors()), "sampling": self._sampling.state_dict()}
+        return {"void": self.void, "weights": digest(self._adapter.tensors()), "sampling": self._sampling.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], steps: int) -> None:
         self.void, self._resumed, self._counter.steps = state["void"], state["weights"], steps

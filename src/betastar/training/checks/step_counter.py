@@ -25,11 +25,11 @@ def _bits_equal(a: Tensor, b: Tensor) -> bool:
 
 def digest(tensors: list[Tensor]) -> str:
     """A number that other contents do not have."""
-    found = sha256()
+    sha = sha256()
     for tensor in tensors:
-        found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        sha.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        sha.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
 
 
 class StepCounter:

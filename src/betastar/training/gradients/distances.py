@@ -9,7 +9,7 @@ from torch import Tensor
 
 from betastar.training.gradients import diameter
 from betastar.training.gradients.factors import Gradients
-from betastar.training.gradients.variant_gradients import Tracer
+from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
@@ -27,19 +27,19 @@ ROWS = 24576
 FEW = 256
 
 
-class Ruler:
+class RecordDistances:
     """memory: bytes that the factors of one chunk may take (activations come on top, a few times as much)."""
 
-    def __init__(self, tracer: Tracer, secret: Secret, kind: str, values: Sequence[int], memory: int) -> None:
-        self._tracer, self._secret, self._values = tracer, secret, list(values)
+    def __init__(self, variants: VariantGradients, secret: Secret, kind: str, values: Sequence[int], memory: int) -> None:
+        self._variants, self._secret, self._values = variants, secret, list(values)
         self._kind = kind
         self._memory = memory
         self._per_variant = 0
 
     def try_out(self, records: Records) -> None:
         """Find out what a variant takes, and that the model can be run on variants at all."""
-        found = self._tracer.try_out(records, self._secret, self._values[: max(2, ROWS // max(1, 8 * len(records)))])
-        self._per_variant = sum(f.delta.shape[2] + (0 if f.x is None else f.x.shape[2]) for f in found.factors)
+        gradients = self._variants.try_out(records, self._secret, self._values[: max(2, ROWS // max(1, 8 * len(records)))])
+        self._per_variant = sum(f.delta.shape[2] + (0 if f.x is None else f.x.shape[2]) for f in gradients.factors)
 
     @property
     def room(self) -> int:
@@ -93,7 +93,7 @@ class Ruler:
 
     def _gradients(self, records: Records, block: int) -> Gradients:
         width = -(-len(self._values) // self._blocks)
-        return self._tracer.gradients(records, self._secret, self._values[block * width : (block + 1) * width])
+        return self._variants.gradients(records, self._secret, self._values[block * width : (block + 1) * width])
 
     def _measure(self, records: Records, seen: Seen | None = None) -> Tensor:
         measure = DIAMETERS[self._kind]

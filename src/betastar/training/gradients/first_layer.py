@@ -1,4 +1,4 @@
-"""A faster way through the first linear layer: the variants of a record differ in a few columns of its table only."""
+"""Runs the first linear layer once for each record: the variants of a record differ in a few columns of its table only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from betastar.training.records import Records
 from betastar.training.secrets.secret_types import Columns
 
 
-class Shortcut:
+class FirstLayer:
     """A linear layer that reads the table of variants: they differ in a few columns, so it is run on the records once.
 
     W x_i = W x_rest + W_columns v_i, and x_i·x_j = ‖x_rest‖² + v_i·v_j: the columns v_i and √‖x_rest‖² stand for x_i.
@@ -26,19 +26,19 @@ class Shortcut:
         self._rest[:, self._columns] = 0.0
         self._values = columns.table[list(values)].to(self._rest)
 
-    def phantom(self) -> Records:
-        """The variants with a phantom in place of the table: it costs nothing."""
+    def without_table(self) -> Records:
+        """The variants with an `AbsentTable` in place of their table, which is then never written out."""
         rows = len(self._rest) * len(self._values)
         others = self._records.put(self._argument, None).repeat(len(self._values), len(self._records))
         table = self._rest.new_full((1, 1), torch.nan).expand(rows, self._rest.shape[1])
-        return others.put(self._argument, table.as_subclass(Phantom))
+        return others.put(self._argument, table.as_subclass(AbsentTable))
 
     def watch(self, variants: Records) -> None:
         self._table: Tensor = variants.get(self._argument)
-        self._version = 0 if isinstance(self._table, Phantom) else self._table._version
+        self._version = 0 if isinstance(self._table, AbsentTable) else self._table._version
 
     def _applies(self, x: Tensor) -> bool:
-        if isinstance(x, Phantom) or isinstance(self._table, Phantom):
+        if isinstance(x, AbsentTable) or isinstance(self._table, AbsentTable):
             return x is self._table
         return x.data_ptr() == self._table.data_ptr() and x.shape == self._table.shape and x._version == self._version
 
@@ -66,15 +66,15 @@ def is_table(records: Records, columns: Columns) -> bool:
     return isinstance(tensor, Tensor) and tensor.ndim == 2 and tensor.is_floating_point()
 
 
-class PhantomUsed(RuntimeError):  # noqa: N818
+class AbsentTableRead(RuntimeError):  # noqa: N818
     """The model reads its table in another way than through a linear layer."""
 
 
-class Phantom(Tensor):
-    """Stands for a table that only replaced linear layers read; whoever else does, is told. Its shape may be asked."""
+class AbsentTable(Tensor):
+    """Has the shape of a table and none of its contents: every function but the replaced linear layers raises an error."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in ("__get__", "size", "dim", "is_floating_point"):
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-        raise PhantomUsed(str(func))
+        raise AbsentTableRead(str(func))

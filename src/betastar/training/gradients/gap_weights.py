@@ -46,9 +46,9 @@ def weights_in_turn(gradients: Gradients, own: Tensor, shares: Sequence[Tensor],
         size, stride = sizes[stage], int(torch.tensor(sizes[stage + 1 :]).prod())
         digit = index // stride % size
         every = (index - digit * stride)[..., None] + stride * torch.arange(size, device=index.device)
-        found = rows(stage - 1, every.flatten(1)).unflatten(1, (index.shape[1], size))
-        mean = torch.einsum("nmsc,ns->nmc", found, shares[stage])
-        away = found.gather(2, digit[..., None, None].expand(-1, -1, 1, count))[:, :, 0] - mean
+        earlier = rows(stage - 1, every.flatten(1)).unflatten(1, (index.shape[1], size))
+        mean = torch.einsum("nmsc,ns->nmc", earlier, shares[stage])
+        away = earlier.gather(2, digit[..., None, None].expand(-1, -1, 1, count))[:, :, 0] - mean
         squares = (torch.bmm(away, products) * away).sum(dim=2).clamp(min=0.0) + ROUNDING * largest
         radius = 0.5 * gaps[stage] / 2.0 ** (0.5 * (len(gaps) - 1 - stage))
         return mean + _shrink(squares, radius)[..., None] * away

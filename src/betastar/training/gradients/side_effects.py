@@ -22,7 +22,7 @@ def _numpy_state() -> Any:
 
 
 @dataclass
-class Dice:
+class RandomStates:
     """The state of the random number generators that everybody shares."""
 
     cpu: Tensor = field(default_factory=torch.get_rng_state)
@@ -36,7 +36,7 @@ class Dice:
 
     def same(self) -> bool:
         """Nothing was drawn since."""
-        now = Dice()
+        now = RandomStates()
         return (
             torch.equal(self.cpu, now.cpu)
             and np.array_equal(self.numpy[1], now.numpy[1])
@@ -59,15 +59,15 @@ def unchanged(module: nn.Module, thorough: bool) -> Iterator[None]:
 
     thorough: look at the generators of Python and NumPy, too; that takes longer, and once is enough.
     """
-    dice = Dice() if thorough else None
+    states = RandomStates() if thorough else None
     before = torch.get_rng_state()
     state = [*module.parameters(), *module.buffers()]
     versions = [tensor._version for tensor in state]
     yield
-    if not torch.equal(before, torch.get_rng_state()) or (dice is not None and not dice.same()):
+    if not torch.equal(before, torch.get_rng_state()) or (states is not None and not states.same()):
         torch.set_rng_state(before)
-        if dice is not None:
-            dice.restore()
+        if states is not None:
+            states.restore()
         names = [name for name, part in module.named_modules() if getattr(part, "p", 0) or getattr(part, "dropout", 0)]
         where = f" ({', '.join(names)})" if names else ""
         raise GradientError(
@@ -81,15 +81,15 @@ def unchanged(module: nn.Module, thorough: bool) -> Iterator[None]:
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
     """Weights, buffers and random numbers are afterwards what they were, whatever happens inside."""
-    dice = Dice()
+    states = RandomStates()
     tensors = [*module.parameters(), *module.buffers()]
     versions = [tensor._version for tensor in tensors]
     copies = [tensor.detach().clone() for tensor in tensors]
     try:
         yield
     finally:
-        if not dice.same():
-            dice.restore()
+        if not states.same():
+            states.restore()
         for tensor, version, copy in zip(tensors, versions, copies, strict=True):
             if tensor._version != version:
                 with torch.no_grad():

@@ -5,21 +5,20 @@ Opacus's hooks are silent meanwhile, no gradient is written, no random number is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from opacus.grad_sample import GradSampleModule
-from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from betastar.training.gradients.clipping import clip
 from betastar.training.gradients.factors import Factor, Gradients, Rest
-from betastar.training.gradients.first_layer import PhantomUsed, Shortcut, is_table
+from betastar.training.gradients.first_layer import AbsentTableRead, FirstLayer, is_table
 from betastar.training.gradients.side_effects import GradientError, unchanged
-from betastar.training.opacus.adapter import Wiring
+from betastar.training.opacus.adapter import OpacusAdapter, per_sample_gradients
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
@@ -30,84 +29,81 @@ Call = tuple[nn.Module, tuple[Any, ...], Tensor, Narrow]
 CHECKPOINTING = "Switch off gradient checkpointing, and call layers with trainable weights outside of torch.no_grad()."
 
 
-class Tracer:
+class VariantGradients:
     """Clipped gradients of variants, in clipping norms."""
 
-    def __init__(self, wiring: Wiring, criterion: Callable[..., Any]) -> None:
-        self._wiring = wiring
+    def __init__(self, adapter: OpacusAdapter, criterion: Callable[..., Any]) -> None:
+        self._adapter = adapter
         self._criterion = criterion
-        units = wiring.units()
-        names = {id(module): name or type(module).__name__ for name, module in wiring.module.named_modules()}
+        units = adapter.units()
+        names = {id(module): name or type(module).__name__ for name, module in adapter.module.named_modules()}
         self._units = {id(unit): (unit, names.get(id(unit), type(unit).__name__)) for unit in units}
-        owners: dict[int, int] = {}
-        for unit in units:
-            for parameter in unit.parameters():
-                owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+        owners = Counter(id(parameter) for unit in units for parameter in unit.parameters())
         self._tied = {key for key, number in owners.items() if number > 1}
-        self._thorough = True  # until the model was tried out
-        self._trusted = False  # with a phantom in place of the table of variants
+        self._first_run = True  # until `try_out` has run the model
+        self._table_is_optional = False  # whether linear layers alone read the table of variants
 
     def gradients(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
-        """Of each record's variants with these values."""
+        """The clipped gradients of each record's variants with these values."""
         columns = secret.as_columns()
-        shortcut = Shortcut(records, columns, values) if columns and is_table(records, columns) else None
-        if shortcut and self._trusted:
+        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
+        if first_layer and self._table_is_optional:
             try:
-                found = self._clipped(shortcut.phantom(), (len(records), len(values)), shortcut)
-            except PhantomUsed:
-                self._trusted = False
+                gradients = self._clipped(first_layer.without_table(), (len(records), len(values)), first_layer)
+            except AbsentTableRead:
+                self._table_is_optional = False
             else:
-                if found.norms.isfinite().all():
-                    return found
-        found = self._clipped(secret.variants(records, values), (len(records), len(values)), shortcut)
-        if not found.norms.isfinite().all():
+                if gradients.norms.isfinite().all():
+                    return gradients
+        gradients = self._clipped(secret.variants(records, values), (len(records), len(values)), first_layer)
+        if not gradients.norms.isfinite().all():
             raise GradientError(
                 "the gradient of a record is not finite: check the learning rate and the data. The weights were not changed."
             )
-        return found
+        return gradients
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Run once, and find out whether the model reads the table of variants through linear layers only."""
-        self._thorough = True
-        found = self.gradients(records, secret, values)
-        self._thorough = False
+        self._first_run = True
+        gradients = self.gradients(records, secret, values)
+        self._first_run = False
         columns = secret.as_columns()
         if columns and is_table(records, columns):
-            shortcut = Shortcut(records, columns, values)
+            first_layer = FirstLayer(records, columns, values)
             try:
-                quick = self._clipped(shortcut.phantom(), (len(records), len(values)), shortcut)
+                quick = self._clipped(first_layer.without_table(), (len(records), len(values)), first_layer)
             except Exception:  # whatever the model does with its table, it is then given the real one
-                return found
-            self._trusted = torch.allclose(found.cross(found), quick.cross(quick), rtol=1e-4, atol=1e-7)
-        return found
+                return gradients
+            self._table_is_optional = torch.allclose(gradients.cross(gradients), quick.cross(quick), rtol=1e-4, atol=1e-7)
+        return gradients
 
     def own(self, records: Records) -> Gradients:
         """The records' own gradients, one variant each, not clipped."""
         return Gradients(tuple(self._factors(self._run(records, None), (len(records), 1))))
 
-    def _clipped(self, variants: Records, shape: tuple[int, int], shortcut: Shortcut | None) -> Gradients:
-        return clip(Gradients(tuple(self._factors(self._run(variants, shortcut), shape))), self._wiring)
+    def _clipped(self, variants: Records, shape: tuple[int, int], first_layer: FirstLayer | None) -> Gradients:
+        return clip(Gradients(tuple(self._factors(self._run(variants, first_layer), shape))), self._adapter)
 
-    def _run(self, variants: Records, shortcut: Shortcut | None) -> list[Call]:
+    def _run(self, variants: Records, first_layer: FirstLayer | None) -> list[Call]:
         """Each call of a layer in a forward and backward pass over the variants."""
         seen: list[tuple[nn.Module, tuple[Any, ...], Any, Narrow]] = []
-        if shortcut:
-            shortcut.watch(variants)
+        if first_layer:
+            first_layer.watch(variants)
 
         def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             if not isinstance(output, Tensor) or not isinstance(inputs[0] if inputs else None, Tensor):
                 raise GradientError(f"gradients of {self._name(module)} cannot be had: it must map a tensor to a tensor.")
-            narrow = shortcut.narrow(inputs[0]) if shortcut and type(module) is nn.Linear else None
+            narrow = first_layer.narrow(inputs[0]) if first_layer and type(module) is nn.Linear else None
             seen.append((module, inputs, output, narrow))
 
         with (
-            self._wiring.silence(),
-            unchanged(self._wiring.module, self._thorough),
-            self._listening(note, shortcut),
+            self._adapter.silence(),
+            unchanged(self._adapter.module, self._first_run),
+            self._listening(note, first_layer),
             torch.enable_grad(),
-            torch.autocast(self._wiring.device.type, enabled=False),
+            torch.autocast(self._adapter.device.type, enabled=False),
         ):
-            output = self._wiring.module(*variants.inputs, **variants.named)
+            output = self._adapter.module(*variants.inputs, **variants.named)
             total = self.total_loss(self._criterion(output, variants.target), len(variants))
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
             errors = torch.autograd.grad(total, outputs, allow_unused=True)
@@ -131,47 +127,48 @@ class Tracer:
             raise ValueError(f"criterion must give one loss, or one a record, got shape {shape} for {rows} records.")
         if loss.ndim == 1:
             return loss.sum()
-        return loss * rows if self._wiring.loss_reduction == "mean" else loss
+        return loss * rows if self._adapter.loss_reduction == "mean" else loss
 
     def _factors(self, calls: list[Call], shape: tuple[int, int]) -> Iterator[Factor]:
-        n, a = shape
-        times: dict[int, int] = {}
-        for module, *_ in calls:
-            times[id(module)] = times.get(id(module), 0) + 1
+        """One factor for a linear layer that reads a table; the gradients of other parameters are written out and added up."""
+        self._require_complete(calls, shape[0] * shape[1])
+        times = Counter(id(module) for module, *_ in calls)
         written: dict[nn.Parameter, Tensor] = {}
-        missing = {id(parameter) for parameter in self._wiring.parameters}
         for module, inputs, error, narrow in calls:
-            if len(error) != n * a:
-                raise GradientError(
-                    f"gradients of {self._name(module)} cannot be had: it sees {len(error)} rows for {n * a} records; a gradient "
-                    "must belong to one record (no packed sequences, no reshaping across records)."
-                )
-            mine = [p for p in module.parameters() if p.requires_grad]
-            missing -= {id(p) for p in mine}
-            if (
-                type(module) is nn.Linear
-                and inputs[0].ndim == 2
-                and times[id(module)] == 1
-                and not any(id(p) in self._tied for p in mine)
-            ):
-                yield from self._linear(module, narrow or (inputs[0].detach(), None), error, (n, a))
+            if self._is_plain_linear(module) and inputs[0].ndim == 2 and times[id(module)] == 1:
+                yield from self._linear(module, narrow or (inputs[0].detach(), None), error, shape)
                 continue
             for parameter, samples in self._samples(module, inputs, error).items():
                 if parameter.requires_grad:
-                    rows = samples.reshape(n * a, -1)
+                    rows = samples.reshape(len(error), -1)
                     written[parameter] = written[parameter] + rows if parameter in written else rows
-        if missing:
-            names = [name for name, p in self._wiring.module.named_parameters() if id(p) in missing]
-            raise GradientError(f"gradients of {names[0]} cannot be had: its module was not called in the forward pass.")
         for parameter, rows in written.items():
-            yield Factor(rows.reshape(n, a, -1), parameters=(parameter,))
+            yield Factor(rows.reshape(*shape, -1), parameters=(parameter,))
+
+    def _require_complete(self, calls: list[Call], rows: int) -> None:
+        """That each call has one row a variant, and that every trainable parameter takes part in a call."""
+        for module, _, error, _ in calls:
+            if len(error) != rows:
+                raise GradientError(
+                    f"gradients of {self._name(module)} cannot be had: it sees {len(error)} rows for {rows} records; a gradient "
+                    "must belong to one record (no packed sequences, no reshaping across records)."
+                )
+        called = {id(p) for module, *_ in calls for p in module.parameters() if p.requires_grad}
+        missing = {id(p) for p in self._adapter.parameters} - called
+        if missing:
+            names = [name for name, p in self._adapter.module.named_parameters() if id(p) in missing]
+            raise GradientError(f"gradients of {names[0]} cannot be had: its module was not called in the forward pass.")
+
+    def _is_plain_linear(self, module: nn.Module) -> TypeGuard[nn.Linear]:
+        """Whether a module is a linear layer of PyTorch that shares no trainable parameter with another one."""
+        return type(module) is nn.Linear and not any(id(p) in self._tied for p in module.parameters() if p.requires_grad)
 
     def _linear(
         self, layer: nn.Linear, input: tuple[Tensor, Rest | None], error: Tensor, shape: tuple[int, int]
     ) -> Iterator[Factor]:
         weight, bias = layer.weight.requires_grad, layer.bias is not None and layer.bias.requires_grad
         rows, errors, rest = input[0].reshape(*shape, -1), error.reshape(*shape, -1), input[1]
-        if weight and bias and self._wiring.flat:
+        if weight and bias and self._adapter.flat:
             yield Factor(errors, rows, 1.0, (layer.weight, layer.bias), rest=rest)
             return
         if weight:
@@ -181,24 +178,23 @@ class Tracer:
 
     def _samples(self, module: nn.Module, inputs: tuple[Any, ...], error: Tensor) -> dict[nn.Parameter, Tensor]:
         """Per-sample gradients, as Opacus computes them."""
-        sampler = GradSampleModule.GRAD_SAMPLERS.get(type(module), ft_compute_per_sample_gradient)
         try:
             with torch.no_grad():
-                return sampler(module, [x.detach() for x in inputs if isinstance(x, Tensor)], error)
-        except PhantomUsed:
+                return per_sample_gradients(module, [x.detach() for x in inputs if isinstance(x, Tensor)], error)
+        except AbsentTableRead:
             raise
         except Exception as problem:
             raise GradientError(f"gradients of {self._name(module)} cannot be had: {problem}") from problem
 
     @contextmanager
-    def _listening(self, note: Callable[..., None], shortcut: Shortcut | None) -> Iterator[None]:
+    def _listening(self, note: Callable[..., None], first_layer: FirstLayer | None) -> Iterator[None]:
         handles = [unit.register_forward_hook(note) for unit, _ in self._units.values()]
-        handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._wiring.recurrent()]
+        handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._adapter.recurrent()]
         replaced = []
-        if shortcut:
+        if first_layer:
             for unit, _ in self._units.values():
                 if type(unit) is nn.Linear and "forward" not in vars(unit):
-                    unit.forward = shortcut.forward(unit)  # type: ignore[method-assign, assignment]
+                    unit.forward = first_layer.forward(unit)  # type: ignore[method-assign, assignment]
                     replaced.append(unit)
         try:
             yield

@@ -135,7 +135,7 @@ def _templates(transformer: Any, known: list[str], records: Any) -> Iterator[lis
         for row in np.unique(np.linspace(0, len(records) - 1, GIVEN_TRIALS).astype(int)):
             yield [records[name].iloc[row] for name in known]
         return
-    categories = {name: found for name in known if (found := _categories(transformer, name)) is not None}
+    categories = {name: values for name in known if (values := _categories(transformer, name)) is not None}
     for trial in range(TRIALS):
         yield [categories[name][trial % len(categories[name])] if name in categories else float(trial) for name in known]
 

@@ -37,11 +37,11 @@ def warn_of_restated(records: Records, secret: Secret) -> None:
         if value.ndim == 2 and value.shape[1] <= COLUMNS:
             columns = value.detach().cpu().double().numpy()
             table |= {f"column {c} of argument {key!r}": columns[:, c] for c in range(columns.shape[1]) if (key, c) not in places}
-    found = restated(pd.DataFrame(table), SECRET)
-    if found:
+    telling = restated(pd.DataFrame(table), SECRET)
+    if telling:
         warnings.warn(
-            f"the secret {secret.name!r} can be read off other inputs: {'; '.join(map(str, found[:4]))}"
-            f"{' and more' if len(found) > 4 else ''}. They do not change with its values, so that neither its distances nor a "
+            f"the secret {secret.name!r} can be read off other inputs: {'; '.join(map(str, telling[:4]))}"
+            f"{' and more' if len(telling) > 4 else ''}. They do not change with its values, so that neither its distances nor a "
             "gap covers them: let them change together (Secret.columns, Secret.joint, `betastar train --with`), or leave them "
             "out.",
             RestatedSecretWarning,
@@ -68,18 +68,18 @@ class Restated:
 
 def restated(frame: Any, sensitive: str, along: Sequence[str] = ()) -> list[Restated]:
     """Columns, other than those that change with it, from which the sensitive one can be read off."""
-    found = []
+    columns = []
     for name in frame.columns:
         if name == sensitive or name in along:
             continue
         if _numeric(frame[name]) and _numeric(frame[sensitive]) and _alike(frame[name], frame[sensitive]):
-            found.append(Restated(name, (), 1.0))
+            columns.append(Restated(name, (), 1.0))
             continue
         sure = _sure(frame[name], _coarse(frame[sensitive]))
         share = float(frame[name].isin(list(sure)).mean()) if sure else 0.0
         if share >= CONCERNED:
-            found.append(Restated(name, () if share > 0.999 else tuple(sure), share))
-    return sorted(found, key=lambda one: -one.share)
+            columns.append(Restated(name, () if share > 0.999 else tuple(sure), share))
+    return sorted(columns, key=lambda one: -one.share)
 
 
 def _numeric(column: Any) -> bool:

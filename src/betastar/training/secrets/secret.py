@@ -66,9 +66,9 @@ class Secret(ABC):
                 f"prior must be {self.count} numbers of at least 0 that add up to 1, one for each value of {self.name!r}, "
                 f"got {len(numbers) if numbers.ndim else 1} that add up to {float(numbers.sum()):g}."
             )
-        found = copy(self)
-        found.prior = numbers / numbers.sum()
-        return found
+        weighted = copy(self)
+        weighted.prior = numbers / numbers.sum()
+        return weighted
 
     def digest(self) -> str:
         """A number that differs for another secret: other values, other places in a record, another name or prior."""

@@ -147,8 +147,8 @@ class Joint(Secret):
         return _interleave(made)
 
     def places(self) -> set[Any] | None:
-        found = [part.places() for part in self.parts]
-        return None if None in found else set().union(*(places for places in found if places))
+        every = [part.places() for part in self.parts]
+        return None if None in every else set().union(*(places for places in every if places))
 
     def own(self, records: Records) -> Tensor:
         number = torch.zeros(len(records), dtype=torch.long)
@@ -159,10 +159,10 @@ class Joint(Secret):
     def shares(self, records: Records) -> Tensor:
         if self.prior is not None:
             return super().shares(records)
-        found = torch.ones(len(records), 1, dtype=torch.float64)
+        shares = torch.ones(len(records), 1, dtype=torch.float64)
         for part in self.parts:
-            found = (found[:, :, None] * part.shares(records)[:, None, :]).flatten(1)
-        return found
+            shares = (shares[:, :, None] * part.shares(records)[:, None, :]).flatten(1)
+        return shares
 
     def check(self, records: Records, complete: bool) -> None:
         for part in self.parts:
@@ -178,19 +178,21 @@ class Function(Secret):
     def variants(self, records: Records, values: Sequence[int]) -> Records:
         made = []
         for i in range(len(records)):
-            found = self._candidates(records.take(slice(i, i + 1)))
-            if not isinstance(found, Records) or not 1 <= len(found) <= self.count:
-                got = f"{len(found)} of them" if isinstance(found, Records) else type(found).__name__
+            candidates = self._candidates(records.take(slice(i, i + 1)))
+            if not isinstance(candidates, Records) or not 1 <= len(candidates) <= self.count:
+                got = f"{len(candidates)} of them" if isinstance(candidates, Records) else type(candidates).__name__
                 raise ValueError(f"candidates must return Records with 1 to {self.count} rows, got {got} for record {i}.")
-            made.append(found.take([min(number, len(found) - 1) for number in values]))  # fewer: the last one again
+            made.append(
+                candidates.take([min(number, len(candidates) - 1) for number in values])
+            )  # a record with fewer candidates repeats its last one
         return _join(made)
 
     def own(self, records: Records) -> Tensor:
-        found = []
+        numbers = []
         for i in range(len(records)):
             one = records.take(slice(i, i + 1))
-            found.append(_nearest(_flat(one), _flat(self.variants(one, range(self.count))), self.name, self.labels))
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+            numbers.append(_nearest(_flat(one), _flat(self.variants(one, range(self.count))), self.name, self.labels))
+        return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.long)
 
     def with_prior(self, prior: Any) -> Secret:
         raise ValueError(f"prior cannot be given for {self.name!r}: each record has candidates of its own.")
@@ -200,7 +202,7 @@ class Function(Secret):
 
         Each candidate must have the same ones, bit for bit: else the mean would tell which of them the record is.
         """
-        found = torch.zeros(len(records), self.count, dtype=torch.float64)
+        shares = torch.zeros(len(records), self.count, dtype=torch.float64)
         for i in range(len(records)):
             offered = self.variants(records.take(slice(i, i + 1)), range(self.count))
             rows = _flat(offered)
@@ -212,8 +214,8 @@ class Function(Secret):
                         "candidates of a candidate must be the same records again, bit for bit, which they are not for "
                         f"candidate {k} of record {i} of a batch: compute all of them alike, whichever the record holds."
                     )
-            found[i] = 1.0 / (len(times) * times[which])
-        return found
+            shares[i] = 1.0 / (len(times) * times[which])
+        return shares
 
     def check(self, records: Records, complete: bool) -> None:
         """A record is its own candidate, and its candidates have the same ones: the attacker's choice is one in each world."""
@@ -268,7 +270,7 @@ def _argument(records: Records, argument: int | str, name: str) -> Tensor:
 
 def _nearest(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> Tensor:
     """Number of the value that each row is, up to rounding."""
-    found = []
+    numbers = []
     for some in held.split(4096):
         apart = (some[:, None] - table[None]).abs()
         number = apart.amax(dim=2).argmin(dim=1)
@@ -279,8 +281,8 @@ def _nearest(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> Tenso
                 f"the secret {name!r} never takes the value {row[0] if len(row) == 1 else row} that a record holds; "
                 f"its values are {listed(labels)}. Give them as the model sees them, or use Secret.from_transformer."
             )
-        found.append(number)
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+        numbers.append(number)
+    return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.long)
 
 
 def _match(held: Tensor, table: Tensor, name: str, labels: list[Any]) -> set[int]:

@@ -1,0 +1,7 @@
+"""The error of a report."""
+
+from betastar.datasets.errors import StudyError
+
+
+class ReportError(StudyError):
+    """What was given cannot be reported on: says what, and what is expected."""

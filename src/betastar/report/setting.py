@@ -1,0 +1,95 @@
+"""A setting of DP-SGD from a JSON object, for a report: what is run, and the distance of an attribute, if one is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from betastar.report.errors import ReportError
+from betastar.runs.reading import Json
+from betastar.scenario.run import DPSGD, opacus_differs
+from betastar.scenario.threats import RELATIONS, AttributeInference
+from betastar.vocabulary import THREATS
+
+#: What gives a run, by the names that are needed: the rate or the sizes, the steps or the epochs.
+BY_RATE = ("noise_multiplier", "sample_rate", "steps")
+BY_SIZES = ("noise_multiplier", "batch_size", "dataset_size", "steps")
+BY_EPOCHS = ("noise_multiplier", "batch_size", "dataset_size", "epochs")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """threat: of the distance that was given; secret: what it is about."""
+
+    run: DPSGD
+    parameters: Json
+    threat: AttributeInference | None
+    secret: str
+    #: What is said of the rate of Opacus, if the setting does not choose between the two.
+    rate_notice: str | None
+
+    @property
+    def command(self) -> str:
+        """What computes β* again."""
+        threat = self.threat
+        against = "" if threat is None else f", bs.AttributeInference(distances={np.asarray(threat.distances).tolist()!r})"
+        return f'python -c "import betastar as bs; print(bs.analyze(bs.{self.run!r}{against}).bayes_security)"'
+
+
+def read(given: Json, source: str) -> Setting:
+    """From {"noise_multiplier": …, "sample_rate": …, "steps": …}, at the top or under "parameters".
+
+    batch_size and dataset_size may stand for the rate ("opacus": true takes that of Opacus), then epochs for the steps.
+    "distance" (clipping norms) adds attribute inference, "threat" names what it is about; other keys are left alone.
+    """
+    inner = given.get("parameters")
+    known = {key: value for key, value in (inner if isinstance(inner, dict) else given).items() if value is not None}
+    opacus = known.get("opacus")
+    if opacus not in (None, True, False):
+        raise ReportError(f"{source}: opacus must be true or false, got {opacus!r}.")
+    names: tuple[str, ...] = BY_SIZES if "steps" in known else BY_EPOCHS
+    if "sample_rate" in known and ("steps" in known or "epochs" not in known):
+        names = BY_RATE
+    numbers = _numbers(known, names, source)
+    distance = known.get("distance", known.get("distances"))
+    try:
+        run = _run(names, numbers, bool(opacus))
+        threat = None if distance is None else AttributeInference(distance)
+        if threat is not None:
+            threat.steps(run)  # complains of a wrong number of distances
+    except (ValueError, TypeError) as problem:
+        raise ReportError(f"{source}: {problem}") from None
+    parameters = dict(zip(names, numbers, strict=True)) | {"sample_rate": run.sample_rate, "steps": run.steps}
+    if threat is not None:
+        parameters["distance"] = distance
+    notice = opacus_differs(known["batch_size"], known["dataset_size"]) if opacus is None and "batch_size" in names else None
+    return Setting(run, parameters, threat, _secret(known.get("threat")), notice)
+
+
+def _numbers(known: Json, names: tuple[str, ...], source: str) -> list[Any]:
+    if missing := [name for name in names if name not in known]:
+        raise ReportError(
+            f"{source} has no {missing[0]}: expected noise_multiplier, sample_rate (or batch_size and dataset_size) and "
+            "steps (or epochs), at the top or under parameters."
+        )
+    for name in names:
+        if not isinstance(known[name], int | float) or isinstance(known[name], bool):
+            raise ReportError(f"{source}: {name} must be one number, got {known[name]!r}; a report is about one setting.")
+    return [known[name] for name in names]
+
+
+def _run(names: tuple[str, ...], numbers: list[Any], opacus: bool) -> DPSGD:
+    if names is BY_RATE:
+        return DPSGD(*numbers)
+    noise, batch, size, length = numbers
+    if names is BY_EPOCHS:
+        return DPSGD.from_epochs(noise, batch, size, length, opacus=opacus)
+    return DPSGD(noise, DPSGD.from_epochs(noise, batch, size, 1, opacus=opacus).sample_rate, length)
+
+
+def _secret(threat: Any) -> str:
+    """What an attribute is called; the words for threats are no names."""
+    words = (*THREATS, "attribute inference", *RELATIONS)
+    return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat

@@ -1,0 +1,132 @@
+"""The search for the one parameter of a run, or the gap, with which a target is just met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, exp, floor, log
+from typing import TYPE_CHECKING
+
+from betastar.validation import WrongValueError
+from betastar.risk.risk import Risk
+from betastar.rounding import CALIBRATED, shortened, significant
+from betastar.scenario.run import DPSGD
+
+if TYPE_CHECKING:
+    from betastar.risk.calibrate import Target
+
+#: Relative accuracy of a calibrated noise or rate.
+ACCURACY = 1e-7
+#: Largest step of the search, in the logarithm of the parameter: far beyond the answer the analysis takes long.
+LONGEST_JUMP = 2.0
+
+
+@dataclass(frozen=True)
+class Search:
+    """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole.
+
+    unit: what one of it stands for; a data set is searched for in whole batches.
+    """
+
+    name: str
+    make: Callable[[float], DPSGD]
+    low: float
+    high: float
+    grows: bool
+    whole: bool
+    guess: float
+    unit: int = 1
+
+
+def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> float:
+    """The largest (or, for noise and records, smallest) value that meets the target."""
+    goal = target.straight(target.value)
+
+    def place(value: float) -> float:
+        return float(round(value)) if search.whole else value
+
+    def excess(logarithm: float) -> float:
+        """Above 0 where the risk is too large."""
+        value = place(min(max(exp(logarithm), search.low), search.high))
+        return target.straight(target.reached(risk(value))) - goal
+
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    inside = log(min(max(search.guess, search.low), search.high))
+    towards_safe = -1.0 if search.grows else 1.0
+    jump = 0.004
+    start = excess(inside)
+    direction = towards_safe if start > 0.0 else -towards_safe
+    other = inside
+    while (excess(other) > 0.0) == (start > 0.0):
+        end = log(safe if start > 0.0 else unsafe)
+        if other == end:
+            return _edge(search, target, risk, safe, unsafe, start > 0.0)
+        inside = other
+        other = max(end, other - jump) if direction < 0.0 else min(end, other + jump)
+        jump = min(4.0 * jump, LONGEST_JUMP)
+    low, high = sorted((inside, other))
+    if search.whole:
+        return _whole(search, target, risk, exp(low), exp(high))
+    from scipy.optimize import brentq
+
+    def outward(value: float) -> float:
+        """A short number, so that what is printed is what was checked."""
+        return min(max(shortened(value, CALIBRATED, not search.grows), search.low), search.high)
+
+    value, nudge = outward(exp(float(brentq(excess, low, high, xtol=0.3 * ACCURACY, rtol=1e-12)))), ACCURACY
+    while not target.met(risk(value)):
+        value = outward(value * (1.0 - nudge if search.grows else 1.0 + nudge))
+        nudge *= 2.0
+    return value
+
+
+def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: float, unsafe: float, too_risky: bool) -> float:
+    """No crossing inside the range: the safe end fails, or the far end still meets the target."""
+    if too_risky:
+        reached = target.reached(risk(safe))
+        best = f"at most {significant(reached, 6, False)}" if target.about.protects else f"at least {significant(reached, 6)}"
+        text = "{goal} cannot be reached by choosing {argument}: {metric} is {best}, at {end}."
+        values = {"goal": repr(target), "metric": target.metric, "best": best, "end": f"{search.name}={safe * search.unit:g}"}
+        raise WrongValueError(search.name, text, values)
+    if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
+        return unsafe
+    values = {"goal": repr(target), "end": f"{unsafe:g}"}
+    raise WrongValueError(search.name, "{goal} does not limit {argument}: {end} still meets it.", values)
+
+
+def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:
+    """The whole number next to the first that fails: secant steps in the logarithm, halving where they stall."""
+    ends = max(float(floor(low)), search.low), min(float(ceil(high)), search.high)
+    good, bad = ends if search.grows else ends[::-1]
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    onwards = 1.0 if search.grows else -1.0
+
+    def further(value: float, end: float) -> float:
+        """A tenth of it towards an end of the range."""
+        return max(end, floor(value * 0.9)) if end < value else min(end, ceil(value * 1.1) + 1.0)
+
+    while good != safe and not target.met(risk(good)):
+        good = further(good, safe)
+    while bad != unsafe and target.met(risk(bad)):
+        good, bad = bad, further(bad, unsafe)
+    goal = target.straight(target.value)
+    stalled = 0
+    while abs(bad - good) > 1.0:
+        f_good, f_bad = (target.straight(target.reached(risk(value))) - goal for value in (good, bad))
+        middle = exp(log(good) + (log(bad) - log(good)) * (-f_good / (f_bad - f_good) if f_bad > f_good else 0.5))
+        first, last = sorted((good, bad))
+        if stalled > 2 or not first < middle < last:
+            middle, stalled = 0.5 * (good + bad), 0
+        middle = min(max(float(floor(middle) if search.grows else ceil(middle)), first + 1.0), last - 1.0)
+        if target.met(risk(middle)):
+            # Next to the secant's answer there is usually the first value that fails.
+            stalled = stalled + 1 if abs(middle - good) < 0.5 * abs(bad - good) else 0
+            good = middle
+            if middle + onwards != bad and not target.met(risk(middle + onwards)):
+                bad = middle + onwards
+        else:
+            stalled = stalled + 1 if abs(bad - middle) < 0.5 * abs(bad - good) else 0
+            bad = middle
+            if middle - onwards != good and target.met(risk(middle - onwards)):
+                good = middle - onwards
+    return good

@@ -1,0 +1,90 @@
+"""A model that is trained with DP-SGD: what it is made of, and its steps. `betastar train` and audits of a study share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from betastar.datasets.study import Recipe, Study
+from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private
+
+
+def network(study: Study) -> nn.Module:
+    """Fully connected with tanh, as in the paper."""
+    sizes = [study.columns, *study.recipe.hidden, len(study.classes)]
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(sizes):
+        layers += [nn.Linear(wide, narrow), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+class PrivateTraining:
+    """Model, optimizer and loader as Opacus makes them private, and the monitors that watch them.
+
+    gap, target_attribute_beta: with one of them, gaps are clipped, as `make_attribute_private` does.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: TensorDataset,
+        secret: Secret,
+        recipe: Recipe,
+        gap: float | None = None,
+        target_attribute_beta: float | None = None,
+    ) -> None:
+        self.module, self.data, self.secret = module, data, secret
+        self.engine = PrivacyEngine(accountant="betastar")
+        self.criterion = nn.CrossEntropyLoss()
+        self.monitors: dict[str, AttributeMonitor] = {}
+        self.clipping: GapClipping | None = None
+        parts: dict[str, Any] = {
+            "module": module,
+            "optimizer": torch.optim.Adam(module.parameters(), lr=recipe.learning_rate),
+            "data_loader": DataLoader(data, batch_size=recipe.batch_size),
+            "noise_multiplier": recipe.noise_multiplier,
+            "max_grad_norm": recipe.max_grad_norm,
+        }
+        if gap is None and target_attribute_beta is None:
+            self.model, self.optimizer, self.loader = self.engine.make_private(**parts)
+            return
+        self.model, self.optimizer, self.loader = make_attribute_private(
+            **parts,
+            criterion=self.criterion,
+            secret=secret,
+            gap=gap,
+            bayes_security=target_attribute_beta,
+            epochs=None if target_attribute_beta is None else recipe.epochs,
+            engine=self.engine,
+        )
+        self.clipping = self.optimizer.gap_clipping
+
+    def watch(self, diameter: str = "exact", **options: Any) -> AttributeMonitor:
+        """A monitor of the secret, with these options of `AttributeMonitor`."""
+        parts = (self.model, self.optimizer, self.loader, self.criterion, self.secret)
+        self.monitors[diameter] = AttributeMonitor(*parts, diameter=diameter, **options)
+        return self.monitors[diameter]
+
+    def numbered_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """One epoch of batches; a ledger learns which records are in each."""
+        ledgers = [one for one in self.monitors.values() if one.ledger is not None and one.scope == "batch"]
+        for indices in self.loader.batch_sampler:
+            for monitor in ledgers:
+                monitor.records(indices)
+            x, y = self.data[indices]
+            yield x, y
+
+    def steps(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[int, Tensor]]:
+        """A step for each batch; the size of the batch and its loss."""
+        for x, y in batches:
+            self.optimizer.zero_grad()
+            loss = self.criterion(self.model(x), y)
+            loss.backward()
+            self.optimizer.step()
+            yield len(x), loss.detach()

@@ -1,0 +1,90 @@
+"""The distances of one coming step: of the batch's records, or of all records of the data set at the current weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from betastar.arrays import Real
+from betastar.training import processes
+from betastar.training.checks.step_counter import same_contents
+from betastar.training.gradients.distances import RecordDistances
+from betastar.training.gradients.factors import Gradients, joined
+from betastar.training.opacus.adapter import OpacusAdapter
+from betastar.training.records import Records, Source
+from betastar.training.secrets.secret import Secret
+
+
+class StepMeasurement:
+    """largest: the largest distance, and gaps: each record's own, negative where it was not measured; None where none was."""
+
+    def __init__(self, adapter: OpacusAdapter, source: Source, secret: Secret, distances: RecordDistances) -> None:
+        self._adapter, self._source, self._secret, self._distances = adapter, source, secret, distances
+        self.forget()
+
+    def forget(self) -> None:
+        """Nothing is known of the coming step."""
+        self.largest: float | None = None
+        self.gaps: Real | None = None
+        self._measured_at: tuple[tuple[Any, ...], list[Tensor]] | None = None  # settings, and weights and buffers
+
+    def batch(self, batch: Records, indices: Tensor | None) -> Gradients | None:
+        """Measure a batch; returns the records' own gradients, where they were among those that were computed.
+
+        indices: of the records in the data set, where the distance of each is wanted.
+        """
+        if self._secret.quick_check and len(batch):
+            self._secret.check(batch, complete=False)
+        own: list[Gradients] = []
+
+        def keep_own(records: Records, gradients: Gradients) -> None:
+            own.append(gradients.whole(self._secret.own(records).to(gradients.norms.device)))
+
+        seen = keep_own if self._secret.quick_check and self._distances.holds_own() else None
+        largest = self.largest or 0.0
+        if indices is None:
+            self.largest = self._distances.largest(batch, largest, seen)
+        else:
+            if len(indices) != len(batch):
+                raise ValueError(f"indices must be one for each of the {len(batch)} records of the batch, got {len(indices)}.")
+            each = self._distances.each(batch, seen).cpu().numpy()
+            if self.gaps is None:
+                self.gaps = self._no_gaps()
+            self.gaps[indices.numpy()] = each
+            self.largest = max(largest, float(each.max(initial=0.0)))
+        return joined(own) if own else None
+
+    def join_processes(self, each: bool) -> None:
+        """Take the largest distances over the batches of all processes. each: of every record, too."""
+        self.largest = processes.maximum(self.largest or 0.0)
+        if each and processes.together():
+            self.gaps = processes.maxima(self._no_gaps() if self.gaps is None else self.gaps)
+
+    def dataset(self, due: bool, each: bool, check: bool) -> None:
+        """Measure all records, unless that was done at these weights; each process measures its share of them.
+
+        due: False measures nothing, and keeps in mind that there was nothing to do. each: keep the distance of each record.
+        check: whether the records hold values of the secret.
+        """
+        settings, tensors = self._adapter.settings(), self._adapter.tensors()
+        if self._measured_at is not None and self._measured_at[0] == settings and same_contents(self._measured_at[1], tensors):
+            return
+        contents = self._adapter.contents()
+        if due:
+            largest, gaps = 0.0, self._no_gaps()
+            for indices, records in self._source.portions(processes.share(len(self._source))):
+                if check and self._secret.quick_check:
+                    self._secret.check(records, complete=False)
+                if each:
+                    gaps[indices.numpy()] = self._distances.each(records).cpu().numpy()
+                    largest = max(largest, float(gaps.max()))
+                else:
+                    largest = self._distances.largest(records, largest)
+            self.largest = processes.maximum(largest)
+            self.gaps = processes.maxima(gaps) if each else None
+        self._measured_at = settings, contents
+
+    def _no_gaps(self) -> Real:
+        return np.full(len(self._source), -1.0)
