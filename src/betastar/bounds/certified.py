@@ -70,7 +70,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: 
     families = (transform.line, transform.symmetric) if symmetric and attained else (transform.line,)
     lower, _, upper = affinity.bounds(affinity.largest(build, steps), max(affinity.total(family, steps) for family in families))
     lower = min(lower, BELOW_ONE)
-    enclosed = _refined(_rounded(steps, up=True), symmetric, tolerance, sqrt(8.0 * exponent))
+    enclosed = _refined(_rounded(steps, up=True), symmetric, tolerance, sqrt(8.0 * exponent), upper < NOTHING_LEFT)
     if enclosed is None:
         idle = min(exp(no_noise.never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
         return Certificate(no_noise.curve(steps), (), idle, upper) if idle > lower else Certificate(None, (), lower, upper)
@@ -93,11 +93,12 @@ def _losses_given_up(tolerance: float) -> tuple[float, float]:
 
 
 def _refined(
-    steps: Sequence[Step], symmetric: bool, tolerance: float, spread: float
+    steps: Sequence[Step], symmetric: bool, tolerance: float, spread: float, coarse: bool
 ) -> tuple[DiscreteCurve, DiscreteCurve, float] | None:
     """The run from above and from below on the finest grid that was tried, and that grid; None if no grid works.
 
-    spread: standard deviation of the loss, about. The grid gets finer until the interval of β* is as narrow as the tolerance.
+    spread: standard deviation of the loss, about. The grid gets finer until the interval of β* is as narrow as the tolerance;
+    coarse: the first grid that works is fine enough.
     """
     slack, rounding = _losses_given_up(tolerance)
     largest = max(spread, *(_largest_loss(step, slack) for step in steps))
@@ -112,7 +113,7 @@ def _refined(
             best = above, under, grid
             (most, most_error), (least, least_error) = above.hockey_stick(0.0), under.hockey_stick(0.0)
             width = (most + most_error) - max(least - least_error, 0.0)
-            if width <= tolerance or upper < NOTHING_LEFT:
+            if width <= tolerance or coarse:
                 break
             shrink = min(0.5, max(shrink, 0.8 * sqrt(tolerance / width)))
         grid *= shrink

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import ceil, exp, floor, log
 from typing import TYPE_CHECKING
 
-from betastar.validation import WrongValueError
 from betastar.risk.risk import Risk
 from betastar.rounding import CALIBRATED, shortened, significant
 from betastar.scenario.run import DPSGD
+from betastar.validation import WrongValueError
 
 if TYPE_CHECKING:
     from betastar.risk.calibrate import Target
@@ -85,9 +85,12 @@ def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: f
     if too_risky:
         reached = target.reached(risk(safe))
         best = f"at most {significant(reached, 6, False)}" if target.about.protects else f"at least {significant(reached, 6)}"
-        text = "{goal} cannot be reached by choosing {argument}: {metric} is {best}, at {end}."
-        values = {"goal": repr(target), "metric": target.metric, "best": best, "end": f"{search.name}={safe * search.unit:g}"}
-        raise WrongValueError(search.name, text, values)
+        end = f"{search.name}={safe * search.unit:g}"
+        raise WrongValueError(
+            search.name,
+            "{goal} cannot be reached by choosing {argument}: {metric} is {best}, at {end}.",
+            {"goal": repr(target), "metric": target.metric, "best": best, "end": end},
+        )
     if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
         return unsafe
     values = {"goal": repr(target), "end": f"{unsafe:g}"}
