@@ -173,6 +173,8 @@ def test_threats_are_what_their_python_says() -> None:
     ("analyze --noise 1 --sample-rate 0.1 --dataset-size 3 --steps 3", "--sample-rate must be left out where --batch or --"),
     ("calibrate --target success<=0.6 --sample-rate 0.1", "leave out exactly one of --noise, --sample-rate, --steps; missing: "),
     ("calibrate --target bayes_security>=0.99 --noise 0.1 --dataset-size 100 --epochs 50", "reached by choosing --batch: "),
+    ("train adult -o /nowhere/x --scope nothing", "--scope must be one of 'batch', 'dataset', got 'nothing'."),
+    ("train adult -o /nowhere/x --gap 3", "--gap must be between 0 and 2"),
     ("sweep --noise-multiplier 1:2 --rate 0.1 --steps 3", "--noise-multiplier must be a number, a list as 1,2,4 or a grid"),
 ])  # fmt: skip
 def test_an_error_names_the_spelling_that_was_used(words: str, said: str) -> None:

@@ -29,7 +29,7 @@ from betastar.cli.options import (
     Records,
     Require,
     Steps,
-    in_words_of_options,
+    for_pipelines,
     option,
 )
 from betastar.risk.risk import SMALLEST_FPR
@@ -39,7 +39,7 @@ from betastar.vocabulary import DIGITS, METHODS, METRICS, PARAMETERS, RUN
 
 def register(app: typer.Typer) -> None:
     for command in (analyze, calibrate, compare, sweep, explore):
-        app.command(cls=Command)(in_words_of_options(command))
+        app.command(cls=Command)(for_pipelines(command))
 
 
 def analyze(

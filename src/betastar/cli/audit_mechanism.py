@@ -27,7 +27,7 @@ from betastar.cli.options import (
     Records,
     Require,
     Steps,
-    in_words_of_options,
+    for_pipelines,
     option,
 )
 from betastar.rounding import nearest, significant
@@ -106,7 +106,7 @@ def mechanism(
         raise typer.Exit(1)
 
 
-app.command(cls=Command)(in_words_of_options(mechanism))
+app.command(cls=Command)(for_pipelines(mechanism))
 
 
 @app.callback()

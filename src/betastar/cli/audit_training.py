@@ -11,7 +11,7 @@ import typer
 
 from betastar.answers.settings import choose
 from betastar.cli.audit_mechanism import Into, Seed, app, check_plot, keep, show
-from betastar.cli.options import Command, Force, Json, in_words_of_options, option
+from betastar.cli.options import Command, Force, Json, for_pipelines, option
 from betastar.vocabulary import THREATS
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ def one_run(
 
 
 def register() -> None:
-    app.command(cls=Command)(in_words_of_options(training))
-    app.command("one-run", cls=Command)(in_words_of_options(one_run))
+    app.command(cls=Command)(for_pipelines(training))
+    app.command("one-run", cls=Command)(for_pipelines(one_run))
 
 
 def _told(options: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from betastar.rounding import plain
+from betastar.validation import ArgumentError
 from betastar.vocabulary import METHODS, PARAMETERS, THREATS, TOLD, Parameter, parameter_of
 
 
@@ -64,6 +65,15 @@ class Command(TyperCommand):
         renamed = [former.get(name, name) + equals + value for name, equals, value in (word.partition("=") for word in args)]
         return super().parse_args(ctx, renamed)
 
+    def invoke(self, ctx: Any) -> Any:
+        """An error names the option that was wrong, as the person spelled it."""
+        try:
+            return super().invoke(ctx)
+        except ArgumentError as problem:
+            from betastar.answers import wording
+
+            raise ValueError(wording.explain(problem, spelling)) from None
+
 
 def spelling(argument: str) -> str:
     """How the person spelled the option of an argument, or its shortest spelling if they did not give it."""
@@ -78,20 +88,17 @@ def was_given(argument: str) -> bool:
     return Command.context.get_parameter_source(argument).name == "COMMANDLINE"
 
 
-def in_words_of_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Errors name the option that was wrong."""
+def for_pipelines(command: Callable[..., None]) -> Callable[..., None]:
+    """A command of which the reader may go away, and whose numbers may be beyond what can be computed."""
 
     @functools.wraps(command)
     def wrapped(**given: Any) -> None:
-        from betastar.answers import wording
         from betastar.cli import printing
 
         if command.__name__ != "explore":  # a server must survive a browser that goes away
             printing.quiet_pipe()
         try:
             command(**given)
-        except (ValueError, TypeError) as problem:
-            raise ValueError(wording.explain(problem, spelling)) from None
         except ArithmeticError as problem:  # exit code 1 is for --require
             raise ValueError(
                 f"these parameters are beyond what this --method can compute ({problem}). Try another one."
