@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, expm1
+from math import ceil, exp, expm1
 
 import numpy as np
 
@@ -123,3 +123,48 @@ class DiscreteCurve:
 
     def _touching(self, fpr: float) -> tuple[float, float]:
         return min(self.forward.best(fpr), self.backward.best_reversed(fpr))
+
+
+class NodeCurve:
+    """A symmetric trade-off curve known at α = e^{iΔ}, i ≥ 0: from above, or from below."""
+
+    def __init__(self, grid: float, values: Real, above: bool) -> None:
+        self.grid, self.values, self.above = grid, np.clip(values, 0.0, 1.0), above
+
+    def reversed(self) -> NodeCurve:
+        return self
+
+    def hockey_stick(self, tau: float) -> Value:
+        """From above: linear in α between the nodes, as H is convex. From below: the value at the next node, as H decreases."""
+        if tau < 0.0:
+            return Value(-expm1(tau) + exp(tau) * self.hockey_stick(-tau).value, 0.0)
+        last = len(self.values) - 1
+        place = tau / self.grid
+        i = int(min(place, last))
+        if not self.above:
+            i = min(ceil(place), last + 1)
+            return Value(float(self.values[i]) if i <= last else 0.0, 0.0)
+        if i == last:
+            return Value(float(self.values[last]), 0.0)
+        part = expm1(tau - i * self.grid) / expm1(self.grid)
+        return Value(float(self.values[i] + part * (self.values[i + 1] - self.values[i])), 0.0)
+
+    def overlap(self) -> Value:
+        return Value(1.0 - float(self.values[0]), 0.0)
+
+    @cached_property
+    def _corners(self) -> tuple[Real, Real]:
+        """α and H at points between which H + α·fpr cannot be smaller."""
+        nodes = np.exp(self.grid * np.arange(len(self.values)))
+        return (nodes, self.values) if self.above else (nodes, np.append(self.values[1:], 0.0))
+
+    def true_positives(self, fpr: float) -> Value:
+        """min over α of H_α + α·fpr; for α < 1, H_α = 1 - α + α·H_{1/α}."""
+        alpha, value = self._corners
+        if not self.above:
+            inverse = 1.0 / (alpha * exp(self.grid))
+            reverse = float(np.min(1.0 - (1.0 - value) / alpha + inverse * fpr))
+        else:
+            reverse = float(np.min(1.0 - (1.0 - value - fpr) / alpha))
+        rate = min(float(np.min(value + alpha * fpr)), reverse)
+        return Value(min(max(rate, fpr), 1.0), 0.0)

@@ -1,0 +1,229 @@
+"""The exact worst case of attribute inference: a dynamic programme over the attacker's choice of pair (theory, section 11).
+
+With r the likelihood ratio so far times a threshold, v(r) = E[min(P, rQ)] of the steps still to come satisfies, backwards,
+    v ← min over pairs of E_P[v(r·Q/P)],   starting from min(1, r).
+What is kept is the deficit f(x) = e^{-x/2}·(min(1, r) - v(r)) at the nodes x = log r = jΔ. It is even, 0 at first, and one step
+turns it into max over pairs of source + f + jump * f (`kernels.Kernel`), a sum of positive terms; f(0) is the advantage.
+
+From above, kernels that tell more than their pairs, of angles so close that `kernels.between` covers those between. From below,
+kernels that tell less, of a few angles: the value of a strategy that exists. Many steps at once: f moves along a quadratic path
+f(τ), τ = 0…k, given by its Bernstein coefficients w0, w1, w2. A drift F(f) = source + jump * f is affine, so
+    f(τ+1) - f(τ) ≥ F(f(τ)) for all τ   if the Bernstein coefficients of both sides, at τ = 0 and τ = k, are so ordered.
+The path is predicted, and where it violates this by up to κ relative to ψ = e^{-|x|/2}, k·κ·ψ is added, which is safe since
+jump * ψ ≤ 0; so is a constant. From below no such path is needed: the strategy keeps its pair for a block of steps, and
+chooses anew by what it saw, so that each block is one step with a composed law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, exp, sqrt
+
+import numpy as np
+
+from betastar.arrays import Real
+from betastar.bounds import kernels
+from betastar.bounds.discrete import NodeCurve
+from betastar.bounds.kernels import Kernel, Laws
+from betastar.bounds.operators import Above, Below
+from betastar.scenario.step import Step
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How fine the programme is. It changes how close the two ends are, never that they are valid.
+
+    angles: of pairs, from above and from below. nodes: of the grid on either side of 0, at most. inflation: share that splitting
+    outcomes between nodes may add to the variance of the loss, if there is room. share, pause: steps at once, as a share of those
+    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations.
+    """
+
+    angles: tuple[int, int] = (17, 5)
+    nodes: int = 16384
+    inflation: float = 0.002
+    share: float = 0.15
+    pause: float = 0.03
+    cells: tuple[float, float] = (0.12, 0.05)
+
+
+#: A figure in about a tenth of a second, some per cent above the best one; from above only.
+QUICK = Effort((5, 0), 1024, 0.01, 0.25, 0.03, (0.3, 0.15))
+
+
+def effort(count: int) -> Effort:
+    """Fewer steps leave time for more pairs and a finer grid."""
+    if count <= 64:
+        return Effort((65, 17), inflation=2e-4, cells=(0.1, 0.025))
+    return Effort((33, 9), inflation=1e-3, share=0.08, cells=(0.08, 0.035)) if count <= 3000 else Effort()
+
+
+#: Half of the grid in standard deviations of the whole run, and the deficit that a single step may have beyond it.
+WIDTH, BEYOND = 8.0, 1e-5
+#: Largest log r on the grid, however little is left of the security: e^100 is still a number.
+WIDEST = 60.0
+#: Coarsest grid, in standard deviations of one step: beyond it other bounds are better.
+COARSEST = 3.0
+#: Steps that are taken one by one before the first path.
+ALONE = 30
+#: Nodes beyond which fewer pairs are looked at, so that it does not take longer.
+CROWDED = 6000
+#: Rates and ratios R/σ below these are left to other bounds.
+LEAST_RATE, LEAST_RATIO = 1e-12, 1e-8
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The advantage and the curve of the worst case, enclosed. below: None if it was not asked for."""
+
+    above: NodeCurve
+    below: NodeCurve | None
+
+
+def solve(steps: Sequence[Step], effort: Effort, attained: bool = True) -> Solution | None:
+    """The worst case of these steps, taken in their order; None where other bounds are better than any affordable grid."""
+    steps = [step for step in steps if step.distance > 0.0]
+    if not steps or any(
+        s.rate >= 1.0 or s.rate < LEAST_RATE or s.distance / s.noise < LEAST_RATIO or s.noise < kernels.LEAST_NOISE for s in steps
+    ):
+        return None
+    kinds = {_kind(step): step for step in steps}
+    sizes = {kind: _size(step) for kind, step in kinds.items()}
+    variance = sum(step.count * sizes[_kind(step)][0] ** 2 for step in steps)
+    count = sum(step.count for step in steps)
+    tail = max(_tail(*sizes[_kind(step)][1:], BEYOND * min(1.0, sqrt(variance)) / count) for step in steps)
+    width = min(WIDTH * sqrt(variance), WIDEST)
+    tail = min(tail, WIDEST)
+    finest = min(_finest(*sizes[_kind(step)], effort.inflation) for step in steps)
+    grid = max(finest, min(width + tail, 1.5 * width + 1.0) / effort.nodes)
+    if grid > COARSEST * sqrt(variance / count):
+        return None
+    half = min(effort.nodes, ceil((width + tail) / grid))
+    reach = min(half, ceil(tail / grid) + 1)
+
+    if half > CROWDED:
+        effort = replace(effort, angles=(max(13, effort.angles[0] * CROWDED // half), effort.angles[1]))
+    plan = _Plan([(step, sizes[_kind(step)][0]) for step in reversed(steps)], grid, half, tail)
+    above = plan.above(effort, reach)
+    if not np.all(np.isfinite(above)):
+        return None
+    below = NodeCurve(grid, plan.below(effort, max(1, ceil(grid / finest))), False) if attained else None
+    return Solution(NodeCurve(grid, above, True), below)
+
+
+def _kind(step: Step) -> tuple[float, float, float]:
+    return step.rate, step.noise, step.distance
+
+
+def _size(step: Step) -> tuple[float, Real, Real]:
+    """Standard deviation of the loss of one step (under √(PQ)) at its largest, and the outcomes of the pair on a line."""
+    angles = kernels.angles(step.distance, 3)
+    found = [kernels.spread(step.rate, step.noise, step.distance, angle, (0.4, 0.1)) for angle in angles]
+    deviations = [sqrt(float(np.sum(mass * np.exp(0.5 * loss) * loss * loss))) for loss, mass in found]
+    return max(deviations), *found[0]
+
+
+def _tail(loss: Real, mass: Real, slack: float) -> float:
+    """The loss l with H_{e^l} = slack."""
+    low, high = 0.0, max(float(loss.max()), 0.0)
+    for _ in range(24):
+        middle = 0.5 * (low + high)
+        over = loss > middle
+        if float((mass[over] * (np.exp(loss[over]) - exp(middle))).sum()) > slack:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _finest(deviation: float, loss: Real, mass: Real, inflation: float) -> float:
+    """The grid on which splitting outcomes between nodes adds this share to the variance of the loss."""
+    weight = mass * np.exp(0.5 * loss) / deviation**2
+    low, high = 1e-6 * deviation, deviation
+    for _ in range(20):
+        middle = sqrt(low * high)
+        part = np.abs(loss) % middle
+        low, high = (low, middle) if float(weight @ (part * (middle - part))) > inflation else (middle, high)
+    return low
+
+
+class _Plan:
+    """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks."""
+
+    def __init__(self, run: Sequence[tuple[Step, float]], grid: float, half: int, tail: float) -> None:
+        self.run, self.grid, self.half, self.tail = run, grid, half, tail
+
+    def _blocks(self, share: float, doubling: bool) -> Iterator[tuple[Step, float, int, int]]:
+        """(step, its deviation, steps at once, nodes needed)."""
+        spread = 0.0
+        for step, deviation in self.run:
+            left = step.count
+            while left:
+                at_once = min(left, max(1, int(share * (spread / deviation**2 - ALONE))))
+                if doubling:  # few different numbers, so that what is computed for each can be used again
+                    at_once = 1 << (at_once.bit_length() - 1)
+                spread += at_once * deviation**2
+                left -= at_once
+                need = min(self.half, ceil((WIDTH * sqrt(spread) + self.tail) / self.grid))
+                yield step, deviation, at_once, need
+
+    def above(self, effort: Effort, most: int) -> Real:
+        """H at the nodes from 0 on, from above."""
+        f, relative, constant = np.zeros(1), 0.0, 0.0
+        operator: Above | None = None
+        for step, _, at_once, need in self._blocks(effort.share, False):
+            if operator is None or operator.step is not step or need > operator.half:
+                operator = Above(
+                    step, self.grid, self._size(need, f), _kernels(step, self.grid, most, effort.angles[0], effort.cells)
+                )
+                f = operator.widened(f)
+            f, more, everywhere = operator.advance(f, at_once)
+            relative, constant = relative + more, constant + everywhere
+        assert operator is not None
+        return operator.curve(f, relative, constant)
+
+    def below(self, effort: Effort, fine: int) -> Real:
+        """H at the nodes from 0 on, from below."""
+        f, wrong = np.zeros(1), 0.0
+        operator: Below | None = None
+        for step, deviation, at_once, need in self._blocks(effort.pause, True):
+            if operator is None or operator.key != (step, at_once) or need > operator.half:
+                laws = _laws(step, deviation, at_once, self.grid, fine, self.tail, effort.angles[1], effort.cells)
+                operator = Below((step, at_once), self.grid, self._size(need, f), laws)
+                f = operator.widened(f)
+            f, error = operator.once(f)
+            wrong += error
+        assert operator is not None
+        return operator.curve(f, wrong)
+
+    def _size(self, need: int, f: Real) -> int:
+        return max(min(self.half, ceil(1.4 * need)), len(f) // 2)
+
+
+@lru_cache(maxsize=4)
+def _kernels(step: Step, grid: float, most: int, number: int, cells: tuple[float, float]) -> list[Kernel]:
+    p, sigma, distance = _kind(step)
+    angles = kernels.angles(distance, number)
+    width = float(angles[1] - angles[0])
+    return [
+        kernels.from_above(
+            kernels.spread(p, sigma, distance, angle, cells), kernels.between(p, sigma, distance, angle, width), grid, most
+        )
+        for angle in angles
+    ]
+
+
+@lru_cache(maxsize=64)
+def _laws(
+    step: Step, deviation: float, times: int, grid: float, fine: int, tail: float, number: int, cells: tuple[float, float]
+) -> list[Laws]:
+    """Of the sum of so many losses of each pair."""
+    if times == 1:
+        p, sigma, distance = _kind(step)
+        return [
+            kernels.rounded(kernels.merged(p, sigma, distance, angle, cells), grid, tail)
+            for angle in kernels.angles(distance, number)
+        ]
+    single = _laws(step, deviation, 1, grid / fine, 1, tail, number, cells)
+    return [kernels.composed(one, grid / fine, times, deviation, grid) for one in single]
