@@ -16,9 +16,10 @@ from torch.utils.data import TensorDataset
 import betastar as bs
 from betastar import audit
 from betastar.risk.analyze import METHODS
-from betastar.risk.calibrate import CONDITIONS
 from betastar.training import AttributeMonitor, Records, Secret
+from betastar.vocabulary import METRICS
 
+from .command import call
 from .training.private import fit, private
 
 RECIPES = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
@@ -37,7 +38,7 @@ def made(what: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def registries() -> Iterator[None]:
     """What a recipe registers is gone after its test."""
-    with patch.dict(METHODS), patch.dict(CONDITIONS):
+    with patch.dict(METHODS), patch.dict(METRICS):
         yield
     if hasattr(bs.Risk, "gini"):
         del bs.Risk.gini
@@ -87,6 +88,9 @@ def test_a_metric() -> None:
     less = bs.DPSGD(0.99 * run.noise_multiplier, 0.02, 60)
     reached = [bs.analyze(one, method="affinity").gini.upper for one in (run, less)]  # type: ignore[attr-defined]
     assert reached[0] <= 0.25 < reached[1]
+    setting = "analyze --noise 1 --rate 0.02 --steps 60 --require"
+    assert call(*setting.split(), "gini<=0.9").returncode == 0
+    assert call(*setting.split(), "gini<=0.1").returncode == 1
 
 
 def test_a_secret() -> None:

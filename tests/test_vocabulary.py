@@ -154,7 +154,7 @@ def test_metrics_and_methods_are_those_of_the_core() -> None:
         bound = reading if metric.at is None else reading(0.01)
         assert isinstance(bound, bs.Bound)
         assert targets.parse(metric.example.split()[0]).metric == metric.name
-    assert set(calibrating.CONDITIONS) == {"delta", *METRICS} - {"epsilon"}
+    assert set(calibrating.conditions()) == {"delta", *METRICS} - {"epsilon"}
 
 
 def test_threats_are_what_their_python_says() -> None:

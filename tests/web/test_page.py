@@ -25,9 +25,10 @@ from .browser import chromium
 
 #: The same command with time enough for every curve, so that a slow machine shows what a fast one shows.
 UNHURRIED = """
-from betastar.views import cli, web
-web.SECONDS = web.MOVING = web.GLANCE = web.EXACT = web.CERTIFYING = 100.0
-cli.main()
+from betastar.cli.main import main
+from betastar.web import api
+api.SECONDS = api.MOVING = api.GLANCE = api.EXACT = api.CERTIFYING = 100.0
+main()
 """
 
 

@@ -49,10 +49,9 @@ class NoNoiseNeeded(UserWarning):
     """
 
 
-#: What each metric of a target depends on. A target on ε at δ is kept as one on δ at ε.
-CONDITIONS: dict[str, str | None] = dict(
-    ("delta", "epsilon") if metric.name == "epsilon" else (metric.name, metric.at) for metric in METRICS.values()
-)
+def conditions() -> dict[str, str | None]:
+    """What each metric of a target depends on. A target on ε at δ is kept as one on δ at ε."""
+    return dict(("delta", "epsilon") if metric.name == "epsilon" else (metric.name, metric.at) for metric in METRICS.values())
 
 
 class Target:
@@ -126,13 +125,13 @@ class Target:
 
 def _parse(metric: dict[str, float]) -> tuple[str, str | None]:
     """The metric that is named, and what it depends on. ε at δ and δ at ε are the same target."""
-    named = [name for name in metric if name in CONDITIONS]
+    named = [name for name in metric if name in conditions()]
     if len(named) != 1:
         raise TypeError(
-            f"Target needs one of {', '.join(CONDITIONS)} (or epsilon and delta), got {', '.join(metric) or 'nothing'}."
+            f"Target needs one of {', '.join(conditions())} (or epsilon and delta), got {', '.join(metric) or 'nothing'}."
         )
     name = named[0]
-    condition = CONDITIONS[name]
+    condition = conditions()[name]
     for other in metric:
         if other not in (name, condition):
             raise TypeError(f"Target({name}=…) takes {condition or 'nothing else'}, got {other}.")
