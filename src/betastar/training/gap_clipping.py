@@ -17,6 +17,7 @@ from betastar.risk.analyze import analyze
 from betastar.risk.calibrate import Target
 from betastar.risk.plan import enforced, plan
 from betastar.risk.risk import Risk
+from betastar.rounding import down, plain
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
 from betastar.training import attaching, processes
@@ -322,9 +323,9 @@ class GapClipping:
             beta = float(self.risk(name, steps=steps).bayes_security.lower)
             lines.append(
                 f"Proved in advance: whoever sees all {int(run.steps)} updates, and knows everything of a record but its {name}, "
-                f"faces β* ≥ {int(beta * 1e4) / 1e4:.4f} (gap {gap:g})."
+                f"faces β* ≥ {down(beta)} (gap {plain(gap)})."
             )
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"GapClipping({', '.join(f'{name!r}: {gap:g}' for name, gap in self.gaps.items())})"
+        return f"GapClipping({', '.join(f'{name!r}: {plain(gap)}' for name, gap in self.gaps.items())})"

@@ -10,6 +10,7 @@ import numpy as np
 from betastar.arrays import Real
 from betastar.risk.analyze import analyze
 from betastar.risk.risk import Risk
+from betastar.rounding import down
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
 from betastar.training.leakage import LeakageSum
@@ -131,7 +132,7 @@ class History:
             return "β* of the secret and of membership: no step yet"
         beta = self.quick()
         word = "≈" if self.scope == "batch" else "after the fact ≈"
-        return f"β* {word} {beta['attribute']:.3f} for {secret} ({self.scope}), {beta['membership']:.3f} for membership"
+        return f"β* {word} {down(beta['attribute'], 3)} for {secret} ({self.scope}), {down(beta['membership'], 3)} for membership"
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last step for loggers; their names carry the scope."""
