@@ -1,0 +1,1 @@
+"""Records to train on: Adult, Purchase, and tables of one's own."""

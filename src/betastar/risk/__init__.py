@@ -1,0 +1,1 @@
+"""A curve to answers: metrics, analysis, calibration, planning."""

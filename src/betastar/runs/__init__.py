@@ -1,0 +1,1 @@
+"""`betastar train`: one training loop, and the folder of a run."""

@@ -1,0 +1,1 @@
+"""What was run (noise, rate, steps), one step of it, and who attacks."""

@@ -1,0 +1,1 @@
+"""Games on the mechanism itself, with the best attacker there is."""

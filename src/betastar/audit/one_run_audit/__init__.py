@@ -1,0 +1,1 @@
+"""An audit in one training run, with many canaries."""

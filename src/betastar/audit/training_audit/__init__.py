@@ -1,0 +1,1 @@
+"""Games on real training, with the user's own code."""

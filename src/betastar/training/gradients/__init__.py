@@ -1,0 +1,1 @@
+"""Clipped gradients of many variants of a record, and the distances between them."""

@@ -1,0 +1,1 @@
+"""Everything that touches what Opacus does not promise, and an accountant for it."""

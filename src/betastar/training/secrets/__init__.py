@@ -1,0 +1,1 @@
+"""Secrets: which candidate records an attacker hesitates between."""
