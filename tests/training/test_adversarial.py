@@ -207,6 +207,28 @@ def weight_penalty_that_opacus_does_not_use() -> Training:
     return t
 
 
+def unclipped_and_scaled(scale: float) -> Training:
+    """No gradient is clipped, so that a scaled loss moves the values of the secret apart."""
+    t = Training({"max_grad_norm": 20.0})
+    t.attach()
+
+    def scaled(output: Any, y: Any) -> Any:
+        return scale * nn.functional.cross_entropy(output, y)
+
+    t.fit(loss=lambda output, y: scale * t.criterion(output, y), true_loss=scaled)
+    return t
+
+
+@way("")
+def loss_scaled_by_less_than_is_noticed() -> Training:
+    return unclipped_and_scaled(1.00009)
+
+
+@way("not the criterion's")
+def loss_scaled_by_a_little() -> Training:
+    return unclipped_and_scaled(1.005)
+
+
 @way("")
 def steps_that_are_not_measured() -> Training:
     t = Training()

@@ -50,7 +50,7 @@ def test_training_stops_before_the_step_that_would_break_it(per_record: bool, ta
     rate = parts[2].sample_rate
     if not per_record:
         spent = sum(affinity.leakage(rate, NOISE, monitor.distances))
-        assert proof.spent == pytest.approx(float(spent), rel=1e-3)
+        assert proof.spent == pytest.approx(float(spent), rel=4e-3)
         assert proof.spent >= float(spent)  # charged outwards
         assert proof.spent + float(affinity.leakage(rate, NOISE, 2.0)) > proof.allowance
     assert monitor.risk("affinity").bayes_security.lower >= target - 1e-9
@@ -106,7 +106,7 @@ def test_steps_that_are_not_measured_are_charged_in_full() -> None:
     fit(parts, criterion, 3)
     rate = parts[2].sample_rate
     full = float(affinity.leakage(rate, NOISE, 2.0))
-    assert monitor.proof.spent == pytest.approx(2 * full + float(affinity.leakage(rate, NOISE, monitor.distances[0])), rel=1e-3)
+    assert monitor.proof.spent == pytest.approx(2 * full + float(affinity.leakage(rate, NOISE, monitor.distances[0])), rel=4e-3)
 
 
 def test_a_resumed_budget_goes_on() -> None:

@@ -13,7 +13,7 @@ from betastar.training.opacus.adapter import OpacusAdapter
 #: So many entries of each record's gradient are compared.
 ENTRIES = 256
 #: Single precision in another order may change a norm, and a sum relative to the norms of its terms, by as much.
-NORM, SUM = 1e-2, 1e-3
+NORM, SUM = 1e-3, 1e-4
 
 
 class GradientCheck:
