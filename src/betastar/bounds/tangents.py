@@ -1,0 +1,152 @@
+"""Searches along a trade-off curve whose tangents are known: which threshold belongs to a false-positive rate, or to a δ.
+
+A threshold τ gives a point (Q(L > τ), P(L > τ)) of the curve and the tangent there, with slope e^τ. The curve is concave: it lies
+below its tangents and above the chords between its points, so that every search knows how far it is from the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+from scipy.special import ndtri
+
+from betastar.arrays import Real
+from betastar.bounds.contour import Answers
+
+#: A rate is found when tangent and chord differ by less, relative to it; ε when its bracket is narrower, relative to it.
+SEARCH = 1e-10
+WIDTH = 2e-10
+#: ε above this is reported as infinite.
+LARGEST_EPSILON = 1e12
+#: Most evaluations of a search; most are done after three.
+ROUNDS = 80
+#: Smallest and largest threshold of a rate.
+LOWEST, HIGHEST = -740.0, 740.0
+
+Evaluation = Callable[[Real], Answers]
+
+
+class _Points:
+    """Points of the curve, in the order of their thresholds; at first its two ends (1, 1) and (0, 0)."""
+
+    def __init__(self) -> None:
+        ends = [[-inf, inf], [1.0, 0.0], [0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]
+        self.tau, self.stick, self.error, self.mass, self.power, self.density = (np.array(end) for end in ends)
+
+    def add(self, taus: Real, found: Answers) -> None:
+        rows = [taus, found.stick, found.error, found.mass, found.stick + found.hit, found.density]
+        joined = [
+            np.concatenate([old, new])
+            for old, new in zip((self.tau, self.stick, self.error, self.mass, self.power, self.density), rows, strict=True)
+        ]
+        order = np.argsort(joined[0], kind="stable")
+        self.tau, self.stick, self.error, self.mass, self.power, self.density = (one[order] for one in joined)
+        self.mass = np.minimum.accumulate(np.clip(self.mass, 0.0, 1.0))  # what rounding turned round
+
+    def tangent(self, index: Real, fprs: Real) -> Real:
+        """H + e^τ·FPR of the tangents at these points."""
+        with np.errstate(over="ignore"):
+            return self.stick[index] + np.exp(self.tau[index]) * fprs
+
+
+def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, Real]:
+    """The true-positive rate at each false-positive rate in (0, 1): the lowest tangent; its error; its threshold.
+
+    Newton's method on the normal quantile of Q(L > τ), and the slope of the chord where that does not get nearer.
+    """
+    points = _Points()
+    goals = -ndtri(fprs)
+    taus = np.clip(guesses, LOWEST, np.minimum(-np.log(fprs), HIGHEST))
+    open_ = np.arange(len(fprs))
+    values, errors, best = np.ones(len(fprs)), np.zeros(len(fprs)), np.zeros(len(fprs))
+    for turn in range(ROUNDS):
+        asked = np.unique(taus)
+        points.add(asked, evaluate(asked))
+        right = np.searchsorted(-points.mass, -fprs[open_], side="left")  # the first point with Q(L > τ) ≤ FPR
+        right = np.clip(right, 1, len(points.tau) - 1)
+        left = right - 1
+        above = np.stack([points.tangent(left, fprs[open_]), points.tangent(right, fprs[open_])])
+        lower = np.argmin(above, axis=0)
+        touch = np.where(lower == 0, left, right)
+        top = above.min(axis=0)
+        width = points.mass[left] - points.mass[right]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slope = (points.power[left] - points.power[right]) / width
+            chord = points.power[right] + slope * (fprs[open_] - points.mass[right])
+        bottom = np.where(width > 0.0, chord, points.power[right])
+        gap = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0)
+        values[open_], errors[open_], best[open_] = top, points.error[touch] + gap, points.tau[touch]
+        more = gap > np.maximum(SEARCH * np.minimum(top, 1.0), 0.1 * points.error[touch])
+        low, high = points.tau[left], points.tau[right]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            quantile = -ndtri(points.mass[touch])
+            newton = low * 0.0 + points.tau[touch]
+            newton = newton + (goals[open_] - quantile) * np.exp(-0.5 * quantile**2) / np.sqrt(2 * np.pi) / points.density[touch]
+            kink = np.log(slope)
+        middle = 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
+        use_newton = (newton > low) & (newton < high) & ((turn < 4) | (turn % 3 == 0))
+        use_kink = (kink > low) & (kink < high) & (turn % 3 != 2)
+        taus = np.where(use_newton, newton, np.where(use_kink, kink, middle))
+        more &= (taus > low) & (taus < high)
+        open_, taus = open_[more], taus[more]
+        if not open_.size:
+            break
+    values = np.clip(values, fprs, 1.0)
+    return values, errors, np.clip(best, LOWEST, HIGHEST)
+
+
+def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, Real, Real]:
+    """ε ≥ 0 with H_{e^ε} = δ, for each δ: from below, as it is, and from above. Newton's method on log H, in a bracket."""
+    start = evaluate(np.zeros(1))
+    size = len(deltas)
+    low, high = np.zeros(size), np.full(size, inf)
+    values, slack = np.zeros(size), np.zeros(size)
+    open_ = np.flatnonzero(start.stick[0] > deltas)
+    taus = np.maximum(guesses[open_], 1e-300)
+    for _ in range(ROUNDS):
+        if not open_.size:
+            break
+        found = evaluate(taus)
+        above = found.stick > deltas[open_]
+        low[open_[above]], high[open_[~above]] = taus[above], taus[~above]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            move = np.log(found.stick / deltas[open_]) * found.stick / found.hit
+            slack[open_] = (np.abs(found.stick - deltas[open_]) + found.error) / found.hit
+        values[open_] = taus
+        settled = (np.abs(found.stick - deltas[open_]) <= 0.05 * found.error) | (np.abs(move) <= 1e-12 * taus)
+        new = taus + move
+        least, most = low[open_], high[open_]
+        middle = np.where(most < inf, 0.5 * (least + most), 2.0 * np.maximum(taus, 0.5))
+        new = np.where((new > least) & (new < most) & (new < 4.0 * taus + 1.0), new, middle)
+        settled |= (new <= least) | (new >= most) | (most - least <= 1e-13 * most)
+        values[open_[new > LARGEST_EPSILON]] = inf
+        more = ~settled & (new <= LARGEST_EPSILON)
+        open_, taus = open_[more], new[more]
+    return _sides(evaluate, values, slack, deltas, start)
+
+
+def _sides(evaluate: Evaluation, values: Real, slack: Real, deltas: Real, start: Answers) -> tuple[Real, Real, Real]:
+    """Ends at which H, with its error, is not below δ, and not above it."""
+    lower, upper = np.zeros(len(values)), np.full(len(values), inf)
+    upper[(values == 0.0) & (start.stick[0] + start.error[0] <= deltas)] = 0.0
+    finite = values < inf
+    width = np.where(np.isfinite(slack), slack, 0.0) * 1.1 + WIDTH * values + 1e-300
+    width = np.where(values > 0.0, width, 1e-6)
+    below, above = finite & (values > 0.0), finite & (upper == inf)
+    for _ in range(60):
+        if not (below.any() or above.any()):
+            break
+        downs, ups = np.flatnonzero(below), np.flatnonzero(above)
+        ends = np.concatenate([values[downs] - width[downs], values[ups] + width[ups]])
+        found = evaluate(np.maximum(ends, 0.0))
+        left, right = ends[: len(downs)], ends[len(downs) :]
+        done = found.stick[: len(downs)] - found.error[: len(downs)] >= deltas[downs]
+        lower[downs[done]] = left[done]
+        below[downs[done | (left <= 0.0)]] = False
+        done = found.stick[len(downs) :] + found.error[len(downs) :] <= deltas[ups]
+        upper[ups[done]] = right[done]
+        above[ups[done | (right > LARGEST_EPSILON)]] = False
+        width *= 8.0
+    return np.maximum(lower, 0.0), values, upper
