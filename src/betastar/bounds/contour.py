@@ -146,14 +146,14 @@ class Strip:
         """θ and (log M)'' of lines that serve these places, and the number of the line of each."""
         low, high = float(places.min()), float(places.max())
         bins = max(1, int(np.ceil((high - low) / SHARED)))
-        number = np.minimum((places - low) * (bins / max(high - low, TINY)), bins - 1).astype(int)
-        used, number = np.unique(number, return_inverse=True)
-        centres = low + (used + 0.5) * ((high - low) / bins)
+        width = max((high - low) / bins, 1e-9)
+        used, number = np.unique(np.minimum((places - low) / width, bins - 1).astype(int), return_inverse=True)
+        centres = low + np.minimum((used + 0.5) * width, high - low)
         return np.interp(centres, self.arcs, self.thetas), np.interp(centres, self.arcs, self.bend), number
 
 
 class Answers(NamedTuple):
-    """At each threshold: H_{e^τ}(P‖Q), what it lacks to 1, their error; Q(L > τ), its error, e^τ times it, minus its derivative."""
+    """At each threshold: H_{e^τ}(P‖Q), 1 - H, their error; Q(L > τ), its error, e^τ·Q(L > τ); the density of L under Q."""
 
     stick: Real
     overlap: Real
@@ -177,7 +177,7 @@ class Inversion:
         composition = self.composition
         inside = composition.inside.height(taus)
         beyond = np.full(len(taus), inf) if self.inside_only else composition.beyond.height(taus)
-        right = beyond < inside
+        right = beyond + log(WIDE_NODES / NODES) < inside  # where the error is smaller
         lost = right & (beyond < -735.0)
         for strip, chosen in ((composition.inside, ~right), (composition.beyond if right.any() else None, right & ~lost)):
             if strip is None or not chosen.any():
@@ -300,7 +300,7 @@ class _Path:
         far, v, peak = asinh(1e16 / lines.scale), 0.0, np.zeros(len(lines.thetas))
         bulk = asinh(7.5 / (sqrt(float(lines.bends.min())) * lines.scale))
         count = 2 * int(0.5 * bulk / step) + 12  # even: every second node is a node of the double step
-        blocks = []
+        blocks: list[tuple[Complex, Complex]] = []
         while True:
             offsets, mass = self._on(v + step * np.arange(count))
             if not blocks:

@@ -249,7 +249,9 @@ def _one_step(part: Part, taus: Real) -> Answers:
     alpha = np.exp(taus)
     rest = 1.0 - gain - mass  # Q(L > τ)
     back = -np.expm1(taus) + alpha * stick
-    return Answers(back, alpha * (1.0 - stick), alpha * error, rest, 64.0 * EPS * np.ones(len(taus)), alpha * rest, density / alpha)
+    return Answers(
+        back, alpha * (1.0 - stick), alpha * error, rest, 64.0 * EPS * np.ones(len(taus)), alpha * rest, density / alpha
+    )
 
 
 def _one_step_guess(part: Part, fprs: Real) -> Real:

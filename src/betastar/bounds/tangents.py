@@ -120,7 +120,7 @@ def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, R
         least, most = low[open_], high[open_]
         middle = np.where(most < inf, 0.5 * (least + most), 2.0 * np.maximum(taus, 0.5))
         new = np.where((new > least) & (new < most) & (new < 4.0 * taus + 1.0), new, middle)
-        settled |= (new <= least) | (new >= most) | (most - least <= 1e-13 * most)
+        settled |= (new <= least) | (new >= most) | (most <= least * (1.0 + 1e-13))
         values[open_[new > LARGEST_EPSILON]] = inf
         more = ~settled & (new <= LARGEST_EPSILON)
         open_, taus = open_[more], new[more]
