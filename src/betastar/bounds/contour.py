@@ -25,8 +25,8 @@ import numpy as np
 from betastar.arrays import Complex, Real
 from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform, log1p
 
-#: What two steps of the rule in v must agree to, relative to the integral of the modulus.
-TOLERANCE = 1e-9
+#: What two steps of the rule in v must agree to, relative to the integral of the modulus: for H, and for Q(L > τ).
+TOLERANCE, MASS_TOLERANCE = 1e-9, 1e-7
 #: First and finest step in v.
 COARSE, FINE = 0.125, 2.0**-9
 #: Relative error of log M that the nodes of a transform may have: bulk only, and with tails and sector.
@@ -35,6 +35,8 @@ NODES, WIDE_NODES = 1e-11, 2e-9
 SHARED = 2.0
 #: Points of the table of log M inside of (0, 1), and beyond 1.
 INSIDE, BEYOND = 25, 48
+#: A transform below this one may come out as 0 or less.
+LOST = 1e-12
 EPS = float(np.finfo(float).eps)
 TINY = 5e-324
 
@@ -173,37 +175,44 @@ class Inversion:
         self._groups: list[_Lines] = []
 
     def at(self, taus: Real) -> Answers:
-        found = np.zeros((len(Answers._fields), len(taus)))
         composition = self.composition
+        found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
         inside = composition.inside.height(taus)
         beyond = np.full(len(taus), inf) if self.inside_only else composition.beyond.height(taus)
         right = beyond + log(WIDE_NODES / NODES) < inside  # where the error is smaller
+        unknown = np.isinf(inside) & np.isinf(beyond)
         lost = right & (beyond < -735.0)
-        for strip, chosen in ((composition.inside, ~right), (composition.beyond if right.any() else None, right & ~lost)):
-            if strip is None or not chosen.any():
-                continue
-            found[:, chosen] = self._strip(strip, taus[chosen], beyond=strip is not composition.inside)
-        found[2, lost] = found[4, lost] = TINY
-        found[1, lost] = 1.0
+        near = ~right & ~unknown
+        if near.any():
+            found[:, near], leaning[near] = self._strip(composition.inside, taus[near], beyond=False)
+        # A path that leans needs the wide nodes anyway, and has the smaller error where the integrand is smaller.
+        far = (right & ~lost) | (leaning & (beyond < inside))
+        if far.any():
+            found[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
+        found[:, lost] = np.array([0.0, 1.0, TINY, 0.0, TINY, 0.0, 0.0])[:, None]
+        with np.errstate(over="ignore"):  # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding
+            found[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
+        found[0, unknown] = found[4, unknown] = 1.0
         return Answers(*found)
 
-    def _strip(self, strip: Strip, taus: Real, beyond: bool) -> Real:
+    def _strip(self, strip: Strip, taus: Real, beyond: bool) -> tuple[Real, Real]:
+        """Answers, and which of them a leaning path gave."""
         places = strip.place(taus)
-        found = np.zeros((len(Answers._fields), len(taus)))
+        found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
         open_ = np.ones(len(taus), dtype=bool)
         for lines in self._groups:
             if lines.beyond == beyond and open_.any():
                 nearest = np.argmin(np.abs(places[:, None] - lines.places), axis=1)
                 served = open_ & (np.abs(places - lines.places[nearest]) <= 0.6 * SHARED)
                 if served.any():
-                    found[:, served] = lines.at(taus[served], nearest[served])
+                    found[:, served], leaning[served] = lines.at(taus[served], nearest[served])
                     open_ &= ~served
         if open_.any():
             thetas, bends, number = strip.lines(places[open_])
             lines = _Lines(self.composition, thetas, bends, np.interp(thetas, strip.thetas, strip.arcs), beyond)
             self._groups.append(lines)
-            found[:, open_] = lines.at(taus[open_], number)
-        return found
+            found[:, open_], leaning[open_] = lines.at(taus[open_], number)
+        return found, leaning
 
 
 class _Lines:
@@ -214,32 +223,30 @@ class _Lines:
         self.scale = float(np.minimum(2.0 / np.sqrt(bends), np.minimum(thetas, np.abs(1.0 - thetas))).min())
         self._paths: dict[float, _Path] = {}
 
-    def at(self, taus: Real, line: Real) -> Real:
+    def at(self, taus: Real, line: Real) -> tuple[Real, Real]:
+        """Answers at thresholds, each on the line with its number, and which of them a leaning path gave."""
         composition = self.composition
         terms, nodes = (composition.wide, WIDE_NODES) if self.beyond else (composition.bulk, NODES)
         past = taus - composition.rest
         still = past == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
         sums, error = self._path(0.0, terms, COARSE).integrate(taus, line, np.where(still, FINE, COARSE / 2))
-        distrust = self._distrust(terms, nodes)[line]
-        error = error + distrust * sums[3:5]
-        failed = (error[0] > (TOLERANCE + distrust) * sums[3]) & ~still
+        failed = ((error[0] > TOLERANCE * sums[3]) | (error[1] > MASS_TOLERANCE * sums[4])) & ~still
+        error = error + self._distrust(terms, nodes)[line] * sums[3:5]
+        leaning = np.zeros(len(taus), dtype=bool)
         for sign in (1.0, -1.0):
-            chosen = failed & (sign * past > 0.0)
-            if not chosen.any():
-                continue
-            lean = 0.5 * sign * min(one.sector(sign) for _, one in composition.wide)
+            chosen = np.flatnonzero(failed & (sign * past > 0.0))
+            lean = 0.5 * sign * min(one.sector(sign) for _, one in composition.wide) if chosen.size else 0.0
             if lean == 0.0:
                 continue
-            leaning, off = self._path(lean, composition.wide, COARSE / 2, float(np.abs(past[chosen]).min())).integrate(
-                taus[chosen], line[chosen], np.full(int(chosen.sum()), FINE)
-            )
-            off = off + self._distrust(composition.wide, WIDE_NODES)[line[chosen]] * leaning[3:5]
-            better = off[0] < error[0, chosen]
-            where = np.flatnonzero(chosen)[better]
-            sums[:, where], error[:, where] = leaning[:, better], off[:, better]
-        return self._answers(taus, line, sums, error)
+            path = self._path(lean, composition.wide, COARSE / 2, float(np.abs(past[chosen]).min()))
+            leant, off = path.integrate(taus[chosen], line[chosen], np.full(chosen.size, FINE))
+            off = off + self._distrust(composition.wide, WIDE_NODES)[line[chosen]] * leant[3:5]
+            better = off[0] + 1e-3 * off[1] < error[0, chosen] + 1e-3 * error[1, chosen]
+            sums[:, chosen[better]], error[:, chosen[better]] = leant[:, better], off[:, better]
+            leaning[chosen[better]] = True
+        return self._answers(taus, sums, error), leaning
 
-    def _answers(self, taus: Real, line: Real, sums: Real, error: Real) -> Real:
+    def _answers(self, taus: Real, sums: Real, error: Real) -> Real:
         """With what the residues at 0 and 1, and an atom at loss 0, contribute."""
         kept = np.exp(self.composition.atom)
         stick, hit, density = sums[:3]
@@ -250,7 +257,7 @@ class _Lines:
         if kept:
             jump = kept * np.maximum(-np.expm1(taus), 0.0)
             stick, overlap, hit = stick + jump, overlap - jump, hit + kept * np.exp(taus) * (taus < 0.0)
-        back = np.exp(-taus)
+        back = np.exp(-np.maximum(taus, -700.0))
         return np.stack([np.maximum(stick, 0.0), overlap, error[0], back * hit, back * error[1], hit, back * density])
 
     def _distrust(self, terms: Terms, nodes: float) -> Real:
@@ -336,7 +343,8 @@ class _Path:
         sums, error = step * whole, step * wrong
         level = 0
         while True:
-            open_ = np.flatnonzero((error[0] > TOLERANCE * sums[3]) & (step > finest))
+            rough = (error[0] > TOLERANCE * sums[3]) | (error[1] > MASS_TOLERANCE * sums[4])
+            open_ = np.flatnonzero(rough & (step > finest))
             if not open_.size:
                 break
             level, step = level + 1, 0.5 * step

@@ -20,7 +20,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from betastar.arrays import Real
 from betastar.bounds import tangents, transform
-from betastar.bounds.contour import EPS, TINY, Answers, Composition, Inversion, Part, cumulants
+from betastar.bounds.contour import EPS, LOST, TINY, Answers, Composition, Inversion, Part, cumulants
 from betastar.scenario.step import head, loss, one_step_overlap, tail, threshold
 
 __all__ = ["EPS", "LEAST_NOISE", "TINY", "FourierCurve", "Part", "Value"]
@@ -28,8 +28,6 @@ __all__ = ["EPS", "LEAST_NOISE", "TINY", "FourierCurve", "Part", "Value"]
 #: Least noise that is integrated. With less, membership leaks what it can leak, to 1e-11: the ceiling and the risk at this
 #: noise enclose the truth.
 LEAST_NOISE = 0.07
-#: A transform below this one may come out as 0 or less.
-LOST = 1e-12
 
 
 class Value(NamedTuple):
@@ -171,7 +169,7 @@ class FourierCurve:
             power, hit, mass = np.exp(first), np.exp(second), ndtr(b)
             stick = power * -np.expm1(np.minimum(second - first, 0.0))
             density = np.exp(-0.5 * b * b) / (sqrt(2.0 * np.pi) * mu)
-        error = 16.0 * EPS * power * (1.0 + a * a + np.abs(taus)) + TINY
+        error = 16.0 * EPS * power * (1.0 + np.minimum(a, 0.0) ** 2 + np.minimum(np.abs(taus), hit)) + TINY
         return Answers(stick, 1.0 - stick, error, mass, 16.0 * EPS * mass * (1.0 + b * b), hit, density)
 
     # First guesses of thresholds.

@@ -23,7 +23,7 @@ LARGEST_EPSILON = 1e12
 #: Most evaluations of a search; most are done after three.
 ROUNDS = 80
 #: Smallest and largest threshold of a rate.
-LOWEST, HIGHEST = -740.0, 740.0
+LOWEST, HIGHEST = -700.0, 700.0
 
 Evaluation = Callable[[Real], Answers]
 
@@ -32,23 +32,35 @@ class _Points:
     """Points of the curve, in the order of their thresholds; at first its two ends (1, 1) and (0, 0)."""
 
     def __init__(self) -> None:
-        ends = [[-inf, inf], [1.0, 0.0], [0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]
-        self.tau, self.stick, self.error, self.mass, self.power, self.density = (np.array(end) for end in ends)
+        zeros = [0.0, 0.0]
+        self._rows = np.array([[-inf, inf], [1.0, 0.0], zeros, [1.0, 0.0], zeros, [1.0, 0.0], zeros])
+        self._name()
+
+    def _name(self) -> None:
+        self.tau, self.stick, self.error, self.mass, self.mass_error, self.power, self.density = self._rows
 
     def add(self, taus: Real, found: Answers) -> None:
-        rows = [taus, found.stick, found.error, found.mass, found.stick + found.hit, found.density]
-        joined = [
-            np.concatenate([old, new])
-            for old, new in zip((self.tau, self.stick, self.error, self.mass, self.power, self.density), rows, strict=True)
-        ]
-        order = np.argsort(joined[0], kind="stable")
-        self.tau, self.stick, self.error, self.mass, self.power, self.density = (one[order] for one in joined)
-        self.mass = np.minimum.accumulate(np.clip(self.mass, 0.0, 1.0))  # what rounding turned round
+        power = found.stick + found.hit
+        new = np.stack([taus, found.stick, found.error, found.mass, found.mass_error, power, found.density])
+        rows = np.concatenate([self._rows, new], axis=1)
+        self._rows = rows[:, np.argsort(rows[0], kind="stable")]
+        self._name()
+        self.mass[:] = np.minimum.accumulate(np.clip(self.mass, 0.0, 1.0))  # what rounding turned round
 
     def tangent(self, index: Real, fprs: Real) -> Real:
         """H + e^τ·FPR of the tangents at these points."""
         with np.errstate(over="ignore"):
             return self.stick[index] + np.exp(self.tau[index]) * fprs
+
+
+    def doubt(self, left: Real, right: Real) -> Real:
+        """By how much a chord may lie too high because Q(L > τ) at its ends is not exact: they move along their tangents."""
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            bend = np.exp(self.tau[right]) - np.exp(self.tau[left])
+            last = np.where(self.mass[left] > 0.0, self.stick[left] / self.mass[left], inf)  # the chord to (0, 0)
+            bend = np.where(np.isfinite(self.tau[right]), bend, last)
+            errors = self.mass_error[left] + self.mass_error[right]
+            return np.where(errors > 0.0, np.minimum(bend * errors, 1.0), 0.0)
 
 
 def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, Real]:
@@ -76,8 +88,8 @@ def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, 
             slope = (points.power[left] - points.power[right]) / width
             chord = points.power[right] + slope * (fprs[open_] - points.mass[right])
         bottom = np.where(width > 0.0, chord, points.power[right])
-        gap = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0)
-        values[open_], errors[open_], best[open_] = top, points.error[touch] + gap, points.tau[touch]
+        gap = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0) + points.doubt(left, right)
+        values[open_], errors[open_], best[open_] = top, points.error[touch] + np.minimum(gap, 1.0), points.tau[touch]
         more = gap > np.maximum(SEARCH * np.minimum(top, 1.0), 0.1 * points.error[touch])
         low, high = points.tau[left], points.tau[right]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -135,7 +147,7 @@ def _sides(evaluate: Evaluation, values: Real, slack: Real, deltas: Real, start:
     width = np.where(np.isfinite(slack), slack, 0.0) * 1.1 + WIDTH * values + 1e-300
     width = np.where(values > 0.0, width, 1e-6)
     below, above = finite & (values > 0.0), finite & (upper == inf)
-    for _ in range(60):
+    for _ in range(80):
         if not (below.any() or above.any()):
             break
         downs, ups = np.flatnonzero(below), np.flatnonzero(above)
@@ -148,5 +160,5 @@ def _sides(evaluate: Evaluation, values: Real, slack: Real, deltas: Real, start:
         done = found.stick[len(downs) :] + found.error[len(downs) :] <= deltas[ups]
         upper[ups[done]] = right[done]
         above[ups[done | (right > LARGEST_EPSILON)]] = False
-        width *= 8.0
+        width *= 4.0
     return np.maximum(lower, 0.0), values, upper
