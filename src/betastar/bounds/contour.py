@@ -96,7 +96,11 @@ class Composition:
         spread = sqrt(float(cumulants(self.wide, np.ones(1))[2][0]))
         near, far = 0.03 * min(1.0, 1.0 / spread), 80.0 / min(spread, 1e8)
         thetas = 1.0 + np.geomspace(near, max(far, 100.0 * near), BEYOND)
-        return Strip(thetas, *cumulants(self.wide, thetas))
+        strip = Strip(thetas, *cumulants(self.wide, thetas))
+        if 0 < len(strip) < BEYOND:  # look closer where the nodes no longer reach
+            thetas = np.concatenate([strip.thetas, np.linspace(*thetas[len(strip) - 1 : len(strip) + 1], 12)[1:-1]])
+            strip = Strip(thetas, *cumulants(self.wide, thetas))
+        return strip
 
 
 def cumulants(terms: Terms, thetas: Real) -> tuple[Real, Real, Real]:

@@ -52,7 +52,6 @@ class _Points:
         with np.errstate(over="ignore"):
             return self.stick[index] + np.exp(self.tau[index]) * fprs
 
-
     def doubt(self, left: Real, right: Real) -> Real:
         """By how much a chord may lie too high because Q(L > τ) at its ends is not exact: they move along their tangents."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -140,25 +139,22 @@ def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, R
 
 
 def _sides(evaluate: Evaluation, values: Real, slack: Real, deltas: Real, start: Answers) -> tuple[Real, Real, Real]:
-    """Ends at which H, with its error, is not below δ, and not above it."""
-    lower, upper = np.zeros(len(values)), np.full(len(values), inf)
+    """ε from both sides: the nearest ends at which H, with its error, is not below δ, and not above it."""
+    known = values < inf
+    lower, upper = np.where(known, 0.0, LARGEST_EPSILON), np.full(len(values), inf)
     upper[(values == 0.0) & (start.stick[0] + start.error[0] <= deltas)] = 0.0
-    finite = values < inf
-    width = np.where(np.isfinite(slack), slack, 0.0) * 1.1 + WIDTH * values + 1e-300
-    width = np.where(values > 0.0, width, 1e-6)
-    below, above = finite & (values > 0.0), finite & (upper == inf)
-    for _ in range(80):
-        if not (below.any() or above.any()):
-            break
-        downs, ups = np.flatnonzero(below), np.flatnonzero(above)
-        ends = np.concatenate([values[downs] - width[downs], values[ups] + width[ups]])
-        found = evaluate(np.maximum(ends, 0.0))
-        left, right = ends[: len(downs)], ends[len(downs) :]
-        done = found.stick[: len(downs)] - found.error[: len(downs)] >= deltas[downs]
-        lower[downs[done]] = left[done]
-        below[downs[done | (left <= 0.0)]] = False
-        done = found.stick[len(downs) :] + found.error[len(downs) :] <= deltas[ups]
-        upper[ups[done]] = right[done]
-        above[ups[done | (right > LARGEST_EPSILON)]] = False
-        width *= 4.0
-    return np.maximum(lower, 0.0), values, upper
+    first = np.where(values > 0.0, 1.1 * np.nan_to_num(slack, posinf=0.0) + WIDTH * values + 1e-300, 1e-9)
+    for sign, ends in ((-1.0, lower), (1.0, upper)):
+        at = np.flatnonzero(known & (np.where(sign < 0.0, values, upper) > 0.0))
+        width, short, enough = first.copy(), np.zeros(len(values)), np.full(len(values), inf)
+        for _ in range(ROUNDS):  # four times as far until it is enough, then between what is enough and what is not
+            if not at.size:
+                break
+            tried = np.maximum(values[at] + sign * width[at], 0.0)
+            found = evaluate(tried)
+            done = (sign * (found.stick + sign * found.error - deltas[at]) <= 0.0) | (tried == 0.0) | (tried > LARGEST_EPSILON)
+            ends[at[done]] = np.where(tried[done] > LARGEST_EPSILON, inf, tried[done])
+            enough[at[done]], short[at[~done]] = width[at[done]], width[at[~done]]
+            at = at[(enough[at] == inf) | ((short[at] > 0.0) & (enough[at] > 1.5 * short[at]))]
+            width = np.where(enough < inf, np.sqrt(short * np.minimum(enough, 1e300)), 4.0 * width)
+    return lower, values, upper
