@@ -26,13 +26,15 @@ from betastar.arrays import Complex, Real
 from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform, log1p
 
 #: What two steps of the rule in v must agree to, relative to the integral of the modulus: for H, and for Q(L > τ).
-TOLERANCE, MASS_TOLERANCE = 1e-9, 1e-7
+TOLERANCE, MASS_TOLERANCE = 1e-9, 1e-6
 #: First and finest step in v.
 COARSE, FINE = 0.125, 2.0**-9
 #: Relative error of log M that the nodes of a transform may have: bulk only, and with tails and sector.
 NODES, WIDE_NODES = 1e-11, 2e-9
 #: Widest range of saddle points on one line, in deviations of its integrand: at its ends a line loses a factor e^{1/2}.
 SHARED = 2.0
+#: A plateau is taken out of the integrand if less than this share of its size is left.
+HELPS = 0.2
 #: Points of the table of log M inside of (0, 1), and beyond 1.
 INSIDE, BEYOND = 25, 48
 #: A transform below this one may come out as 0 or less.
@@ -177,22 +179,28 @@ class Inversion:
         self.composition = composition
         self.inside_only = inside_only
         self._groups: list[_Lines] = []
+        self._leans = False
 
     def at(self, taus: Real) -> Answers:
         composition = self.composition
         found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
         inside = composition.inside.height(taus)
         beyond = np.full(len(taus), inf) if self.inside_only else composition.beyond.height(taus)
-        right = beyond + log(WIDE_NODES / NODES) < inside  # where the error is smaller
+        right = beyond + (0.0 if self._leans else log(WIDE_NODES / NODES)) < inside  # where the error is smaller
         unknown = np.isinf(inside) & np.isinf(beyond)
         lost = right & (beyond < -735.0)
         near = ~right & ~unknown
         if near.any():
             found[:, near], leaning[near] = self._strip(composition.inside, taus[near], beyond=False)
-        # A path that leans needs the wide nodes anyway, and has the smaller error where the integrand is smaller.
-        far = (right & ~lost) | (leaning & (beyond < inside))
+            self._leans |= bool(leaning.any())
+        # A path that leans needs the wide nodes anyway, and few digits of 1 - H are few digits of H.
+        again = near & (beyond < inside) & (leaning | (found[2] > 1e-7 * found[0]))
+        far = (right & ~lost) | again
         if far.any():
-            found[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
+            other = np.zeros((len(Answers._fields), len(taus)))
+            other[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
+            better = far & (~again | (other[2] + 1e-3 * other[4] < found[2] + 1e-3 * found[4]))
+            found[:, better] = other[:, better]
         found[:, lost] = np.array([0.0, 1.0, TINY, 0.0, TINY, 0.0, 0.0])[:, None]
         with np.errstate(over="ignore"):  # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding
             found[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
@@ -230,124 +238,148 @@ class _Lines:
     def at(self, taus: Real, line: Real) -> tuple[Real, Real]:
         """Answers at thresholds, each on the line with its number, and which of them a leaning path gave."""
         composition = self.composition
-        terms, nodes = (composition.wide, WIDE_NODES) if self.beyond else (composition.bulk, NODES)
         past = taus - composition.rest
         still = past == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
-        sums, error = self._path(0.0, terms, COARSE).integrate(taus, line, np.where(still, FINE, COARSE / 2))
-        failed = ((error[0] > TOLERANCE * sums[3]) | (error[1] > MASS_TOLERANCE * sums[4])) & ~still
-        error = error + self._distrust(terms, nodes)[line] * sums[3:5]
+        found, rough = self._path(0.0).at(taus, line, np.where(still, FINE, COARSE / 2))
         leaning = np.zeros(len(taus), dtype=bool)
         for sign in (1.0, -1.0):
-            chosen = np.flatnonzero(failed & (sign * past > 0.0))
+            chosen = np.flatnonzero(rough & ~still & (sign * past > 0.0))
             lean = 0.5 * sign * min(one.sector(sign) for _, one in composition.wide) if chosen.size else 0.0
             if lean == 0.0:
                 continue
-            path = self._path(lean, composition.wide, COARSE / 2, float(np.abs(past[chosen]).min()))
-            leant, off = path.integrate(taus[chosen], line[chosen], np.full(chosen.size, FINE))
-            off = off + self._distrust(composition.wide, WIDE_NODES)[line[chosen]] * leant[3:5]
-            better = off[0] + 1e-3 * off[1] < error[0, chosen] + 1e-3 * error[1, chosen]
-            sums[:, chosen[better]], error[:, chosen[better]] = leant[:, better], off[:, better]
+            other, _ = self._path(lean, float(np.abs(past[chosen]).min())).at(
+                taus[chosen], line[chosen], np.full(chosen.size, FINE)
+            )
+            better = other[2] + 1e-3 * other[4] < found[2, chosen] + 1e-3 * found[4, chosen]
+            found[:, chosen[better]] = other[:, better]
             leaning[chosen[better]] = True
-        return self._answers(taus, sums, error), leaning
+        return found, leaning
 
-    def _answers(self, taus: Real, sums: Real, error: Real) -> Real:
-        """With what the residues at 0 and 1, and an atom at loss 0, contribute."""
-        kept = np.exp(self.composition.atom)
-        stick, hit, density = sums[:3]
-        overlap = 1.0 - stick
-        if not self.beyond:
-            overlap = kept - stick if kept else -stick
-            stick = (1.0 - kept) + stick
-        if kept:
-            jump = kept * np.maximum(-np.expm1(taus), 0.0)
-            stick, overlap, hit = stick + jump, overlap - jump, hit + kept * np.exp(taus) * (taus < 0.0)
-        back = np.exp(-np.maximum(taus, -700.0))
-        return np.stack([np.maximum(stick, 0.0), overlap, error[0], back * hit, back * error[1], hit, back * density])
-
-    def _distrust(self, terms: Terms, nodes: float) -> Real:
-        """Relative error of M(θ): from the nodes, proportional to log M, and from rounding M - 1 (and M, if it is small)."""
-        error = np.full(len(self.thetas), 8.0 * EPS + nodes)
-        for count, one in terms:
-            size = np.maximum(1.0 + np.nan_to_num(one.moments(self.thetas)[0], nan=-1.0), EPS)
-            rounding = sqrt(abs(count)) + 2.0 * abs(count) * np.maximum(1.0 / size - 2.0, 0.0)
-            error += np.abs(count * np.log(size)) * nodes + EPS * rounding
-        return error
-
-    def _path(self, lean: float, terms: Terms, step: float, past: float = 0.0) -> _Path:
-        key = lean if lean == 0.0 or lean not in self._paths or self._paths[lean].past <= past else inf
-        if lean not in self._paths or key == inf:
-            self._paths[lean] = _Path(self, lean, terms, step, past)
+    def _path(self, lean: float, past: float = 0.0) -> _Path:
+        """The path with this lean; `past`: smallest distance of a threshold from the plateau, which says how far it goes."""
+        if lean not in self._paths or self._paths[lean].past > past:
+            self._paths[lean] = _Path(self, lean, past)
         return self._paths[lean]
+
+
+class _Nodes(NamedTuple):
+    """Offsets ζ, dζ/dv/π, and for each line M(θ+ζ)/M(θ), times e^{-ζ·rest} on a path that leans, and the error of that."""
+
+    offsets: Complex
+    speed: Complex
+    mass: Complex
+    doubt: Real
 
 
 class _Path:
     """Offsets ζ = iw·sinh(v - i·lean), moved to start at 0, and the composed transform on them, refined when it is needed."""
 
-    def __init__(self, lines: _Lines, lean: float, terms: Terms, step: float, past: float) -> None:
-        self.lines, self.lean, self.terms, self.step, self.past = lines, lean, terms, step, past
-        self._levels: list[tuple[Complex, Complex]] = []
-        self._grow()
+    def __init__(self, lines: _Lines, lean: float, past: float) -> None:
+        self.lines, self.lean, self.past = lines, lean, past
+        composition = lines.composition
+        wide = lines.beyond or lean != 0.0
+        self.terms, self.accuracy = (composition.wide, WIDE_NODES) if wide else (composition.bulk, NODES)
+        self.step, self.origin = (COARSE / 2, composition.rest) if lean else (COARSE, 0.0)
+        first = self._first()
+        self.plateau = self._plateau(first)
+        self.length = self.alive
+        if self.plateau.any() and lines.composition.atom <= -60.0:  # what is taken out goes on where the rest has died
+            self.length = max(self.alive, asinh(1e16 / lines.scale))
+            beyond = self._bare(np.arange(self.alive, self.length, self.step))
+            first = _Nodes(*(np.concatenate(arrays) for arrays in zip(first, beyond, strict=True)))
+        self._levels = [first]
 
-    def _on(self, v: Real) -> tuple[Complex, Complex]:
-        """Offsets, and for each line (M(θ+ζ)e^{-ζ·rest}/M(θ) less its atom)·dζ/dv/π."""
-        lines = self.lines
+    def _bare(self, v: Real) -> _Nodes:
+        """Nodes at which the transform counts as 0."""
         sinh, cosh = np.sinh(v), np.cosh(v)
-        across, along = lines.scale * sin(self.lean), lines.scale * cos(self.lean)
+        across, along = self.lines.scale * sin(self.lean), self.lines.scale * cos(self.lean)
+        nothing = np.zeros((len(v), len(self.lines.thetas)))
         offsets, speed = across * (cosh - 1.0) + 1j * along * sinh, across * sinh + 1j * along * cosh
-        power = np.zeros((len(v), len(lines.thetas)), dtype=np.complex128)
+        return _Nodes(offsets, speed / pi, nothing + 0j, nothing)
+
+    def _on(self, v: Real) -> _Nodes:
+        lines = self.lines
+        offsets, speed, _, _ = self._bare(v)
+        power, doubt = np.zeros((len(v), len(lines.thetas)), dtype=np.complex128), 8.0 * EPS
         for count, one in self.terms:
-            power += count * log1p(one.shifted(lines.thetas, offsets))
-        if not self._levels:
+            origin = one.rest if self.lean else 0.0
+            excess = one.shifted(lines.thetas, offsets, origin)
+            logarithm = log1p(excess)
+            power += count * logarithm
+            # Of log M the nodes give so many digits; of M - 1, whose terms are as large as its root, rounding leaves so many.
+            inverse = np.maximum(1.0 / np.maximum(np.abs(1.0 + excess), 1e-300), 1.0)
+            doubt = doubt + abs(count) * self.accuracy * np.abs(logarithm + origin * offsets[:, None]) * inverse
+            doubt = doubt + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * np.maximum(inverse - 2.0, 0.0))
+        if v[0] == 0.0:
             self.start = power[0].real.copy()  # log M(θ)
         power -= self.start
         mass = np.exp(np.minimum(power.real, 300.0) + 1j * power.imag)
-        if lines.composition.atom > -60.0:
-            mass = mass - np.exp(lines.composition.atom - self.start)
-        return offsets, mass * (speed[:, None] / pi)
+        return _Nodes(offsets, speed, mass, np.abs(mass) * doubt)
 
-    def _grow(self) -> None:
-        """The first level: blocks, until the integrand has died."""
+    def _first(self) -> _Nodes:
+        """The first level: blocks of nodes, until the integrand has died."""
         lines, step = self.lines, self.step
         far, v, peak = asinh(1e16 / lines.scale), 0.0, np.zeros(len(lines.thetas))
         bulk = asinh(7.5 / (sqrt(float(lines.bends.min())) * lines.scale))
         count = 2 * int(0.5 * bulk / step) + 12  # even: every second node is a node of the double step
-        blocks: list[tuple[Complex, Complex]] = []
+        blocks: list[_Nodes] = []
         while True:
-            offsets, mass = self._on(v + step * np.arange(count))
-            if not blocks:
-                mass[0] *= 0.5
-                self._levels.append((offsets, mass))
-            blocks.append((offsets, mass))
-            z = lines.thetas + offsets[:, None]
-            size = np.abs(mass / (z * (z - 1.0))) * np.exp(-np.abs(offsets.real) * self.past)[:, None]
+            nodes = self._on(v + step * np.arange(count))
+            blocks.append(nodes)
+            size = self._weights(nodes) * np.abs(nodes.mass)
             peak = np.maximum(peak, size.max(axis=0))
             v += count * step
             count = 32
             if np.all(size[-8:].max(axis=0) <= 1e-17 * peak) or v > far:
                 break
-        self.length = v
-        offsets, mass = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
-        self._levels = [(offsets, mass)]
+        self.alive = v
+        offsets, speed, mass, doubt = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
+        speed[0] *= 0.5
+        return _Nodes(offsets, speed, mass, doubt)
 
-    def _level(self, number: int) -> tuple[Complex, Complex]:
+    def _weights(self, nodes: _Nodes) -> Real:
+        """|dz/(z(z-1))| on each line, with the decay of e^{-ζ(τ - rest)} at the slowest threshold."""
+        z = self.lines.thetas + nodes.offsets[:, None]
+        decay = np.abs(nodes.speed) * np.exp(-np.abs(nodes.offsets.real) * self.past)
+        return decay[:, None] / np.abs(z * (z - 1.0))
+
+    def _plateau(self, nodes: _Nodes) -> Real:
+        """A mass at the plateau's loss that is taken out of the law, and added to the answers: what makes the integrand smallest.
+
+        It is the mass at loss 0 that never decays (glued steps), or the weighted median of the integrand if that helps much.
+        """
+        atom = self.lines.composition.atom
+        if atom > -60.0:
+            return np.exp(atom - self.start)
+        weights, turned = self._weights(nodes), nodes.mass / self._turn(nodes)[:, None]
+        values = turned.real
+        order = np.argsort(values, axis=0)
+        share = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
+        middle = np.argmax(share >= 0.5 * share[-1], axis=0)
+        median = np.take_along_axis(values, np.take_along_axis(order, middle[None, :], axis=0), axis=0)[0]
+        left = (weights * np.abs(turned - median)).sum(axis=0)
+        return np.where(left < HELPS * (weights * np.abs(nodes.mass)).sum(axis=0), median, 0.0)
+
+    def _turn(self, nodes: _Nodes) -> Complex:
+        """How the plateau oscillates along the path: e^{ζ·rest}, or not at all where that is taken out already."""
+        return np.exp(nodes.offsets * (self.lines.composition.rest - self.origin))
+
+    def _level(self, number: int) -> _Nodes:
         """Level 0 has step h, level k the nodes that halving it for the k-th time adds."""
         while len(self._levels) <= number:
             step = self.step * 0.5 ** (len(self._levels) - 1)
-            self._levels.append(self._on(np.arange(0.5 * step, self.length, step)))
+            v = np.arange(0.5 * step, self.length, step)
+            parts = (self._on(v[v < self.alive]), self._bare(v[v >= self.alive]))
+            self._levels.append(_Nodes(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))))
         return self._levels[number]
 
-    def integrate(self, taus: Real, line: Real, finest: Real) -> tuple[Real, Real]:
-        """∫ over the path for H, Q(L > τ) and the density, and ∫|·| of the first two; then the errors of these two.
-
-        The trapezoidal rule is halved until two steps agree.
-        """
+    def at(self, taus: Real, line: Real, finest: Real) -> tuple[Real, Real]:
+        """Answers, and whether two steps of the trapezoidal rule disagree even after all halvings that are allowed."""
         whole, half = self._sums(0, taus, line)
-        step = self.step
-        wrong = np.abs(whole[:2] - 2.0 * half[:2])
-        sums, error = step * whole, step * wrong
-        level = 0
+        level, step = 0, self.step
+        sums, error = step * whole, step * np.abs(whole[:2] - 2.0 * half[:2])
         while True:
-            rough = (error[0] > TOLERANCE * sums[3]) | (error[1] > MASS_TOLERANCE * sums[4])
+            rough = (error[0] > TOLERANCE * sums[3] + sums[5]) | (error[1] > MASS_TOLERANCE * sums[4] + sums[6])
             open_ = np.flatnonzero(rough & (step > finest))
             if not open_.size:
                 break
@@ -358,22 +390,44 @@ class _Path:
             sums[:, open_] = step * whole[:, open_]
             error[:, open_] = step * np.abs(before[:2] - between[:2])
         scale = np.exp(self.start[line] + (1.0 - self.lines.thetas[line]) * taus)
-        return sums * scale, error * scale
+        return self._answers(taus, line, sums * scale, (error + sums[5:7]) * scale), rough
 
     def _sums(self, level: int, taus: Real, line: Real) -> tuple[Real, Real]:
-        """Σ over the nodes of a level, and over every second one."""
-        offsets, mass = self._level(level)
-        whole, half = np.empty((5, len(taus))), np.zeros((3, len(taus)))
-        past = taus - self.lines.composition.rest
+        """Σ over the nodes of a level: integrands of H, e^τ·Q(L > τ) and the density, sizes and errors of the first two; then the
+        first two over every second node."""
+        nodes = self._level(level)
+        whole, half = np.empty((7, len(taus))), np.zeros((2, len(taus)))
+        past, turn = taus - self.origin, self._turn(nodes) if self.plateau.any() else 0.0
         for k, theta in enumerate(self.lines.thetas):
             rows = np.flatnonzero(line == k)
             if not rows.size:
                 continue
-            z = theta + offsets
-            columns = np.stack([mass[:, k] / (z * (z - 1.0)), mass[:, k] / z, mass[:, k]], axis=1)
-            turns = np.exp(np.multiply.outer(-past[rows], offsets))
+            z = theta + nodes.offsets
+            factors = np.stack([nodes.speed / (z * (z - 1.0)), nodes.speed / z, nodes.speed], axis=1)
+            columns = factors * (nodes.mass[:, k] - self.plateau[k] * turn)[:, None]
+            sizes = np.concatenate([np.abs(columns[:, :2]), np.abs(factors[:, :2]) * nodes.doubt[:, k, None]], axis=1)
+            turns = np.exp(np.multiply.outer(-past[rows], nodes.offsets))
             whole[:3, rows] = (turns @ columns).imag.T
-            whole[3:, rows] = (np.abs(turns) @ np.abs(columns[:, :2])).T
+            whole[3:, rows] = (np.abs(turns) @ sizes).T if self.lean else sizes.sum(axis=0)[:, None]
             if level == 0:
-                half[:, rows] = (turns[:, ::2] @ columns[::2]).imag.T
+                half[:, rows] = (turns[:, ::2] @ columns[::2, :2]).imag.T
         return whole, half
+
+    def _answers(self, taus: Real, line: Real, sums: Real, error: Real) -> Real:
+        """With what the residue at 1, and the mass of the plateau, contribute."""
+        rest, thetas = self.lines.composition.rest, self.lines.thetas
+        with np.errstate(over="ignore", invalid="ignore"):
+            kept = (self.plateau * np.exp(self.start + (1.0 - thetas) * rest))[line]  # of P; of Q it is e^{-rest} times that
+        stick, hit, density = sums[:3]
+        below = np.minimum(taus - rest, 0.0)
+        if self.lines.beyond:
+            stick = stick - np.where(below < 0.0, kept * np.expm1(below), 0.0)
+            overlap = 1.0 - stick
+        else:
+            overlap = kept * np.exp(below) - stick
+            stick = 1.0 - overlap
+        used = np.where((below < 0.0) | (not self.lines.beyond), np.abs(kept), 0.0)
+        hit = hit + np.where(below < 0.0, kept * np.exp(below), 0.0)
+        error = error + 8.0 * EPS * used
+        back = np.exp(-np.maximum(taus, -700.0))
+        return np.stack([np.maximum(stick, 0.0), overlap, error[0], back * hit, back * error[1], hit, back * density])

@@ -96,17 +96,17 @@ class Transform:
         other = direct if np.array_equal(reflected, z) else self._sum(reflected, self.weight)
         return direct + other.conj() - self._gain
 
-    def shifted(self, thetas: Real, offsets: Complex) -> Complex:
-        """M(θ + ζ)·e^{-ζ·rest} - 1 for each offset ζ (rows) and each real θ (columns).
+    def shifted(self, thetas: Real, offsets: Complex, origin: float = 0.0) -> Complex:
+        """M(θ + ζ)·e^{-ζ·origin} - 1 for each offset ζ in the upper half plane (rows) and each real θ (columns).
 
-        Σ w e^{θL} (e^{ζ(L - rest)} - 1) + M(θ) - 1: the exponentials of ζ are computed once and serve every θ. Offsets are in the
-        upper half plane; where they leave the vertical, e^{-ζ·rest} keeps M from under- and overflowing.
+        Σ w e^{θL} (e^{ζ(L - origin)} - 1) + M(θ) - 1: the exponentials of ζ are computed once and serve every θ. Where offsets leave
+        the vertical, the origin `rest` keeps M from under- and overflowing.
         """
         start = self.moments(thetas)[0]
         with np.errstate(over="ignore", invalid="ignore"):
             columns = self.weight[:, None] * np.exp(np.multiply.outer(self.loss, thetas))
             if not self.mirrored:
-                return start + self._sum(offsets, columns, self.rest)
+                return start + self._sum(offsets, columns, origin)
             mirror = self.weight[:, None] * np.exp(np.multiply.outer(self.loss, 1.0 - thetas))
             if not offsets.real.any():
                 both = self._sum(offsets, np.concatenate([columns, mirror], axis=1))
