@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from betastar.arrays import Complex, Real
-from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform, log1p
+from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform, exp, log1p
 
 #: What two steps of the rule in v must agree to, relative to the integral of the modulus: for H, and for Q(L > τ).
 TOLERANCE, MASS_TOLERANCE = 1e-9, 1e-6
@@ -119,6 +119,40 @@ def cumulants(terms: Terms, thetas: Real) -> tuple[Real, Real, Real]:
     return value, slope, np.maximum(bend, 1e-300)
 
 
+def plain_overlap(composition: Composition) -> tuple[float, float] | None:
+    """E[min(P, Q)] and its error, on the line Re z = 1/2 alone; None where that is not good enough.
+
+    The short way to β*, for many runs at once.
+    """
+    (value,), (slope,), (bend,) = cumulants(composition.bulk, np.array([0.5]))
+    if not abs(slope) <= sqrt(bend + 8.0):  # the saddle point is elsewhere, or M(1/2) is lost in rounding
+        return None
+    scale = min(2.0 / sqrt(bend), 0.5)
+    v, count = 0.0, 2 * int(0.5 * asinh(7.5 / (sqrt(bend) * scale)) / COARSE) + 12
+    size = whole = half = peak = 0.0
+    kept = np.exp(composition.atom)
+    while v < 40.0:
+        nodes = v + COARSE * np.arange(count)
+        z = 0.5 + 1j * scale * np.sinh(nodes)
+        power = sum(n * log1p(one.excess(z)) for n, one in composition.bulk)
+        f = (np.exp(power) - kept) * (scale / pi * np.cosh(nodes)) / (z * (1.0 - z)).real  # z(1-z) is real here
+        f[nodes == 0.0] *= 0.5
+        sizes, part = np.abs(f), f.real
+        size, whole, half = size + float(sizes.sum()), whole + float(part.sum()), half + float(part[::2].sum())
+        peak = max(peak, float(sizes.max()))
+        v, count = v + COARSE * count, 32
+        if sizes[-8:].max() <= 1e-17 * peak:
+            break
+    wrong = abs(whole - 2.0 * half)
+    if wrong > TOLERANCE * size:
+        return None
+    doubt = 8.0 * EPS + NODES * (1.0 + abs(value))
+    for n, one in composition.bulk:
+        least = max(1.0 + float(one.moments(np.array([0.5]))[0][0]), EPS) if len(composition.bulk) > 1 else np.exp(value / n)
+        doubt += EPS * (sqrt(abs(n)) + 2.0 * abs(n) * max(1.0 / least - 2.0, 0.0))
+    return float(kept + COARSE * whole), COARSE * (wrong + doubt * size)
+
+
 class Strip:
     """Saddle points on one side of the pole at 1: where log M(θ) + (1-θ)τ - log|θ(1-θ)| is least, for any τ.
 
@@ -173,11 +207,14 @@ class Answers(NamedTuple):
 
 
 class Inversion:
-    """H and Q(L > τ) at many thresholds. Lines that were computed for some thresholds serve later ones nearby."""
+    """H and Q(L > τ) at many thresholds. Lines that were computed for some thresholds serve later ones nearby.
 
-    def __init__(self, composition: Composition, inside_only: bool = False) -> None:
+    overlap_only: 1 - H at τ = 0 is all that is asked, in (0, 1), and Q(L > τ) need not be accurate.
+    """
+
+    def __init__(self, composition: Composition, overlap_only: bool = False) -> None:
         self.composition = composition
-        self.inside_only = inside_only
+        self.overlap_only = overlap_only
         self._groups: list[_Lines] = []
         self._leans = False
 
@@ -185,7 +222,7 @@ class Inversion:
         composition = self.composition
         found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
         inside = composition.inside.height(taus)
-        beyond = np.full(len(taus), inf) if self.inside_only else composition.beyond.height(taus)
+        beyond = np.full(len(taus), inf) if self.overlap_only else composition.beyond.height(taus)
         right = beyond + (0.0 if self._leans else log(WIDE_NODES / NODES)) < inside  # where the error is smaller
         unknown = np.isinf(inside) & np.isinf(beyond)
         lost = right & (beyond < -735.0)
@@ -221,7 +258,8 @@ class Inversion:
                     open_ &= ~served
         if open_.any():
             thetas, bends, number = strip.lines(places[open_])
-            lines = _Lines(self.composition, thetas, bends, np.interp(thetas, strip.thetas, strip.arcs), beyond)
+            placed = np.interp(thetas, strip.thetas, strip.arcs)
+            lines = _Lines(self.composition, thetas, bends, placed, beyond, self.overlap_only)
             self._groups.append(lines)
             found[:, open_], leaning[open_] = lines.at(taus[open_], number)
         return found, leaning
@@ -230,8 +268,11 @@ class Inversion:
 class _Lines:
     """Several lines in one strip, with the composed transform on offsets that they share."""
 
-    def __init__(self, composition: Composition, thetas: Real, bends: Real, places: Real, beyond: bool) -> None:
-        self.composition, self.thetas, self.bends, self.places, self.beyond = composition, thetas, bends, places, beyond
+    def __init__(
+        self, composition: Composition, thetas: Real, bends: Real, places: Real, beyond: bool, overlap_only: bool
+    ) -> None:
+        self.composition, self.thetas, self.bends, self.places = composition, thetas, bends, places
+        self.beyond, self.overlap_only = beyond, overlap_only
         self.scale = float(np.minimum(2.0 / np.sqrt(bends), np.minimum(thetas, np.abs(1.0 - thetas))).min())
         self._paths: dict[float, _Path] = {}
 
@@ -284,7 +325,8 @@ class _Path:
         self.plateau = self._plateau(first)
         self.length = self.alive
         if self.plateau.any() and lines.composition.atom <= -60.0:  # what is taken out goes on where the rest has died
-            self.length = max(self.alive, asinh(1e16 / lines.scale))
+            decay = abs(lines.scale * sin(lean)) * past  # of e^{-ζ(τ - rest)}, along the path
+            self.length = max(self.alive, asinh(min(1e16 / lines.scale, 40.0 / decay if decay > 0.0 else inf)))
             beyond = self._bare(np.arange(self.alive, self.length, self.step))
             first = _Nodes(*(np.concatenate(arrays) for arrays in zip(first, beyond, strict=True)))
         self._levels = [first]
@@ -379,7 +421,9 @@ class _Path:
         level, step = 0, self.step
         sums, error = step * whole, step * np.abs(whole[:2] - 2.0 * half[:2])
         while True:
-            rough = (error[0] > TOLERANCE * sums[3] + sums[5]) | (error[1] > MASS_TOLERANCE * sums[4] + sums[6])
+            rough = error[0] > TOLERANCE * sums[3] + sums[5]
+            if not self.lines.overlap_only:
+                rough |= error[1] > MASS_TOLERANCE * sums[4] + sums[6]
             open_ = np.flatnonzero(rough & (step > finest))
             if not open_.size:
                 break
@@ -406,7 +450,7 @@ class _Path:
             factors = np.stack([nodes.speed / (z * (z - 1.0)), nodes.speed / z, nodes.speed], axis=1)
             columns = factors * (nodes.mass[:, k] - self.plateau[k] * turn)[:, None]
             sizes = np.concatenate([np.abs(columns[:, :2]), np.abs(factors[:, :2]) * nodes.doubt[:, k, None]], axis=1)
-            turns = np.exp(np.multiply.outer(-past[rows], nodes.offsets))
+            turns = exp(np.multiply.outer(-past[rows], nodes.offsets.real), np.multiply.outer(-past[rows], nodes.offsets.imag))
             whole[:3, rows] = (turns @ columns).imag.T
             whole[3:, rows] = (np.abs(turns) @ sizes).T if self.lean else sizes.sum(axis=0)[:, None]
             if level == 0:

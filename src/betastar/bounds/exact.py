@@ -20,7 +20,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from betastar.arrays import Real
 from betastar.bounds import tangents, transform
-from betastar.bounds.contour import EPS, LOST, TINY, Answers, Composition, Inversion, Part, cumulants
+from betastar.bounds.contour import EPS, LOST, TINY, Answers, Composition, Inversion, Part, cumulants, plain_overlap
 from betastar.scenario.step import head, loss, one_step_overlap, tail, threshold
 
 __all__ = ["EPS", "LEAST_NOISE", "TINY", "FourierCurve", "Part", "Value"]
@@ -93,9 +93,11 @@ class FourierCurve:
         if self._gaussian is not None:
             value = erfc(self._gaussian / (2.0 * sqrt(2.0)))
             return Value(value, 8.0 * EPS * value * (1.0 + self._gaussian**2))
+        if (plain := plain_overlap(self._composition)) is not None:
+            return Value(*plain)
         if not len(self._composition.inside):  # β* ≤ M(1/2), which is lost in rounding
             return Value(0.0, LOST)
-        found = Inversion(self._composition, inside_only=True).at(np.zeros(1))
+        found = Inversion(self._composition, overlap_only=True).at(np.zeros(1))
         return Value(float(found.overlap[0]), float(found.error[0]))
 
     def hockey_stick(self, tau: float) -> Value:

@@ -124,7 +124,7 @@ def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, R
         low[open_[above]], high[open_[~above]] = taus[above], taus[~above]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             move = np.log(found.stick / deltas[open_]) * found.stick / found.hit
-            slack[open_] = (np.abs(found.stick - deltas[open_]) + found.error) / found.hit
+            slack[open_] = np.where(found.hit > 0.0, (np.abs(found.stick - deltas[open_]) + found.error) / found.hit, 0.0)
         values[open_] = taus
         settled = (np.abs(found.stick - deltas[open_]) <= 0.05 * found.error) | (np.abs(move) <= 1e-12 * taus)
         new = taus + move
