@@ -27,14 +27,14 @@ from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE
 
 #: What two steps of the rule in v must agree to, relative to the integral of the modulus: for H, and for Q(L > τ).
 TOLERANCE, MASS_TOLERANCE = 1e-9, 1e-6
-#: First and finest step in v.
-COARSE, FINE = 0.125, 2.0**-9
+#: First step in v: for β* alone, on lines, on paths that lean; and the finest.
+COARSE, STEP, LEANING_STEP, FINE = 0.125, 0.1, 0.05, 2.0**-9
 #: Relative error of log M that the nodes of a transform may have: bulk only, and with tails and sector.
 NODES, WIDE_NODES = 1e-11, 2e-9
 #: Widest range of saddle points on one line, in deviations of its integrand: at its ends a line loses a factor e^{1/2}.
 SHARED = 2.0
 #: A plateau is taken out of the integrand if less than this share of its size is left.
-HELPS = 0.2
+HELPS = 0.01
 #: Points of the table of log M inside of (0, 1), and beyond 1.
 INSIDE, BEYOND = 25, 48
 #: A transform below this one may come out as 0 or less.
@@ -100,7 +100,8 @@ class Composition:
         thetas = 1.0 + np.geomspace(near, max(far, 100.0 * near), BEYOND)
         strip = Strip(thetas, *cumulants(self.wide, thetas))
         if 0 < len(strip) < BEYOND:  # look closer where the nodes no longer reach
-            thetas = np.concatenate([strip.thetas, np.linspace(*thetas[len(strip) - 1 : len(strip) + 1], 12)[1:-1]])
+            last, first = thetas[len(strip) - 1], thetas[len(strip)]
+            thetas = np.concatenate([strip.thetas, np.linspace(last, first, 12)[1:-1]])
             strip = Strip(thetas, *cumulants(self.wide, thetas))
         return strip
 
@@ -281,7 +282,7 @@ class _Lines:
         composition = self.composition
         past = taus - composition.rest
         still = past == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
-        found, rough = self._path(0.0).at(taus, line, np.where(still, FINE, COARSE / 2))
+        found, rough = self._path(0.0).at(taus, line, np.where(still, FINE, STEP / 2))
         leaning = np.zeros(len(taus), dtype=bool)
         for sign in (1.0, -1.0):
             chosen = np.flatnonzero(rough & ~still & (sign * past > 0.0))
@@ -299,7 +300,7 @@ class _Lines:
     def _path(self, lean: float, past: float = 0.0) -> _Path:
         """The path with this lean; `past`: smallest distance of a threshold from the plateau, which says how far it goes."""
         if lean not in self._paths or self._paths[lean].past > past:
-            self._paths[lean] = _Path(self, lean, past)
+            self._paths[lean] = _Path(self, lean, 0.2 * past)  # thresholds that come later may be nearer
         return self._paths[lean]
 
 
@@ -320,7 +321,7 @@ class _Path:
         composition = lines.composition
         wide = lines.beyond or lean != 0.0
         self.terms, self.accuracy = (composition.wide, WIDE_NODES) if wide else (composition.bulk, NODES)
-        self.step, self.origin = (COARSE / 2, composition.rest) if lean else (COARSE, 0.0)
+        self.step, self.origin = (LEANING_STEP, composition.rest) if lean else (STEP, 0.0)
         first = self._first()
         self.plateau = self._plateau(first)
         self.length = self.alive
@@ -330,6 +331,7 @@ class _Path:
             beyond = self._bare(np.arange(self.alive, self.length, self.step))
             first = _Nodes(*(np.concatenate(arrays) for arrays in zip(first, beyond, strict=True)))
         self._levels = [first]
+        self._kept: dict[tuple[int, int], tuple[Complex, Real]] = {}
 
     def _bare(self, v: Real) -> _Nodes:
         """Nodes at which the transform counts as 0."""
@@ -342,7 +344,8 @@ class _Path:
     def _on(self, v: Real) -> _Nodes:
         lines = self.lines
         offsets, speed, _, _ = self._bare(v)
-        power, doubt = np.zeros((len(v), len(lines.thetas)), dtype=np.complex128), 8.0 * EPS
+        power = np.zeros((len(v), len(lines.thetas)), dtype=np.complex128)
+        doubt = np.full(power.shape, 8.0 * EPS)
         for count, one in self.terms:
             origin = one.rest if self.lean else 0.0
             excess = one.shifted(lines.thetas, offsets, origin)
@@ -436,20 +439,28 @@ class _Path:
         scale = np.exp(self.start[line] + (1.0 - self.lines.thetas[line]) * taus)
         return self._answers(taus, line, sums * scale, (error + sums[5:7]) * scale), rough
 
+    def _columns(self, level: int, k: int) -> tuple[Complex, Real]:
+        """Integrands of H, e^τ·Q(L > τ) and the density on a line but for e^{-ζτ}; sizes and errors of the first two."""
+        if (level, k) not in self._kept:
+            nodes = self._levels[level]
+            z = self.lines.thetas[k] + nodes.offsets
+            factors = np.stack([nodes.speed / (z * (z - 1.0)), nodes.speed / z, nodes.speed], axis=1)
+            mass = nodes.mass[:, k] - (self.plateau[k] * self._turn(nodes) if self.plateau[k] else 0.0)
+            columns = factors * mass[:, None]
+            sizes = np.concatenate([np.abs(columns[:, :2]), np.abs(factors[:, :2]) * nodes.doubt[:, k, None]], axis=1)
+            self._kept[level, k] = columns, sizes
+        return self._kept[level, k]
+
     def _sums(self, level: int, taus: Real, line: Real) -> tuple[Real, Real]:
-        """Σ over the nodes of a level: integrands of H, e^τ·Q(L > τ) and the density, sizes and errors of the first two; then the
-        first two over every second node."""
+        """Σ over the nodes of a level, of the three integrands, two sizes and two errors; then of two over every second node."""
         nodes = self._level(level)
         whole, half = np.empty((7, len(taus))), np.zeros((2, len(taus)))
-        past, turn = taus - self.origin, self._turn(nodes) if self.plateau.any() else 0.0
-        for k, theta in enumerate(self.lines.thetas):
+        past = taus - self.origin
+        for k in range(len(self.lines.thetas)):
             rows = np.flatnonzero(line == k)
             if not rows.size:
                 continue
-            z = theta + nodes.offsets
-            factors = np.stack([nodes.speed / (z * (z - 1.0)), nodes.speed / z, nodes.speed], axis=1)
-            columns = factors * (nodes.mass[:, k] - self.plateau[k] * turn)[:, None]
-            sizes = np.concatenate([np.abs(columns[:, :2]), np.abs(factors[:, :2]) * nodes.doubt[:, k, None]], axis=1)
+            columns, sizes = self._columns(level, k)
             turns = exp(np.multiply.outer(-past[rows], nodes.offsets.real), np.multiply.outer(-past[rows], nodes.offsets.imag))
             whole[:3, rows] = (turns @ columns).imag.T
             whole[3:, rows] = (np.abs(turns) @ sizes).T if self.lean else sizes.sum(axis=0)[:, None]

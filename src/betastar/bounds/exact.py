@@ -127,7 +127,9 @@ class FourierCurve:
         if not self.parts or not within.any():
             return values, errors, taus
         asked = fprs[within]
-        values[within], errors[within], taus[within] = tangents.rates(self._inversion(), self._guesses(asked), asked)
+        around = np.array([0.9 * asked.min(), 0.1 + 0.9 * asked.max()])  # so that every rate has points on both sides
+        guesses = self._guesses(np.concatenate([asked, around]))
+        values[within], errors[within], taus[within] = tangents.rates(self._inversion(), guesses, asked)
         return values, errors, taus
 
     def epsilons(self, deltas: Real) -> tuple[Real, Real, Real]:
@@ -199,9 +201,12 @@ class FourierCurve:
         far = np.abs(root) > 0.02
         if far.sum() < 2:
             return np.interp(-ndtri(fprs), root, slope)
+        spread = np.sqrt(bend[np.argmin(np.abs(root))])
         root, ratio, slope = root[far], (thetas * np.sqrt(bend))[far], slope[far]
-        normal = root + np.log(np.maximum(ratio / root, 1e-300)) / root
-        return np.interp(-ndtri(fprs), np.maximum.accumulate(normal), np.maximum.accumulate(slope))
+        normal = np.maximum.accumulate(root + np.log(np.maximum(ratio / root, 1e-300)) / root)
+        goals, slope = -ndtri(fprs), np.maximum.accumulate(slope)
+        outside = np.minimum(goals - normal[0], 0.0) + np.maximum(goals - normal[-1], 0.0)
+        return np.interp(goals, normal, slope) + spread * outside
 
     def _epsilon_guesses(self, deltas: Real) -> Real:
         """The τ with H_{e^τ} = δ, nearly: the integral by Laplace's method."""

@@ -16,7 +16,7 @@ from betastar.arrays import Real
 from betastar.bounds.contour import Answers
 
 #: A rate is found when tangent and chord differ by less, relative to it; ε when its bracket is narrower, relative to it.
-SEARCH = 1e-10
+SEARCH = 1e-9
 WIDTH = 2e-10
 #: ε above this is reported as infinite.
 LARGEST_EPSILON = 1e12
@@ -34,18 +34,15 @@ class _Points:
     def __init__(self) -> None:
         zeros = [0.0, 0.0]
         self._rows = np.array([[-inf, inf], [1.0, 0.0], zeros, [1.0, 0.0], zeros, [1.0, 0.0], zeros])
-        self._name()
-
-    def _name(self) -> None:
-        self.tau, self.stick, self.error, self.mass, self.mass_error, self.power, self.density = self._rows
 
     def add(self, taus: Real, found: Answers) -> None:
         power = found.stick + found.hit
         new = np.stack([taus, found.stick, found.error, found.mass, found.mass_error, power, found.density])
         rows = np.concatenate([self._rows, new], axis=1)
-        self._rows = rows[:, np.argsort(rows[0], kind="stable")]
-        self._name()
-        self.mass[:] = np.minimum.accumulate(np.clip(self.mass, 0.0, 1.0))  # what rounding turned round
+        self._rows = rows = rows[:, np.argsort(rows[0], kind="stable")]
+        self.tau, self.stick, self.error, mass, mass_error, self.power, self.density = rows
+        self.mass = np.minimum.accumulate(np.clip(mass, 0.0, 1.0))  # what an error turned round is turned back, and counts
+        self.mass_error = mass_error + np.abs(self.mass - mass)
 
     def tangent(self, index: Real, fprs: Real) -> Real:
         """H + e^τ·FPR of the tangents at these points."""
@@ -61,15 +58,29 @@ class _Points:
             errors = self.mass_error[left] + self.mass_error[right]
             return np.where(errors > 0.0, np.minimum(bend * errors, 1.0), 0.0)
 
+    def between(self, left: Real, right: Real, goals: Real) -> Real:
+        """The threshold with this normal quantile of Q(L > τ), by the cubic through two points with the slopes there."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            ends, slopes = [], []
+            for index in (left, right):
+                quantile = -ndtri(self.mass[index])
+                ends.append(quantile)
+                slopes.append(np.exp(-0.5 * quantile**2) / np.sqrt(2.0 * np.pi) / self.density[index])
+            width = ends[1] - ends[0]
+            t = (goals - ends[0]) / width
+            start = (1.0 + 2.0 * t) * (1.0 - t) ** 2 * self.tau[left] + t * t * (3.0 - 2.0 * t) * self.tau[right]
+            return start + width * t * (1.0 - t) * ((1.0 - t) * slopes[0] - t * slopes[1])
+
 
 def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, Real]:
     """The true-positive rate at each false-positive rate in (0, 1): the lowest tangent; its error; its threshold.
 
-    Newton's method on the normal quantile of Q(L > τ), and the slope of the chord where that does not get nearer.
+    guesses: thresholds around those of the rates. Thresholds are interpolated between the points that are known, or taken from
+    the slope of a chord where that does not get nearer.
     """
     points = _Points()
     goals = -ndtri(fprs)
-    taus = np.clip(guesses, LOWEST, np.minimum(-np.log(fprs), HIGHEST))
+    taus = np.clip(guesses, LOWEST, HIGHEST)
     open_ = np.arange(len(fprs))
     values, errors, best = np.ones(len(fprs)), np.zeros(len(fprs)), np.zeros(len(fprs))
     for turn in range(ROUNDS):
@@ -79,33 +90,28 @@ def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, 
         right = np.clip(right, 1, len(points.tau) - 1)
         left = right - 1
         above = np.stack([points.tangent(left, fprs[open_]), points.tangent(right, fprs[open_])])
-        lower = np.argmin(above, axis=0)
-        touch = np.where(lower == 0, left, right)
+        touch = np.where(above[0] <= above[1], left, right)
         top = above.min(axis=0)
         width = points.mass[left] - points.mass[right]
         with np.errstate(divide="ignore", invalid="ignore"):
             slope = (points.power[left] - points.power[right]) / width
             chord = points.power[right] + slope * (fprs[open_] - points.mass[right])
-        bottom = np.where(width > 0.0, chord, points.power[right])
-        gap = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0) + points.doubt(left, right)
-        values[open_], errors[open_], best[open_] = top, points.error[touch] + np.minimum(gap, 1.0), points.tau[touch]
-        more = gap > np.maximum(SEARCH * np.minimum(top, 1.0), 0.1 * points.error[touch])
-        low, high = points.tau[left], points.tau[right]
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            quantile = -ndtri(points.mass[touch])
-            newton = low * 0.0 + points.tau[touch]
-            newton = newton + (goals[open_] - quantile) * np.exp(-0.5 * quantile**2) / np.sqrt(2 * np.pi) / points.density[touch]
             kink = np.log(slope)
-        middle = 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
-        use_newton = (newton > low) & (newton < high) & ((turn < 4) | (turn % 3 == 0))
-        use_kink = (kink > low) & (kink < high) & (turn % 3 != 2)
-        taus = np.where(use_newton, newton, np.where(use_kink, kink, middle))
+        bottom = np.where(width > 0.0, chord, points.power[right])
+        gap, doubt, error = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0), points.doubt(left, right), points.error[touch]
+        values[open_], errors[open_], best[open_] = top, np.minimum(error + gap + doubt, 1.0), points.tau[touch]
+        more = (gap > np.maximum(SEARCH * top, 0.3 * error)) | (doubt > np.maximum(10.0 * SEARCH * top, error))
+        low, high = points.tau[left], points.tau[right]
+        smooth = points.between(left, right, goals[open_])
+        taus = np.where(
+            (kink > low) & (kink < high) & (turn % 3 != 2), kink, 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
+        )
+        taus = np.where((smooth > low) & (smooth < high) & ((turn < 3) | (turn % 3 == 0)), smooth, taus)
         more &= (taus > low) & (taus < high)
         open_, taus = open_[more], taus[more]
         if not open_.size:
             break
-    values = np.clip(values, fprs, 1.0)
-    return values, errors, np.clip(best, LOWEST, HIGHEST)
+    return np.clip(values, fprs, 1.0), errors, np.clip(best, LOWEST, HIGHEST)
 
 
 def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, Real, Real]:
