@@ -1,7 +1,7 @@
 r"""Exact composition: the trade-off curve of independent steps, from contour integrals of their composed transform.
 
-`contour.py` inverts the transform at many thresholds at once, `tangents.py` searches the thresholds that belong to given
-false-positive rates or δ. A single step, and steps without sampling, have closed forms.
+`composition.py` multiplies the transforms, `contour.py` inverts the product at many thresholds at once, `tangents.py` searches
+the thresholds that belong to given false-positive rates or δ. A single step, and steps without sampling, have closed forms.
 
 Errors, all reported: the step in v (measured, by halving), the nodes of the transform (exponentially small, a constant
 that the tests verify), rounding, and the search (bounded from both sides).
@@ -20,7 +20,8 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from betastar.arrays import Real
 from betastar.bounds import tangents, transform
-from betastar.bounds.contour import EPS, LOST, TINY, Answers, Composition, Inversion, Part, cumulants, plain_overlap
+from betastar.bounds.composition import EPS, Composition, Part, cumulants, plain_overlap
+from betastar.bounds.contour import LOST, TINY, Answers, Inversion
 from betastar.scenario.step import head, loss, one_step_overlap, tail, threshold
 
 __all__ = ["EPS", "LEAST_NOISE", "TINY", "FourierCurve", "Part", "Value"]
