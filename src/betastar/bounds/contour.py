@@ -27,8 +27,8 @@ from betastar.bounds.transform import exp, log1p
 MASS_TOLERANCE = 1e-6
 #: First step in v on lines, on paths that lean, and the finest.
 STEP, LEANING_STEP, FINE = 0.1, 0.05, 2.0**-9
-#: A plateau is taken out of the integrand if less than this share of its size is left.
-HELPS = 0.01
+#: A plateau is taken out of the integrand if less than this share of its size is left, and if it stands for at most e^{that}.
+HELPS, LARGEST_LIFT = 0.01, 20.0
 #: A transform below this one may come out as 0 or less.
 LOST = 1e-12
 TINY = 5e-324
@@ -59,6 +59,13 @@ class Inversion:
         self._leans = False
 
     def at(self, taus: Real) -> Answers:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self._at(taus)
+        failed = ~np.isfinite(found).all(axis=0)
+        found[:, failed] = np.array([1.0, 0.0, 1.0, 0.5, 1.0, 0.5, 0.0])[:, None]  # anything is possible
+        return Answers(*found)
+
+    def _at(self, taus: Real) -> Real:
         composition = self.composition
         found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
         inside = composition.inside.height(taus)
@@ -79,10 +86,10 @@ class Inversion:
             better = far & (~again | (other[2] + 1e-3 * other[4] < found[2] + 1e-3 * found[4]))
             found[:, better] = other[:, better]
         found[:, lost] = np.array([0.0, 1.0, TINY, 0.0, TINY, 0.0, 0.0])[:, None]
-        with np.errstate(over="ignore"):  # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding
-            found[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
+        # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding.
+        found[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
         found[0, unknown] = found[4, unknown] = 1.0
-        return Answers(*found)
+        return found
 
     def _strip(self, strip: Strip, taus: Real, beyond: bool) -> tuple[Real, Real]:
         """Answers, and which of them a leaning path gave."""
@@ -139,7 +146,8 @@ class _Lines:
     def _path(self, lean: float, past: float = 0.0) -> _Path:
         """The path with this lean; `past`: smallest distance of a threshold from the plateau, which says how far it goes."""
         if lean not in self._paths or self._paths[lean].past > past:
-            self._paths[lean] = _Path(self, lean, 0.2 * past)  # thresholds that come later may be nearer
+            # Thresholds that come later may be nearer; from the second time on, much nearer.
+            self._paths[lean] = _Path(self, lean, (0.01 if lean in self._paths else 0.2) * past)
         return self._paths[lean]
 
 
@@ -242,7 +250,12 @@ class _Path:
         middle = np.argmax(share >= 0.5 * share[-1], axis=0)
         median = np.take_along_axis(values, np.take_along_axis(order, middle[None, :], axis=0), axis=0)[0]
         left = (weights * np.abs(turned - median)).sum(axis=0)
-        return np.where(left < HELPS * (weights * np.abs(nodes.mass)).sum(axis=0), median, 0.0)
+        helps = (left < HELPS * (weights * np.abs(nodes.mass)).sum(axis=0)) & (self._lift() < LARGEST_LIFT)
+        return np.where(helps, median, 0.0)
+
+    def _lift(self) -> Real:
+        """Logarithm of the mass of P that belongs to 1 on the plateau of a line; of Q it is e^{-rest} times that."""
+        return self.start + (1.0 - self.lines.thetas) * self.lines.composition.rest
 
     def _turn(self, nodes: _Nodes) -> Complex:
         """How the plateau oscillates along the path: e^{ζ·rest}, or not at all where that is taken out already."""
@@ -309,9 +322,8 @@ class _Path:
 
     def _answers(self, taus: Real, line: Real, sums: Real, error: Real) -> Real:
         """With what the residue at 1, and the mass of the plateau, contribute."""
-        rest, thetas = self.lines.composition.rest, self.lines.thetas
-        with np.errstate(over="ignore", invalid="ignore"):
-            kept = (self.plateau * np.exp(self.start + (1.0 - thetas) * rest))[line]  # of P; of Q it is e^{-rest} times that
+        rest = self.lines.composition.rest
+        kept = (self.plateau * np.exp(np.minimum(self._lift(), LARGEST_LIFT)))[line]
         stick, hit, density = sums[:3]
         below = np.minimum(taus - rest, 0.0)
         if self.lines.beyond:

@@ -43,6 +43,8 @@ class _Points:
         self.tau, self.stick, self.error, mass, mass_error, self.power, self.density = rows
         self.mass = np.minimum.accumulate(np.clip(mass, 0.0, 1.0))  # what an error turned round is turned back, and counts
         self.mass_error = mass_error + np.abs(self.mass - mass)
+        finite = np.isfinite(self.tau) & (self.mass != mass)  # such a point moves along its tangent
+        self.power = np.where(finite, self.stick + np.exp(np.where(finite, self.tau, 0.0)) * self.mass, self.power)
 
     def tangent(self, index: Real, fprs: Real) -> Real:
         """H + e^τ·FPR of the tangents at these points."""

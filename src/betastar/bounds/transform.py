@@ -68,11 +68,12 @@ def exp(re: Real, im: Real) -> Complex:
 def log1p(w: Complex) -> Complex:
     """Principal logarithm of 1 + w without cancellation near 0; log(0) becomes a very negative number."""
     a, b = w.real, w.imag
-    square = 2.0 * a + a * a + b * b  # |1 + w|² - 1
+    with np.errstate(over="ignore"):
+        square = 2.0 * a + a * a + b * b  # |1 + w|² - 1
     out = np.empty(w.shape, dtype=np.complex128)
-    near = np.log1p(np.maximum(square, -0.9))
-    far = np.log(np.maximum((1.0 + a) ** 2 + b * b, 1e-300))
-    out.real = 0.5 * np.where(square > -0.5, near, far)
+    near = 0.5 * np.log1p(np.maximum(square, -0.9))
+    far = np.log(np.maximum(np.hypot(1.0 + a, b), 1e-150))
+    out.real = np.where(np.abs(square) < 0.5, near, far)
     out.imag = np.arctan2(b, 1.0 + a)
     return out
 
