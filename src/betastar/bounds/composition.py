@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import asinh, inf, log, pi, sqrt
+from math import log1p as log1p_real
 
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform, log1p
+from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform, line, log1p
 
 #: What two steps of the trapezoidal rule must agree to, relative to the integral of the modulus.
 TOLERANCE = 1e-9
@@ -18,6 +19,10 @@ TOLERANCE = 1e-9
 COARSE = 0.125
 #: Relative error of log M that the nodes of a transform may have: bulk only, and with tails and sector.
 NODES, WIDE_NODES = 1e-11, 2e-9
+#: Where the path of a wide transform may climb if it has fewer nodes, in deviations.
+LATE = 6.5
+#: Mass beyond the reach of the nodes of a step: bulk only, and wide.
+BEYOND_REACH, BEYOND_WIDE_REACH = 2e-19, 1e-72
 #: Points of the table of log M inside of (0, 1), and beyond 1.
 INSIDE, BEYOND = 25, 48
 #: Widest range of saddle points on one line, in deviations of its integrand: at its ends a line loses a factor e^{1/2}.
@@ -40,6 +45,8 @@ class Part:
 
     def transform(self, wide: bool) -> Transform:
         many = self.noise >= COARSE_NOISE and abs(self.count) >= COARSE_COUNT
+        if wide and self.rate < 0.5:  # the path climbs from here on, which fewer nodes see only where hardly any mass is left
+            many = many and 0.5 / self.noise + self.noise * log((1.0 - self.rate) / self.rate) > LATE
         built = self.build(self.rate, self.noise, self.distance, wide, COARSE_DENSITY if many else DENSITY)
         return built.reversed() if self.reverse else built
 
@@ -67,6 +74,15 @@ class Composition:
     def rest(self) -> float:
         """Loss of a run in which the record is never sampled and the noise is 0: where the plateau sits."""
         return sum(n * t.rest for n, t in self.bulk)
+
+    @cached_property
+    def range(self) -> tuple[float, float]:
+        """Losses that L cannot leave, if any: a record that is added leaves log P/Q ≥ log(1-p) at each step."""
+        if any(part.build is not line or part.distance != 1.0 or part.count <= 0.0 or part.rate >= 1.0 for part in self.parts):
+            return -inf, inf
+        ways = {part.reverse for part in self.parts}
+        floor = sum(part.count * log1p_real(-part.rate) for part in self.parts)
+        return (floor if ways == {False} else -inf), (-floor if ways == {True} else inf)
 
     @cached_property
     def inside(self) -> Strip:

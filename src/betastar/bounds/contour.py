@@ -20,7 +20,17 @@ from typing import NamedTuple
 import numpy as np
 
 from betastar.arrays import Complex, Real
-from betastar.bounds.composition import EPS, NODES, SHARED, TOLERANCE, WIDE_NODES, Composition, Strip
+from betastar.bounds.composition import (
+    BEYOND_REACH,
+    BEYOND_WIDE_REACH,
+    EPS,
+    NODES,
+    SHARED,
+    TOLERANCE,
+    WIDE_NODES,
+    Composition,
+    Strip,
+)
 from betastar.bounds.transform import exp, log1p
 
 #: The same as TOLERANCE, for Q(L > τ).
@@ -59,10 +69,17 @@ class Inversion:
         self._leans = False
 
     def at(self, taus: Real) -> Answers:
+        least, most = self.composition.range
+        low, high = taus <= least, taus >= most
+        found = np.zeros((len(Answers._fields), len(taus)))
+        within = ~(low | high)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self._at(taus)
+            if within.any():
+                found[:, within] = self._at(taus[within])
         failed = ~np.isfinite(found).all(axis=0)
         found[:, failed] = np.array([1.0, 0.0, 1.0, 0.5, 1.0, 0.5, 0.0])[:, None]  # anything is possible
+        found[1, high] = found[3, low] = 1.0
+        found[0, low], found[1, low], found[5, low] = -np.expm1(taus[low]), np.exp(taus[low]), np.exp(taus[low])
         return Answers(*found)
 
     def _at(self, taus: Real) -> Real:
@@ -85,7 +102,8 @@ class Inversion:
             other[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
             better = far & (~again | (other[2] + 1e-3 * other[4] < found[2] + 1e-3 * found[4]))
             found[:, better] = other[:, better]
-        found[:, lost] = np.array([0.0, 1.0, TINY, 0.0, TINY, 0.0, 0.0])[:, None]
+        unseen = BEYOND_WIDE_REACH * sum(abs(part.count) * part.rate for part in composition.parts)
+        found[:, lost] = np.array([0.0, 1.0, unseen, 0.0, unseen, 0.0, 0.0])[:, None]
         # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding.
         found[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
         found[0, unknown] = found[4, unknown] = 1.0
@@ -167,7 +185,10 @@ class _Path:
         self.lines, self.lean, self.past = lines, lean, past
         composition = lines.composition
         wide = lines.beyond or lean != 0.0
-        self.terms, self.accuracy = (composition.wide, WIDE_NODES) if wide else (composition.bulk, NODES)
+        self.terms, nodes = (composition.wide, WIDE_NODES) if wide else (composition.bulk, NODES)
+        self.accuracy = [np.maximum(nodes, 10.0 * one.unreal(lines.thetas)) for _, one in self.terms]
+        mass = BEYOND_WIDE_REACH if wide else BEYOND_REACH
+        self.unseen = mass * sum(abs(part.count) * part.rate for part in composition.parts)
         self.step, self.origin = (LEANING_STEP, composition.rest) if lean else (STEP, 0.0)
         first = self._first()
         self.plateau = self._plateau(first)
@@ -193,14 +214,14 @@ class _Path:
         offsets, speed, _, _ = self._bare(v)
         power = np.zeros((len(v), len(lines.thetas)), dtype=np.complex128)
         doubt = np.full(power.shape, 8.0 * EPS)
-        for count, one in self.terms:
+        for (count, one), accuracy in zip(self.terms, self.accuracy, strict=True):
             origin = one.rest if self.lean else 0.0
             excess = one.shifted(lines.thetas, offsets, origin)
             logarithm = log1p(excess)
             power += count * logarithm
             # Of log M the nodes give so many digits; of M - 1, whose terms are as large as its root, rounding leaves so many.
             inverse = np.maximum(1.0 / np.maximum(np.abs(1.0 + excess), 1e-300), 1.0)
-            doubt = doubt + abs(count) * self.accuracy * np.abs(logarithm + origin * offsets[:, None]) * inverse
+            doubt = doubt + abs(count) * accuracy * np.abs(logarithm + origin * offsets[:, None]) * inverse
             doubt = doubt + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * np.maximum(inverse - 2.0, 0.0))
         if v[0] == 0.0:
             self.start = power[0].real.copy()  # log M(θ)
@@ -288,6 +309,7 @@ class _Path:
             whole[:, open_] += between
             sums[:, open_] = step * whole[:, open_]
             error[:, open_] = step * np.abs(before[:2] - between[:2])
+        error[1] = np.where(rough, 10.0 * error[1], error[1])  # two values that are both far off may be near each other
         scale = np.exp(self.start[line] + (1.0 - self.lines.thetas[line]) * taus)
         return self._answers(taus, line, sums * scale, (error + sums[5:7]) * scale), rough
 
@@ -334,6 +356,6 @@ class _Path:
             stick = 1.0 - overlap
         used = np.where((below < 0.0) | (not self.lines.beyond), np.abs(kept), 0.0)
         hit = hit + np.where(below < 0.0, kept * np.exp(below), 0.0)
-        error = error + 8.0 * EPS * used
+        error = error + 8.0 * EPS * used + self.unseen
         back = np.exp(-np.maximum(taus, -700.0))
         return np.stack([np.maximum(stick, 0.0), overlap, error[0], back * hit, back * error[1], hit, back * density])

@@ -134,7 +134,8 @@ def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, R
             move = np.log(found.stick / deltas[open_]) * found.stick / found.hit
             slack[open_] = np.where(found.hit > 0.0, (np.abs(found.stick - deltas[open_]) + found.error) / found.hit, 0.0)
         values[open_] = taus
-        settled = (np.abs(found.stick - deltas[open_]) <= 0.05 * found.error) | (np.abs(move) <= 1e-12 * taus)
+        enough = np.minimum(0.05 * found.error, 0.01 * deltas[open_])
+        settled = (np.abs(found.stick - deltas[open_]) <= enough) | (np.abs(move) <= 1e-12 * taus)
         new = taus + move
         least, most = low[open_], high[open_]
         middle = np.where(most < inf, 0.5 * (least + most), 2.0 * np.maximum(taus, 0.5))
@@ -152,6 +153,7 @@ def _sides(evaluate: Evaluation, values: Real, slack: Real, deltas: Real, start:
     lower, upper = np.where(known, 0.0, LARGEST_EPSILON), np.full(len(values), inf)
     upper[(values == 0.0) & (start.stick[0] + start.error[0] <= deltas)] = 0.0
     first = np.where(values > 0.0, 1.1 * np.nan_to_num(slack, posinf=0.0) + WIDTH * values + 1e-300, 1e-9)
+    first = np.where((values > 0.0) & known, np.minimum(first, 0.05 * values), first)
     for sign, ends in ((-1.0, lower), (1.0, upper)):
         at = np.flatnonzero(known & (np.where(sign < 0.0, values, upper) > 0.0))
         width, short, enough = first.copy(), np.zeros(len(values)), np.full(len(values), inf)

@@ -152,6 +152,14 @@ class Transform:
         unknown = np.where(real, 0.0, nan)
         return value.real - self._gain + unknown, slope.real + unknown, bend.real + unknown
 
+    def unreal(self, thetas: Real) -> Real:
+        """|Im M''(θ)| / Re M''(θ) as it is computed: what the nodes have wrong where θ is so large that they hardly reach."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            bend = self._moments(thetas)[2]
+            if self.mirrored:
+                bend = bend + self._moments(1.0 - thetas)[2].conj()
+            return np.nan_to_num(np.abs(bend.imag) / np.abs(bend.real), nan=1.0)
+
     def _moments(self, thetas: Real) -> tuple[Complex, Complex, Complex, Real]:
         a, b = np.multiply.outer(thetas, self.loss.real), np.multiply.outer(thetas, self.loss.imag)
         gain = expm1(a, b)
