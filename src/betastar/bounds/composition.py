@@ -151,7 +151,7 @@ def plain_overlap(composition: Composition) -> tuple[float, float] | None:
     for n, one in composition.bulk:
         least = max(1.0 + float(one.moments(np.array([0.5]))[0][0]), EPS) if len(composition.bulk) > 1 else np.exp(value / n)
         doubt += EPS * (sqrt(abs(n)) + 2.0 * abs(n) * max(1.0 / least - 2.0, 0.0))
-    return float(kept + COARSE * whole), COARSE * (wrong + doubt * size)
+    return float(kept + COARSE * whole), float(COARSE * (wrong + doubt * size))
 
 
 class Strip:

@@ -37,7 +37,7 @@ REACH, WIDE_REACH = 9.0, 18.0
 #: Logarithm of the finest scale at which the end point of the glued law is seen: what lies below weighs e^{-32}.
 FINEST = -16.0
 #: How real M'' must come out, relative to itself, for M to be known to 1e-9: for large θ the nodes do not reach far enough.
-REAL = 1e-6
+REAL = 1e-9
 #: Entries of the node-times-argument matrix that are worked on at once: fits the cache, bounds the memory.
 BLOCK = 1 << 14
 
