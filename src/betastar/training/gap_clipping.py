@@ -30,6 +30,7 @@ from betastar.training.gradients.side_effects import GradientError
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.accountant import run_of
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
+from betastar.training.opacus.provided_sums import ProvidedSums
 from betastar.training.records import Records, Source, pair
 from betastar.training.secrets.secret import Secret
 
@@ -159,7 +160,7 @@ class GapClipping:
         self._capture = BatchCapture(adapter, criterion, source)
         self._steps = 0
         self._broken = False
-        adapter.replace_clipping()
+        self._provided_sums = ProvidedSums(adapter)
         adapter.around_step(self._step)
 
     @property
@@ -184,9 +185,9 @@ class GapClipping:
                 raise
             self._checks.batch(batch)
             rate, deviation = self._adapter.sample_rate(), self._adapter.noise_multiplier() * self._adapter.max_grad_norm()
-            self._adapter.provide_sums(sums, len(batch))
+            self._provided_sums.provide(sums, len(batch))
             taken = take()
-            self._adapter.require_sums_used()
+            self._provided_sums.require_used()
             if taken:
                 self._checks.added(rate, deviation)
         self._steps += taken
@@ -202,7 +203,7 @@ class GapClipping:
 
     def total(self, batch: Records) -> dict[Tensor, Tensor]:
         """Σ ĝ over some records, for each parameter, in double precision."""
-        sums = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._adapter.optimizer.params}
+        sums = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._adapter.all_parameters}
         for part in self._chunks(batch):
             gradients, _, weights = self.weigh(part)
             for parameter, total in gradients.totals(weights).items():

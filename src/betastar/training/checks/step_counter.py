@@ -37,7 +37,7 @@ class StepCounter:
 
     def __init__(self, module: nn.Module, steps: int = 0) -> None:
         self.steps = steps
-        self._module = module
+        self._trained = module
         self._parameters = {id(p) for p in module.parameters()}
         self._left: list[Tensor] = []
         self.accept_weights()
@@ -58,8 +58,8 @@ class StepCounter:
 
     def accept_weights(self) -> None:
         """Take the weights as they are now for those that the last step has left."""
-        self._left = [p.detach().clone() for p in self._module.parameters()]
+        self._left = [p.detach().clone() for p in self._trained.parameters()]
 
     def weights_unchanged(self) -> bool:
         """Whether the weights are those that the last step has left."""
-        return same_contents(self._left, [p.detach() for p in self._module.parameters()])
+        return same_contents(self._left, [p.detach() for p in self._trained.parameters()])

@@ -17,7 +17,7 @@ def clip(gradients: Gradients, adapter: OpacusAdapter) -> Gradients:
     if adapter.flat:
         scale = (total / (gradients.norms.sqrt() + TINY)).clamp(max=1.0) / total
         return gradients.scaled([scale] * len(gradients.factors), gradients.norms * scale.square())
-    limits = {id(p): norm for p, norm in zip(adapter.optimizer.params, adapter.layer_norms(), strict=True)}
+    limits = {id(p): norm for p, norm in zip(adapter.all_parameters, adapter.layer_norms(), strict=True)}
     scales: list[Tensor] = []
     for factor in gradients.factors:
         (parameter,) = factor.parameters
