@@ -79,7 +79,7 @@ def test_records_that_the_loop_changes() -> None:
     loss = criterion(parts[0](x), y)
     loss.backward()
     x.mul_(100.0)
-    with pytest.raises(RuntimeError, match="the batch was written into"):
+    with pytest.raises(RuntimeError, match="the batch was changed between"):
         parts[1].step()
     assert len(monitor.history) == 0
 

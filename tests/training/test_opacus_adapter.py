@@ -127,6 +127,8 @@ ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals", "pr
 IMPORTED_ELSEWHERE = {
     ("opacus", "PrivacyEngine"),
     ("opacus.accountants", "IAccountant"),
+    ("opacus.grad_sample", "GradSampleHooks"),
+    ("opacus.optimizers", "DPOptimizer"),
     ("opacus.accountants.registry", "register_accountant"),
     ("opacus.utils.uniform_sampler", "DistributedUniformWithReplacementSampler"),
     ("opacus.utils.uniform_sampler", "UniformWithReplacementSampler"),

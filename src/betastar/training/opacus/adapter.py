@@ -38,8 +38,8 @@ class OpacusAdapter:
     model, optimizer, loader : objects
         What `make_private` returned.
     amplification : bool
-        Whether steps are charged with the loader's sampling rate. The loader must then draw batches by Poisson sampling. Otherwise
-        every step is charged as if all records took part in it.
+        Whether steps are charged with the loader's sampling rate. The loader must then draw batches by Poisson sampling.
+        Otherwise every step is charged as if all records took part in it.
     accountant : IAccountant, optional
         The accountant of the engine, if the optimizer's step hook does not lead to it.
 
@@ -147,7 +147,7 @@ class OpacusAdapter:
         return noise
 
     def max_grad_norm(self) -> float:
-        """The clipping norm C of the optimizer at this moment, which scales the noise. Gradients must be clipped to the same norm."""
+        """The clipping norm C of the optimizer at this moment, which scales the noise. Gradients must be clipped to it."""
         norm = float(self.optimizer.max_grad_norm)
         if not norm > 0.0:
             raise ValueError(f"max_grad_norm must be greater than 0, got {norm:g}.")
@@ -227,9 +227,9 @@ class OpacusAdapter:
     def silence(self) -> Iterator[None]:
         """Run the module inside without Opacus seeing or keeping anything of it.
 
-        The hooks of Opacus are taken off meanwhile, because PyTorch warns of a backward hook on a layer whose input needs no gradient,
-        even if the hook does nothing. Ignoring that warning by `warnings.catch_warnings` would make Python forget which warnings
-        the training loop has already shown, so that the loop would show its own at every step.
+        The hooks of Opacus are taken off meanwhile, because PyTorch warns of a backward hook on a layer whose input needs no
+        gradient, even if the hook does nothing. Ignoring that warning by `warnings.catch_warnings` would make Python forget which
+        warnings the training loop has already shown, so that the loop would show its own at every step.
         """
         layers = list(self.module.modules())
         left = [vars(layer).get(internals.LEFT_ON_LAYERS) for layer in layers]
@@ -257,9 +257,9 @@ class OpacusAdapter:
         Parameters
         ----------
         run : callable
-            It is given a function that makes Opacus clip, add up and add noise, and that returns whether a step is taken (False for a
-            physical batch that is not the last one of its logical batch). `run` must call it and return its result, or raise an
-            error to refuse the step.
+            It is given a function that makes Opacus clip, add up and add noise, and that returns whether a step is taken (False
+            for a physical batch that is not the last one of its logical batch). `run` must call it and return its result, or
+            raise an error to refuse the step.
 
         Returns
         -------
