@@ -139,9 +139,11 @@ class Head(nn.Module):
 
 
 def test_gradients_that_cannot_be_had_name_the_module() -> None:
-    refuse(r"gradients of head\.weight cannot be had: its module was not called", private(Unused(), table()), kind=GradientError)
     refuse(
-        r"gradients of pair \(Pair\) cannot be had: it must map a tensor to a tensor",
+        r"gradients of head\.weight cannot be computed: its module was not called", private(Unused(), table()), kind=GradientError
+    )
+    refuse(
+        r"gradients of pair \(Pair\) cannot be computed: it must map a tensor to a tensor",
         private(Head(), table()),
         kind=GradientError,
     )

@@ -196,7 +196,7 @@ class Checkpointed(nn.Module):
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning")
 @pytest.mark.parametrize(("reentrant", "why"), [(False, "the backward pass calls it again"), (True, "it is called without them")])
 def test_gradient_checkpointing_is_refused(reentrant: bool, why: str) -> None:
-    message = rf"gradients of first \(Linear\) cannot be had: {why}\. Switch off gradient checkpointing"
+    message = rf"gradients of first \(Linear\) cannot be computed: {why}\. Switch off gradient checkpointing"
     secret = Secret.column(1, VALUES)
     with pytest.raises(GradientError, match=message):
         gapped(Checkpointed(reentrant), table(), secret, gap=0.1)

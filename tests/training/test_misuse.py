@@ -242,8 +242,8 @@ class Packed(nn.Module):
 
 
 def test_rows_that_are_no_records() -> None:
-    refuse(r"gradients of body \(Linear\) cannot be had: it sees \d+ rows", private(Folded(), table()), kind=GradientError)
-    refuse("cannot be had for packed sequences", private(Packed(), table()), kind=GradientError)
+    refuse(r"gradients of body \(Linear\) cannot be computed: it sees \d+ rows", private(Folded(), table()), kind=GradientError)
+    refuse("cannot be computed for packed sequences", private(Packed(), table()), kind=GradientError)
 
 
 def test_records_that_hold_no_value_of_the_secret() -> None:
