@@ -16,10 +16,11 @@ from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.side_effects import GradientError, restored
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
 from betastar.training.secrets import restated_columns
 from betastar.training.secrets.restated_columns import warn_of_restated
 from betastar.training.secrets.secret import Secret
+from betastar.training.source import Source
 
 #: Records that are checked when a monitor is attached: of a table, and of a data set that is read one by one.
 LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048

@@ -21,8 +21,9 @@ from betastar.scenario.threats import FARTHEST
 from betastar.training.batch_capture import Criterion
 from betastar.training.gap_clipping import GapClipping
 from betastar.training.opacus.adapter import OpacusAdapter
-from betastar.training.records import Records, Source, pair
+from betastar.training.records import Records, pair
 from betastar.training.secrets.secret import Secret
+from betastar.training.source import Source
 
 
 def make_attribute_private(

@@ -12,7 +12,8 @@ from betastar.training.checks.batches import require_arguments, require_model_ou
 from betastar.training.checks.precision import require_precision
 from betastar.training.checks.step_counter import same_contents
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
+from betastar.training.source import Source
 
 #: The loss of a batch, called with the output of the model and the target.
 Criterion: TypeAlias = Callable[..., Tensor]

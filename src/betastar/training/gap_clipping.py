@@ -23,8 +23,9 @@ from betastar.training.gradients.side_effects import GradientError
 from betastar.training.opacus.accountant import run_of
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.opacus.provided_sums import ProvidedSums
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
+from betastar.training.source import Source
 
 
 class GapClipping:
@@ -55,7 +56,22 @@ class GapClipping:
 
     Examples
     --------
-    `make_attribute_private` has an example.
+    >>> import torch
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from betastar.training import Secret, make_attribute_private
+    >>> module = torch.nn.Linear(2, 2)
+    >>> _, optimizer, _ = make_attribute_private(
+    ...     module=module,
+    ...     optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(TensorDataset(torch.eye(2).repeat(20, 1), torch.arange(40) % 2), batch_size=4),
+    ...     criterion=torch.nn.CrossEntropyLoss(),
+    ...     secret=Secret.one_hot([0, 1], name="group"),
+    ...     noise_multiplier=2.0,
+    ...     max_grad_norm=1.0,
+    ...     gap=0.1,
+    ... )
+    >>> print(optimizer.gap_clipping.promise(steps=100))  # doctest: +ELLIPSIS
+    Proved in advance: whoever sees all 100 updates, and knows everything of a record but its group, faces β* ≥ 0.9... (gap 0.1).
     """
 
     def __init__(

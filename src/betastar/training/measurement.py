@@ -11,8 +11,9 @@ from betastar.training.checks.step_counter import same_contents
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.factors import Gradients, joined
 from betastar.training.opacus.adapter import OpacusAdapter
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
+from betastar.training.source import Source
 
 
 class StepMeasurement:

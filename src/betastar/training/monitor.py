@@ -25,8 +25,9 @@ from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
 from betastar.training.monitored_steps import Accounts, MonitoredSteps
 from betastar.training.opacus.adapter import OpacusAdapter
-from betastar.training.records import Records, Source, pair
+from betastar.training.records import Records, pair
 from betastar.training.secrets.secret import Secret
+from betastar.training.source import Source
 from betastar.training.writers import Writer
 
 

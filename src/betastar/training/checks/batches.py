@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
+from betastar.training.source import Source
 
 
 def require_arguments(batch: Records, source: Source) -> None:

@@ -13,7 +13,8 @@ from betastar.training.checks.noise import NoiseCheck, NoiseError
 from betastar.training.checks.sampling import SamplingCheck, SamplingError
 from betastar.training.checks.step_counter import StepCounter, digest
 from betastar.training.opacus.adapter import OpacusAdapter
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
+from betastar.training.source import Source
 
 
 class NotProved(ValueError):  # noqa: N818
