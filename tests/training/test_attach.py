@@ -157,7 +157,7 @@ def test_criteria() -> None:
         parts,
         nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0])),
     )
-    refuse(r"criterion must give one loss, or one a record, got shape \(\d+, 2\)", parts, lambda out, y: out)
+    refuse(r"criterion must give one loss, or one for each record, got shape \(\d+, 2\)", parts, lambda out, y: out)
     summed = private(mlp(), table(), loss_reduction="sum")
     refuse("criterion has reduction 'mean', but the optimizer assumes 'sum'", summed)
     AttributeMonitor(*summed, nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]), reduction="sum"), SECRET)
