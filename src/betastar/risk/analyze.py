@@ -17,6 +17,7 @@ from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import Step, one_step_advantage, visible
 from betastar.scenario.threats import Membership, Threat
+from betastar.vocabulary import METHODS
 
 #: Width of the certified interval of β* unless another is asked for.
 TOLERANCE = 1e-4
@@ -94,7 +95,7 @@ def _solve(
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
     if not hasattr(threat, "steps"):
         raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
-    solve = METHODS[validation.choice("method", method, METHODS)]
+    solve = METHODS[validation.choice("method", method, METHODS)].solve or OWN_METHODS[method]
     tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
     every = [threat.steps(scalar) for scalar in run.scalars()]
     return every, [solve(steps, threat, tolerance, attained) for steps in every]
@@ -165,7 +166,8 @@ def _paper(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bo
     return Outcome(Bound(max(0.0, beta - error), beta, min(1.0, beta + error)), oriented=threat.oriented)
 
 
-METHODS: dict[str, Callable[[Sequence[Step], Any, float, bool], Outcome]] = {
+#: The methods of betastar itself; those of plug-ins are in the vocabulary.
+OWN_METHODS: dict[str, Callable[[Sequence[Step], Any, float, bool], Outcome]] = {
     "exact": _exact,
     "certified": _certified,
     "affinity": _affinity,
