@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import betastar as bs
+import betastar.answers.json_answers
 import betastar.audit
 import betastar.runs.loop
 import betastar.studies.gap_clipping
 from betastar.answers import sweeps
-from betastar.cli import analysis, main
+from betastar.cli import main
 
 from ..command import COMMAND, call
 
@@ -183,7 +184,7 @@ def test_what_cannot_be_computed_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     ("line", "where", "hint"),
     [
         ("sweep --noise 1 --rate 0.1 --steps 3", (sweeps.Grid, "compute"), "."),
-        ("analyze --noise 1 --rate 0.1 --steps 3", (analysis, "fields_of"), "."),
+        ("analyze --noise 1 --rate 0.1 --steps 3", (betastar.answers.json_answers, "answer"), "."),
         ("audit mechanism --noise 1 --rate 0.1 --steps 3", (betastar.audit, "mechanism"), "."),
         ("train adult -o run", (betastar.runs.loop, "train"), "; the same command with --resume goes on."),
         ("gaps -o run", (betastar.studies.gap_clipping, "run"), "; the same command goes on where it stopped."),

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.web import api
+from betastar.web import api, models
 
 from ..command import call
 
@@ -105,7 +105,7 @@ def test_bad_input_is_said(client: TestClient, path: str, words: str) -> None:
     assert words in answer.json()["detail"]
 
 
-NAMES = [*api.AskTarget.model_fields, "rest", "nonsense"]
+NAMES = [*models.AskTarget.model_fields, "rest", "nonsense"]
 ODD = st.one_of(
     st.floats().map(str),
     st.integers().map(str),

@@ -10,7 +10,6 @@ import betastar as bs
 from betastar.answers import wording
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
-from betastar.risk.interval import GaussianFit
 from betastar.validation import ArgumentError
 from betastar.vocabulary import METRICS, RUN, Metric
 
@@ -86,12 +85,8 @@ def reading(setting: Setting, risk: bs.Risk, metric: Metric) -> Answer | list[An
     """A metric as JSON: one bound, with the number that it depends on; a list where the setting has several such numbers."""
     read = getattr(risk, metric.name)
     if metric.at is None:
-        return _fit(read) if isinstance(read, GaussianFit) else bound(read)
+        return {**bound(read), **{name: number(getattr(read, name)) for name in metric.also}}
     given = getattr(setting, metric.at)
     if isinstance(given, tuple):
         return [{metric.at: one, **bound(read(one))} for one in given]
     return {metric.at: given, **bound(read(given))}
-
-
-def _fit(fit: GaussianFit) -> Answer:
-    return {**bound(fit), "regret": number(fit.regret), "smallest_fpr": fit.smallest_fpr}

@@ -32,6 +32,8 @@ class Metric:
     share: bool = False
     #: It lies between 0 and 1.
     limited: bool = True
+    #: Further numbers of its bound, which are keys of its JSON, too.
+    also: tuple[str, ...] = ()
     #: `analyze` and `sweep` report it; otherwise it is a target only.
     told: bool = True
 
@@ -87,8 +89,22 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("tpr", "true positives at FPR {}", "TPR at FPR {}", "tpr<=0.05@fpr=0.01", at="fpr"),
         Metric("epsilon", "ε at δ {}", "ε at δ {}", "epsilon<=1@delta=1e-5", at="delta", limited=False),
-        Metric("gdp_mu", "Gaussian μ, fitted down to FPR {}", "μ down to FPR {}", "gdp_mu<=0.3", limited=False),
-        Metric("reconstruction", "", "", "reconstruction<=0.1@prior=0.01", at="prior", told=False),
+        Metric(
+            "gdp_mu",
+            "Gaussian μ, fitted down to FPR {}",
+            "μ down to FPR {}",
+            "gdp_mu<=0.3",
+            limited=False,
+            also=("regret", "smallest_fpr"),
+        ),
+        Metric(
+            "reconstruction",
+            "reconstructed records, prior {}",
+            "reconstruction",
+            "reconstruction<=0.1@prior=0.01",
+            at="prior",
+            told=False,
+        ),
     )
 }
 

@@ -96,9 +96,11 @@ def _work(line: Connection, patient: bool) -> None:
     import os
     import signal
 
+    from betastar import plugins
     from betastar.answers import json_answers  # noqa: F401 # what will be asked
     from betastar.web import live_curves  # noqa: F401 # what will be asked
 
+    plugins.load()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
     if patient and hasattr(os, "nice"):
         os.nice(10)
