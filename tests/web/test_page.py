@@ -2,51 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from math import floor
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 import betastar as bs
 
-from ..command import COMMAND
 from . import browser as browsers
-from .browser import chromium
-
-#: The same command with time enough for every curve, so that a slow machine shows what a fast one shows.
-UNHURRIED = """
-from betastar.cli.main import main
-from betastar.web import api
-api.SECONDS = api.MOVING = api.GLANCE = api.EXACT = api.CERTIFYING = 100.0
-main()
-"""
-
-
-@contextmanager
-def explored(*words: str, unhurried: bool = False) -> Iterator[dict[str, Any]]:
-    """The command, as people start it; ended as people end it. Says where it is, and in the end what else it said."""
-    start = [sys.executable, "-c", UNHURRIED] if unhurried else [COMMAND]
-    line = [*start, "explore", "--no-browser", "--json", *words]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        urlopen(said["url"]).close()
-        yield said
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, said["stderr"] = process.communicate(timeout=30)
-        said["code"] = process.returncode
+from .browser import chromium, explored, settle, visit
 
 
 @pytest.fixture(scope="module")
@@ -57,41 +25,22 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
 def page(browser: Any, url: str) -> Iterator[Any]:
     """A page whose console stays silent, and which asks nobody but its server."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
-    found = context.new_page()
+    opened = context.new_page()
     said: list[str] = []
-    found.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    found.on("pageerror", lambda problem: said.append(str(problem)))
-    found.on("request", lambda ask: said.append(ask.url) if not ask.url.startswith((url, "data:", "blob:")) else None)
-    yield found
+    opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda problem: said.append(str(problem)))
+    opened.on("request", lambda ask: said.append(ask.url) if not ask.url.startswith((url, "data:", "blob:")) else None)
+    yield opened
     context.close()
     assert said == []
-
-
-def visit(page: Any, url: str, query: str = "") -> None:
-    page.goto(url + query)
-    settle(page)
-
-
-def settle(page: Any, rest: bool = False) -> None:
-    """Until number and charts belong to the last change; rest: and nothing is left to refine."""
-    page.wait_for_function(
-        """(rest) => {
-            const of = (id) => document.getElementById(id).dataset, beta = of("beta");
-            const now = document.body.dataset.version;
-            const drawn = (id) => (!rest || of(id).rest === "true") && of(id).version === now;
-            return beta.rough === "false" && beta.version === now && drawn("epochs-chart") && drawn("tradeoff-chart");
-        }""",
-        arg=rest,
-        timeout=60_000,
-    )
 
 
 def move(page: Any, name: str, place: int) -> None:
@@ -105,8 +54,8 @@ def knobs(page: Any) -> dict[str, float]:
 
 
 def run_of(page: Any) -> bs.DPSGD:
-    found = knobs(page)
-    return bs.DPSGD.from_epochs(found["noise"], int(found["batch"]), int(found["records"]), found["epochs"])
+    values = knobs(page)
+    return bs.DPSGD.from_epochs(values["noise"], int(values["batch"]), int(values["records"]), values["epochs"])
 
 
 def four_digits(value: float) -> str:
