@@ -28,7 +28,7 @@ from betastar.vocabulary import METHODS, METRICS, THREATS
 
 from .command import COMMAND, call
 from .training.private import fit, private
-from .web.browser import chromium, explored, settle, visit
+from .web.browser import ANSWERS, chromium, explored, settle, visit
 
 ROOT = Path(__file__).parents[1]
 RECIPES = (ROOT / "CONTRIBUTING.md").read_text()
@@ -232,7 +232,7 @@ def test_plug_ins_on_the_page(modules: Path) -> None:
     made("method")
     made("metric")
     every = plugins(modules, "threat", "method", "metric")
-    with explored("--port", "18865", unhurried=True, BETASTAR_PLUGINS=every) as said, chromium() as browser:
+    with explored("--port", "18865", unhurried=ANSWERS, BETASTAR_PLUGINS=every) as said, chromium() as browser:
         page = browser.new_page()
         visit(page, said["url"], "?noise=2&batch=256&records=26048&epochs=10&threat=similar-records&distance=0.7")
         run, similar = bs.DPSGD.from_epochs(2.0, 256, 26048, 10), bs.AttributeInference(0.7)
@@ -256,10 +256,10 @@ def test_plug_ins_on_the_page(modules: Path) -> None:
         settle(page)
         solved = bs.calibrate(bs.Target(gini=0.25), batch_size=256, dataset_size=26048, epochs=10, method="affinity")
         assert float(page.input_value("#noise")) == pytest.approx(solved.noise_multiplier, rel=1e-5)
-        asked = "noise_multiplier=1.2&sample_rate=0.02&steps=60&threat=similar-records&distance=0.7&method=exact&metric=gini"
+        asked = "noise_multiplier=1.2&sample_rate=0.02&steps=60&threat=similar-records&distance=0.7&method=certified&metric=gini"
         with urlopen(f"{said['url']}api/analyze?{asked}") as answer:
             told = json.loads(answer.read())
-        area = bs.analyze(RUN, similar).gini  # type: ignore[attr-defined]
+        area = bs.analyze(RUN, similar, method="certified").gini  # type: ignore[attr-defined]
         assert told["gini"]["upper"] == area.upper
         with urlopen(f"{said['url']}openapi.json") as described:
             assert "gini" in json.loads(described.read())["components"]["schemas"]["Answer"]["properties"]

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -15,8 +16,11 @@ import betastar as bs
 from betastar import validation
 from betastar.answers import settings, targets
 from betastar.cli import main
+from betastar.cli.options import arguments
+from betastar.cli.train import TrainOptions
 from betastar.risk import analyze as analysing
 from betastar.risk import calibrate as calibrating
+from betastar.runs.config import Config
 from betastar.vocabulary import KEYS, METHODS, METRICS, PARAMETERS, RUN, THREATS, parameter_of, told
 from betastar.web import api, models
 from betastar.web.words import script
@@ -54,6 +58,17 @@ def test_every_option_is_a_word_of_the_vocabulary(name: str) -> None:
         long = next(spelling for spelling in one.opts if spelling in known)
         assert set(one.opts) == set(known[long].spellings), "every command has every spelling"
         assert one.help, f"{long} has no help"
+
+
+def test_the_options_of_train_are_the_fields_of_a_configuration() -> None:
+    """Each has its option (but for what a study chooses), and leaving it out means the same."""
+    given = TrainOptions(label="y", value=("1", "2"), along=("b",), synthetic_records=2000, gap=0.0, hidden=(8,))
+    assert Config(**arguments(given, Config)) == Config(
+        target="y", values=("1", "2"), along=("b",), records=2000, gap=0.0, hidden=(8,)
+    )
+    assert Config(**arguments(TrainOptions(), Config)) == Config()
+    every = {one.name: "something" for one in fields(TrainOptions)}
+    assert set(arguments(TrainOptions(**every), Config)) == {one.name for one in fields(Config)} - {"ledger", "monitor"}
 
 
 def test_a_spelling_has_one_meaning() -> None:

@@ -14,12 +14,12 @@ import pytest
 import betastar as bs
 
 from . import browser as browsers
-from .browser import chromium, explored, settle, visit
+from .browser import CURVES, chromium, explored, settle, visit
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with explored("--port", "18765", unhurried=True) as said:
+    with explored("--port", "18765", unhurried=CURVES) as said:
         yield said["url"]
 
 

@@ -18,7 +18,7 @@ from betastar.web.models import Ask, AskCurve, AskTarget, OverEpochs, Problem, T
 from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
 PAGE = Path(__file__).parent / "page"
-FILES = {"": "index.html", "style.css": "style.css", "app.js": "app.js", "charts.js": "charts.js", "state.js": "state.js"}
+FILES = {"": "index.html"} | {name: name for name in ("style.css", "app.js", "charts.js", "state.js", "rounding.js")}
 #: Nobody waits longer than this for one answer, or for a curve while a slider moves.
 SECONDS, MOVING = 10.0, 3.0
 #: Of that, for the exact line over the epochs (while a slider moves, and at rest), and for its certified band.

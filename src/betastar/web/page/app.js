@@ -1,5 +1,6 @@
 import { drawEpochs, drawTradeoff, csv, svg, pinColour } from "./charts.js";
-import { KNOBS, DIALS, limitOf, isSlow, takesDistance, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt, down, up, percent } from "./state.js";
+import { KNOBS, DIALS, limitOf, isSlow, takesDistance, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt } from "./state.js";
+import { down, up, percent } from "./rounding.js";
 import { WORDS } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
