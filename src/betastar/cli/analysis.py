@@ -130,7 +130,7 @@ class SweepOptions:
     """The metric, and where its values are written."""
 
     metric: str = option(
-        "bayes_security", "The metric, such as bayes_security, advantage, success, tpr@fpr=0.01 or epsilon@delta=1e-5.", ""
+        "bayes_security", "The metric, such as bayes_security, advantage, success, tpr@fpr=0.01 or epsilon@delta=1e-5."
     )
     output: Path | None = option(None, "File: .csv, .json, or a heat map as .png, .svg or .pdf.", "CSV on the terminal")
     force: bool = False

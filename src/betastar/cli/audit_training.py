@@ -139,7 +139,7 @@ def training(
 class CanariesOptions:
     canaries: int = 500
     attacker: str = "updates"
-    delta: float = option(1e-5, "δ at which ε is bounded.", "")
+    delta: float = option(1e-5, "δ at which ε is bounded.")
 
 
 def one_run(

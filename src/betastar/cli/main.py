@@ -100,7 +100,7 @@ def _options(
 @dataclass(frozen=True)
 class ReproduceOptions:
     what: tuple[str, ...] = option(
-        (), "What is made: all, fig1 … fig10, table, numbers, low-noise, scopes or exposure.", argument="what"
+        (), "What is made: all, fig1 … fig10, table, numbers, low-noise, scopes or exposure.", "all", argument="what"
     )
     output: Path = option(Path("reproduction"), "Folder for figures, comparison and runs.")
     quick: bool = False

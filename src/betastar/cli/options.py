@@ -34,12 +34,12 @@ class Words:
     """
 
     help: str = ""
-    default: str | None = None
+    default: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
     argument: str = ""
 
 
-def option(value: Any = MISSING, help: str = "", default: str | None = None, argument: str = "", **limits: float) -> Any:
+def option(value: Any = MISSING, help: str = "", default: str = "", argument: str = "", **limits: float) -> Any:
     """A field of a dataclass of options, with words of its own. value: what it is unless it is given."""
     return field(default=value, metadata={"words": Words(help, default, limits, argument)})
 
@@ -141,34 +141,28 @@ def _values(kept: list[tuple[Field[Any], Any]], given: Mapping[str, Any]) -> dic
 
 def _parameter(one: Field[Any], hint: Any) -> inspect.Parameter:
     """The parameter of typer's function for a field: several values are a list, and None unless they are given."""
+    kinds = [part for part in get_args(hint) if part is not type(None)] if get_origin(hint) in (Union, UnionType) else [hint]
+    kind, default = kinds[0], inspect.Parameter.empty if one.default is MISSING else one.default
+    if get_origin(kind) is tuple:
+        kind, default = list[get_args(kind)[0]], None  # type: ignore[misc]
     words: Words = one.metadata.get("words", Words())
-    kind = next((part for part in get_args(hint) if part is not type(None)), hint) if get_origin(hint) in _UNIONS else hint
-    several = get_origin(kind) is tuple
-    optional = several or kind is not hint
-    kind = list[get_args(kind)[0]] if several else kind  # type: ignore[misc]
-    default = inspect.Parameter.empty if one.default is MISSING and not several else None if several else one.default
-    info = _argument(words) if words.argument else _option(one.name, words)
-    annotation = Annotated[kind | None if optional else kind, info]  # type: ignore[valid-type]
+    info = _argument(words) if words.argument else _option(one.name, words, shown=default is not None)
+    annotation = Annotated[kind | None if default is None else kind, info]  # type: ignore[valid-type]
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-_UNIONS = (Union, UnionType)
-
-
 def _argument(words: Words) -> Any:
-    return typer.Argument(metavar=words.argument, help=words.help)
+    return typer.Argument(metavar=words.argument, help=_with_default(words.help, words.default))
 
 
-def _option(name: str, words: Words) -> Any:
+def _option(name: str, words: Words, shown: bool) -> Any:
+    """shown: typer shows the default itself, which is a value."""
     word = parameter_of(name)
     assert word is not None, name
-    default = _default(word) if words.default is None else words.default
-    text = " ".join(part for part in (words.help or word.help, f"[default: {default}]" if default else "") if part)
-    spellings = (f"{word.option}/--no-{word.option.removeprefix('--')}",) if word.negatable else word.spellings
     complete = COMPLETED.get(word.name)
     return typer.Option(
-        *spellings,
-        help=text,
+        *((f"{word.option}/--no-{word.option.removeprefix('--')}",) if word.negatable else word.spellings),
+        help=_with_default(words.help or word.help, words.default or ("" if shown else _default(word))),
         metavar=word.metavar,
         autocompletion=None if complete is None else lambda: list(complete()),
         **words.limits,  # type: ignore[arg-type]
@@ -176,10 +170,12 @@ def _option(name: str, words: Words) -> Any:
 
 
 def _default(word: Parameter) -> str:
-    """Words of the help; typer shows values itself, but not those of options that are repeated."""
-    if isinstance(word.default, tuple):
-        return " ".join(map(plain, word.default))
-    return word.default if isinstance(word.default, str) and word.name != "threat" else ""
+    """What a parameter is unless it is given, in words."""
+    return " ".join(map(plain, word.default)) if isinstance(word.default, tuple) else str(word.default or "")
+
+
+def _with_default(text: str, default: str) -> str:
+    return f"{text} [default: {default}]" if default else text
 
 
 def _for_pipelines(function: Run) -> Run:

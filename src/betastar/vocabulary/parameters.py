@@ -95,7 +95,7 @@ _QUESTION = (
         default="batch/records, and a note where the two differ noticeably",
         negatable=True,
     ),
-    Parameter("threat", "The attack, by what the attacker asks: {threats}.", default="membership"),
+    Parameter("threat", "The attack, by what the attacker asks: {threats}.", default="membership", metavar="NAME"),
     Parameter(
         "distance",
         "With threat {distance_threats}: the largest distance between the two gradients at a step, in clipping norms, 0 to 2.",
@@ -103,7 +103,7 @@ _QUESTION = (
         label="largest distance per step, in clipping norms",
         arguments=("distances",),
     ),
-    Parameter("method", "How the risk is computed: {methods}.", default="{usual_methods}"),
+    Parameter("method", "How the risk is computed: {methods}.", default="{usual_methods}", metavar="NAME"),
     Parameter(
         "prior",
         "Probability, before the attack, that 'yes' is the right guess.",
