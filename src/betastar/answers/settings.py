@@ -25,7 +25,7 @@ OWN_THREATS: dict[str, Callable[..., Threat]] = {
 }
 
 
-def threat_of(name: str, **taken: Any) -> Threat:
+def threat_of(name: str, **taken: float | None) -> Threat:
     """The threat of this name, with what it takes."""
     build = THREATS[name].build or OWN_THREATS[name]
     threat: Threat = build(**taken)
@@ -76,7 +76,7 @@ class Setting:
         return threat_of(self.threat, **self.taken)
 
     @property
-    def taken(self) -> dict[str, Any]:
+    def taken(self) -> dict[str, float | None]:
         """What the threat takes."""
         return {name: getattr(self, name) for name in THREATS[self.threat].takes}
 
@@ -124,7 +124,7 @@ class Setting:
         other = " (or {sample_rate} and {steps})" if name == "batch_size" and len(given) < 2 else ""
         raise WrongValueError(name, f"{{argument}} must be given, too{other}.")
 
-    def _first_missing(self, given: Mapping[str, Any]) -> str:
+    def _first_missing(self, given: Mapping[str, object]) -> str:
         by_rate = "sample_rate" in given or ("steps" in given and not {"batch_size", "dataset_size"} & set(given))
         wanted = (
             ("noise_multiplier", "sample_rate", "steps")
@@ -210,5 +210,5 @@ def choose(name: str, value: str, allowed: Iterable[str]) -> str:
     raise WrongValueError(name, "{argument} must be one of {allowed}, got {value}.{hint}", values)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return value if isinstance(value, str) else plain(value)

@@ -18,7 +18,7 @@ import numpy as np
 
 import betastar as bs
 from betastar import files
-from betastar.answers.json_answers import number
+from betastar.answers.json_answers import Answer, number
 from betastar.answers.settings import Setting, choose
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain
@@ -144,7 +144,7 @@ class Result:
         writer.writerows(self.rows())
         return text.getvalue()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Answer:
         condition = dict([self.grid.condition]) if self.grid.condition else {}
         if self.grid.metric == "gdp_mu":
             condition = {"smallest_fpr": SMALLEST_FPR}
@@ -217,7 +217,7 @@ def write(result: Result, path: Path) -> None:
         plots.save(result.draw(), path.with_suffix(""), path.suffix.removeprefix("."))
 
 
-def _nested(values: list[Any], shape: list[int]) -> list[Any]:
+def _nested(values: list[object], shape: list[int]) -> list[object]:
     """A flat list as lists of lists, the last axis innermost."""
     for length in reversed(shape[1:]):
         values = [values[i : i + length] for i in range(0, len(values), length)]

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from betastar.answers import settings
+from betastar.answers.json_answers import Answer
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish, parse
 from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
@@ -80,7 +81,7 @@ class CompareOptions:
 
 def compare(
     options: CompareOptions,
-    base: Annotated[dict[str, Any], Fields(of=Setting, without=("method",))],
+    base: Annotated[Answer, Fields(of=Setting, without=("method",))],
     required: RequireOption,
     printed: JsonOption,
 ) -> None:
@@ -201,7 +202,7 @@ def explore(options: ExploreOptions) -> None:
     serve(options.port, options.browser, options.json)
 
 
-def _read_setting(text: str, base: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _read_setting(text: str, base: Answer) -> tuple[str, Answer]:
     """A name (or none) and the fields of "noise=3.51,batch=256,name=careful", on top of the base."""
     known = {spelling.removeprefix("--"): name for name, one in RUN.items() for spelling in reversed(one.spellings)}
     known |= {name: name for name in ("threat", *OF_THREATS, "method", "prior", "name")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from betastar.cli.analysis import demand, wished
 from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
 from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
+from betastar.runs.reading import Json
 
 app = typer.Typer(
     name="audit",
@@ -126,7 +127,7 @@ def show(sentence: str, audits: dict[str, Audit]) -> None:
     print(f"\nPlayed: {first.threat.describe()}, seed {first.seed}.")
 
 
-def keep(options: KeepOptions, kind: str, result: dict[str, Any] | None = None) -> None:
+def keep(options: KeepOptions, kind: str, result: Json | None = None) -> None:
     """The result of an audit in the folder of a run, where its report finds it; without a result, see that there is a place."""
     folder = options.into
     if folder is None:

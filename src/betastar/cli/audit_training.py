@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from betastar.answers.settings import choose, threat_of
 from betastar.cli.audit_mechanism import KeepOptions, check_plot, keep, show
 from betastar.cli.options import JsonOption, arguments, command, option
+from betastar.runs.reading import Json
 from betastar.scenario.threats import FARTHEST, Membership, Threat
 from betastar.vocabulary import THREATS
 
@@ -178,7 +179,7 @@ def register(app: typer.Typer) -> None:
     command(app, "one-run")(one_run)
 
 
-def _attacked(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool = False) -> dict[str, Any]:
+def _attacked(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool = False) -> Json:
     """The arguments of an audit that say what is trained, and who attacks it: from a file, a run or a study."""
     if attack.threat is not None:
         choose("threat", attack.threat, THREATS)
@@ -202,7 +203,7 @@ def _threat(attack: AttackOptions) -> Threat:
     return threat_of(name, **dict.fromkeys(THREATS[name].takes, distance))
 
 
-def _values(secret: Secret, wanted: tuple[str, ...]) -> list[Any] | None:
+def _values(secret: Secret, wanted: tuple[str, ...]) -> list[object] | None:
     """Values as they are written."""
     if not wanted:
         return None
@@ -213,7 +214,7 @@ def _values(secret: Secret, wanted: tuple[str, ...]) -> list[Any] | None:
     return [known[one] for one in wanted]
 
 
-def _file(path: str, attack: AttackOptions) -> dict[str, Any]:
+def _file(path: str, attack: AttackOptions) -> Json:
     """What training code of one's own defines."""
     import runpy
 
@@ -225,7 +226,7 @@ def _file(path: str, attack: AttackOptions) -> dict[str, Any]:
     return {name: names[name] for name in (*NEEDED, *OPTIONAL) if name in names} | {"challenge": _number(attack.challenge)}
 
 
-def _depends(what: str, attack: AttackOptions, study: StudyOptions) -> dict[str, Any]:
+def _depends(what: str, attack: AttackOptions, study: StudyOptions) -> Json:
     """What the games of a folder depend on, by the names that folders of games have for it."""
     given = {**vars(study), "hidden": list(study.hidden) or None}
     return {
@@ -242,7 +243,7 @@ def _number(challenge: str) -> int | str:
     return int(challenge) if challenge.isdigit() else challenge
 
 
-def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool) -> dict[str, Any]:
+def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool) -> Json:
     """A study or a run as an audit wants it."""
     from betastar.runs.config import Config
     from betastar.studies.audited import MOST_EXPOSED, attacked, exposed_in, of_run

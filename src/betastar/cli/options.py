@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Optional, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -22,6 +22,8 @@ from betastar.validation import ArgumentError
 from betastar.vocabulary import METHODS, THREATS, Parameter, filled, parameter_of, parameters_of, told
 
 Run = Callable[..., None]
+#: A field of a dataclass, and its type.
+Typed = tuple[Field[Any], object]
 #: What a shell completes.
 COMPLETED: dict[str, Callable[[], Iterable[str]]] = {"threat": lambda: THREATS, "method": lambda: METHODS, "metric": told}
 
@@ -39,7 +41,7 @@ class Words:
     argument: str = ""
 
 
-def option(value: Any = MISSING, help: str = "", default: str = "", argument: str = "", **limits: float) -> Any:
+def option(value: object = MISSING, help: str = "", default: str = "", argument: str = "", **limits: float) -> Any:
     """A field of a dataclass of options, with words of its own. value: what it is unless it is given."""
     return field(default=value, metadata={"words": Words(help, default, limits, argument)})
 
@@ -115,7 +117,7 @@ def _flat(function: Run) -> Run:
     """The function as typer wants it: an option for each field of the dataclasses that it takes."""
     groups = {name: _group(hint) for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"}
 
-    def flat(**given: Any) -> None:
+    def flat(**given: object) -> None:
         function(**{name: made(**_values(kept, given)) for name, (made, kept) in groups.items()})
 
     parameters = [_parameter(one, hint) for _, kept in groups.values() for one, hint in kept]
@@ -125,7 +127,7 @@ def _flat(function: Run) -> Run:
     return flat
 
 
-def _group(hint: Any) -> tuple[Callable[..., Any], list[tuple[Field[Any], Any]]]:
+def _group(hint: object) -> tuple[Callable[..., object], list[Typed]]:
     """What the command wants, and the fields that are options, each with its type."""
     made, chosen = get_args(hint) if get_origin(hint) is Annotated else (hint, Fields())
     cls = chosen.of or made
@@ -133,13 +135,13 @@ def _group(hint: Any) -> tuple[Callable[..., Any], list[tuple[Field[Any], Any]]]
     return made, [(one, hints[one.name]) for one in fields(cls) if one.name not in chosen.without]
 
 
-def _values(kept: list[tuple[Field[Any], Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+def _values(kept: list[Typed], given: Mapping[str, object]) -> dict[str, object]:
     """The fields that were given; a list that is empty was not."""
     values = {one.name: given[one.name] for one, _ in kept}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if value not in (None, [])}
 
 
-def _parameter(one: Field[Any], hint: Any) -> inspect.Parameter:
+def _parameter(one: Field[Any], hint: object) -> inspect.Parameter:
     """The parameter of typer's function for a field: several values are a list, and None unless they are given."""
     kinds = [part for part in get_args(hint) if part is not type(None)] if get_origin(hint) in (Union, UnionType) else [hint]
     kind, default = kinds[0], inspect.Parameter.empty if one.default is MISSING else one.default
@@ -147,15 +149,15 @@ def _parameter(one: Field[Any], hint: Any) -> inspect.Parameter:
         kind, default = list[get_args(kind)[0]], None  # type: ignore[misc]
     words: Words = one.metadata.get("words", Words())
     info = _argument(words) if words.argument else _option(one.name, words, shown=default is not None)
-    annotation = Annotated[kind | None if default is None else kind, info]  # type: ignore[valid-type]
+    annotation = Annotated[Optional[kind] if default is None else kind, info]  # type: ignore[valid-type] # noqa: UP045
     return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _argument(words: Words) -> Any:
+def _argument(words: Words) -> object:
     return typer.Argument(metavar=words.argument, help=_with_default(words.help, words.default))
 
 
-def _option(name: str, words: Words, shown: bool) -> Any:
+def _option(name: str, words: Words, shown: bool) -> object:
     """shown: typer shows the default itself, which is a value."""
     word = parameter_of(name)
     assert word is not None, name
@@ -182,7 +184,7 @@ def _for_pipelines(function: Run) -> Run:
     """A command whose reader may go away, and whose numbers may be beyond what can be computed."""
 
     @functools.wraps(function)
-    def wrapped(**given: Any) -> None:
+    def wrapped(**given: object) -> None:
         from betastar.cli import printing
 
         printing.quiet_pipe()
@@ -196,7 +198,7 @@ def _for_pipelines(function: Run) -> Run:
     return wrapped
 
 
-def arguments(options: Any, cls: type) -> dict[str, Any]:
+def arguments(options: object, cls: type) -> dict[str, Any]:
     """What the options say, by the names that the fields of another dataclass have for it. What was not given is left out."""
     given = vars(options)
     chosen = {}

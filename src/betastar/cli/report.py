@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from betastar.cli.options import option
+from betastar.runs.reading import Json
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def report(options: ReportOptions) -> None:
         print(f"{said[0].band.capitalize()}: {said[0].sentence}\nThe report is in {files[0]}.")
         return
 
-    def told(one: Against) -> dict[str, Any]:
+    def told(one: Against) -> Json:
         return {"threat": one.name, "kind": one.kind, "bayes_security": {"lower": one.lower, "estimate": one.attained}}
 
     against = zip((facts.membership, *facts.attributes), said, strict=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from betastar.cli.options import arguments, option
 from betastar.rounding import down
+from betastar.runs.reading import Json
 
 #: What training takes unless something else is given.
 OWN = "the study's"
@@ -124,7 +124,7 @@ def _range(text: str | None) -> tuple[float, float] | None:
     return low, high
 
 
-def _backend(name: str | None) -> AbstractContextManager[Any]:
+def _backend(name: str | None) -> AbstractContextManager[object]:
     """joblib's, as it is or another one."""
     import joblib
 
@@ -134,14 +134,14 @@ def _backend(name: str | None) -> AbstractContextManager[Any]:
         from distributed import Client
 
         Client()  # type: ignore[no-untyped-call] # joblib finds the newest one; the environment says which cluster it joins
-    backend: AbstractContextManager[Any] = joblib.parallel_config(backend=name)
+    backend: AbstractContextManager[object] = joblib.parallel_config(backend=name)
     return backend
 
 
 class _progress:  # noqa: N801
     """A bar with loss, accuracy and β*; on a terminal only."""
 
-    def __enter__(self) -> Callable[[dict[str, Any]], None]:
+    def __enter__(self) -> Callable[[Json], None]:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -153,7 +153,7 @@ class _progress:  # noqa: N801
         self._bar.start()
         return self._tell
 
-    def _tell(self, news: dict[str, Any]) -> None:
+    def _tell(self, news: Json) -> None:
         if news.get("finished"):
             self._accuracy = news["accuracy"]
             return

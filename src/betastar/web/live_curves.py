@@ -24,7 +24,7 @@ COARSE, FINE = 1e-2, 1e-4
 
 
 #: A threat as its name and what it takes, which a cache can compare; the threat of a plug-in need not be comparable.
-Attack = tuple[str, tuple[tuple[str, float], ...]]
+Attack = tuple[str, tuple[tuple[str, float | None], ...]]
 
 
 def _attack(setting: Setting) -> Attack:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -14,13 +13,11 @@ Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 Number = int | float
 
 
-def _field(name: str, words: Iterable[str] = (), **limits: Any) -> Any:
-    """A parameter of the vocabulary, with its default and its help. words: those that are allowed."""
+def _field(name: str, **limits: Any) -> Any:
+    """A parameter of the vocabulary, with its default and its help."""
     word = PARAMETERS[name]
-    fixed: dict[str, Any] = {"metric": [], "method": None}
-    default = fixed.get(name, list(word.default) if isinstance(word.default, tuple) else word.default)
-    allowed = f" One of {', '.join(words)}." if words else ""
-    return Field(default, description=filled(word.help) + allowed, **limits)
+    default = list(word.default) if isinstance(word.default, tuple) else word.default
+    return Field({"metric": [], "method": None}.get(name, default), description=filled(word.help), **limits)
 
 
 class Ask(BaseModel):
@@ -62,9 +59,9 @@ class Answered(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _said(name: str, kind: Any, *default: Any) -> Any:
+def _said(name: str, kind: object) -> tuple[object, Any]:
     """A key of the answers, with what it means."""
-    return kind, Field(*default, description=KEYS[name])
+    return kind, Field(description=KEYS[name])
 
 
 def _made(name: str, base: type[BaseModel], doc: str, **fields: Any) -> type[BaseModel]:
