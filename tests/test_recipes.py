@@ -179,12 +179,12 @@ def test_a_threat_on_the_command_line(modules: Path) -> None:
         "--distance must be between 0 and 2, got 3.0."
         in command(f"analyze {SETTING} --threat similar-records --distance 3", named, 2).stderr
     )
-    found = json.loads(
+    result = json.loads(
         command(
             f"audit mechanism {SETTING} --threat similar-records --distance 0.7 --games 2000 --seed 1 --jobs 2 --json", named
         ).stdout
     )
-    assert not found["violated"], "the processes of an audit know the threat, too"
+    assert not result["violated"], "the processes of an audit know the threat, too"
 
 
 def test_a_method_on_the_command_line(modules: Path) -> None:
@@ -218,8 +218,9 @@ def test_a_metric_on_the_command_line(modules: Path) -> None:
 
 def test_a_secret_on_the_command_line(modules: Path) -> None:
     """It is what the training code of an audit calls secret."""
-    own = modules / "my_training.py"
-    own.write_text(f"{block('secret')}\n{(ROOT / 'examples' / 'audited_training.py').read_text()}\nsecret = Sign(1)\n")
+    own, sizes = modules / "my_training.py", "RECORDS, BATCH, EPOCHS, NOISE = "
+    code = (ROOT / "examples" / "audited_training.py").read_text().replace(f"{sizes}500, 50, 2, 1.0", f"{sizes}60, 20, 1, 1.0")
+    own.write_text(f"{block('secret')}\n{code}\nsecret = Sign(1)\n")
     values = "--threat attribute --value negative --value positive --challenge 3"
     line = f"audit training {str(own).replace(' ', '~')} {values} --games 40 --width 0.9 --references 20 --seed 1 --json"
     answer = json.loads(command(line, "").stdout)

@@ -86,17 +86,17 @@ def test_require_gates_a_pipeline() -> None:
 
 
 def test_calibrate_finds_each_missing_parameter() -> None:
-    found = json.loads(run('calibrate --target "bayes_security>=0.98" --batch 256 --records 26048 --epochs 20 --json').stdout)
+    answer = json.loads(run('calibrate --target "bayes_security>=0.98" --batch 256 --records 26048 --epochs 20 --json').stdout)
     core = bs.calibrate(bs.Target(bayes_security=0.98), batch_size=256, dataset_size=26048, epochs=20)
-    assert found["found"] == {"noise_multiplier": core.noise_multiplier}
-    assert found["bayes_security"]["lower"] >= 0.98
+    assert answer["found"] == {"noise_multiplier": core.noise_multiplier}
+    assert answer["bayes_security"]["lower"] >= 0.98
     for left_out, name in (("epochs", "epochs"), ("batch", "batch_size"), ("records", "dataset_size")):
         given = {"noise": "3.51", "batch": "256", "records": "26048", "epochs": "20"}
         del given[left_out]
         line = " ".join(f"--{option} {value}" for option, value in given.items())
-        found = json.loads(run(f'calibrate --target "success<=0.53" {line} --metric success --json').stdout)
-        assert list(found["found"]) == [name]
-        assert 0.52 < found["success"]["upper"] <= 0.53
+        answer = json.loads(run(f'calibrate --target "success<=0.53" {line} --metric success --json').stdout)
+        assert list(answer["found"]) == [name]
+        assert 0.52 < answer["success"]["upper"] <= 0.53
     text = run('calibrate --target "tpr<=0.05@fpr=0.01" --rate 0.01 --steps 1000').stdout
     assert text.startswith("--noise 0.9")
     assert "just meets tpr<=0.05@fpr=0.01." in text.splitlines()[0]

@@ -33,14 +33,14 @@ def listed(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sections_agree_with_the_signature(name: str) -> None:
-    one, found = NAMES[name], sections(NAMES[name])
+    one, described = NAMES[name], sections(NAMES[name])
     if inspect.isclass(one) and issubclass(one, Exception):
         return
     arguments = [argument for argument in inspect.signature(one).parameters if argument != "self"]
-    described = found["Attributes"] if "Attributes" in found else found["Parameters"]
-    assert sorted(listed(described)) == sorted(arguments)
+    parameters = described["Attributes"] if "Attributes" in described else described["Parameters"]
+    assert sorted(listed(parameters)) == sorted(arguments)
     if not inspect.isclass(one):
-        assert {"Returns", "Raises", "Examples"} <= set(found)
+        assert {"Returns", "Raises", "Examples"} <= set(described)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -111,10 +111,10 @@ def test_solving_agrees_with_calibrate(page: Any, url: str) -> None:
     page.select_option("#target", "success")
     page.fill("#limit", "0.52")
     settle(page)
-    found = knobs(page)
+    values = knobs(page)
     target = bs.Target(success=0.52)
-    core = bs.calibrate(target, noise_multiplier=found["noise"], batch_size=256, epochs=found["epochs"])
-    assert found["records"] == pytest.approx(256 / core.sample_rate)
+    core = bs.calibrate(target, noise_multiplier=values["noise"], batch_size=256, epochs=values["epochs"])
+    assert values["records"] == pytest.approx(256 / core.sample_rate)
 
 
 def test_the_address_restores_a_setting(page: Any, url: str) -> None:
@@ -125,9 +125,9 @@ def test_the_address_restores_a_setting(page: Any, url: str) -> None:
     page.click("#share")
     page.wait_for_function("() => document.getElementById('done').textContent !== ''")
     shared = page.evaluate("navigator.clipboard.readText()")
-    number, found = page.inner_text("#beta"), knobs(page)
+    number, values = page.inner_text("#beta"), knobs(page)
     visit(page, shared)
-    assert knobs(page) == found
+    assert knobs(page) == values
     assert page.inner_text("#beta") == number
     assert page.is_checked("#log")
     page.wait_for_selector("#pins tbody td:nth-child(5):not(:text('…'))")
