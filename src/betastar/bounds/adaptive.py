@@ -70,7 +70,7 @@ WIDTH = 6.5
 BEYOND = (1e-5, 5e-4)
 #: Largest log r on the grid. A run with larger losses has no security left.
 WIDEST = 60.0
-#: Longest tail, in half grids: with rare losses that are so large, one hit tells all there is to tell, and other bounds are as good.
+#: Longest tail, in half grids: with rare losses that are so large one hit tells everything, and other bounds are as good.
 FARTHEST_TAIL = 5.0
 #: Coarsest grid, in standard deviations of one step: beyond it other bounds are better.
 COARSEST = 3.0

@@ -18,6 +18,7 @@ from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import Step, one_step_advantage, visible
 from betastar.scenario.threats import Membership, Threat, in_order
+from betastar.vocabulary import METHODS
 
 #: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
 KINDS = 4
@@ -101,7 +102,7 @@ def _solve(run: DPSGD, threat: Threat, method: str, tolerance: float, attained: 
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
     if not hasattr(threat, "steps"):
         raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
-    solve = METHODS[validation.choice("method", method, METHODS)]
+    solve = METHODS[validation.choice("method", method, METHODS)].solve or OWN_METHODS[method]
     tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
     return [solve(scalar, threat, tolerance, attained) for scalar in run.scalars()]
 
@@ -194,7 +195,8 @@ def _paper(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     return Outcome(Bound(max(0.0, beta - error), beta, min(1.0, beta + error)), oriented=threat.oriented)
 
 
-METHODS: dict[str, Callable[[DPSGD, Any, float, bool], Outcome]] = {
+#: The methods of betastar itself; those of plug-ins are in the vocabulary.
+OWN_METHODS: dict[str, Callable[[DPSGD, Any, float, bool], Outcome]] = {
     "exact": _exact,
     "certified": _certified,
     "affinity": _affinity,
