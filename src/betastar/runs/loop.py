@@ -63,7 +63,7 @@ class Training(PrivateTraining):
         """One epoch; the mean loss of its batches."""
         total, number = 0.0, 0
         first = next(iter(self.monitors.values()), None)
-        for size, loss in self.steps(self.numbered_batches()):
+        for size, loss in self.one_epoch():
             if size:
                 total, number = total + float(loss), number + 1
             if tell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -71,18 +71,17 @@ class PrivateTraining:
         self.monitors[diameter] = AttributeMonitor(*parts, diameter=diameter, **options)
         return self.monitors[diameter]
 
-    def numbered_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch of batches; a ledger learns which records are in each."""
+    def one_epoch(self) -> Iterator[tuple[int, Tensor]]:
+        """One epoch: the size of each batch and its loss, after its step.
+
+        `betastar train`, and every game of an audit of a study, iterate this and nothing else. The batches come from the sampler
+        rather than from the loader, which draws one more random number an epoch and does not say which records it has drawn.
+        """
         ledgers = [one for one in self.monitors.values() if one.ledger is not None and one.scope == "batch"]
         for indices in self.loader.batch_sampler:
             for monitor in ledgers:
                 monitor.records(indices)
             x, y = self.data[indices]
-            yield x, y
-
-    def steps(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[int, Tensor]]:
-        """A step for each batch; the size of the batch and its loss."""
-        for x, y in batches:
             self.optimizer.zero_grad()
             loss = self.criterion(self.model(x), y)
             loss.backward()

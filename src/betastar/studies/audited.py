@@ -49,7 +49,7 @@ class Attacked:
 
     def _epochs(self, training: PrivateTraining) -> None:
         for _ in range(self.study.recipe.epochs):
-            for _ in training.steps(training.loader):
+            for _ in training.one_epoch():
                 pass
 
     def run(self, records: int | None = None) -> DPSGD:
