@@ -342,7 +342,7 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
 
 def test_the_command_in_a_report_makes_the_same_run(run: Path, tmp_path: Path) -> None:
     assert "SEED" not in load(run).command, "the seed was drawn, and is deleted"
-    config = Config.read(RunFolder(run).config, run)
+    config = RunFolder(run).config
     first = train(replace(config, seed=2**90), tmp_path / "first").path
     command = load(first).command
     assert shlex.split(command)[-4:] == ["--seed", "SEED", "-o", "RUN"], "the seed is not told"

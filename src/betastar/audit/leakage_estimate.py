@@ -252,14 +252,14 @@ def _nearest(lesson: Real, asked: Real, neighbours: int) -> Whole:
         from scipy.spatial import cKDTree
 
         return cKDTree(lesson).query(asked, k=np.arange(1, neighbours + 1))[1]
-    found = np.empty((len(asked), neighbours), dtype=np.int64)
+    nearest = np.empty((len(asked), neighbours), dtype=np.int64)
     lengths = (lesson**2).sum(axis=1)
     for start in range(0, len(asked), BLOCK):
         far = lengths - 2.0 * asked[start : start + BLOCK] @ lesson.T  # squared distances but for a constant in each row
         some = np.argpartition(far, neighbours - 1, axis=1)[:, :neighbours]
         ranks = np.argsort(np.take_along_axis(far, some, axis=1), axis=1)
-        found[start : start + BLOCK] = np.take_along_axis(some, ranks, axis=1)
-    return found
+        nearest[start : start + BLOCK] = np.take_along_axis(some, ranks, axis=1)
+    return nearest
 
 
 def _games(worlds: Any, outputs: Any, prior: Any) -> tuple[Whole, Real, Real]:

@@ -202,7 +202,7 @@ def train(
         print("\n".join(texts))
         return
     found = [
-        {"folder": str(run.path), **run.status, "proof": load(run.path).proof, "last": run.epochs[-1]}
+        {"folder": str(run.path), **run.status.to_json(), "proof": load(run.path).proof, "last": run.epochs[-1]}
         for run in map(RunFolder, folders)
     ]
     print(json.dumps(found[0] if seeds is None else {"runs": found}))

@@ -11,20 +11,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar.datasets.errors import StudyError as StudyError
+from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
 from betastar.training import Secret
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Parameters of a private training."""
-
-    batch_size: int
-    noise_multiplier: float
-    max_grad_norm: float
-    learning_rate: float
-    epochs: int = 30
-    hidden: tuple[int, ...] = (128,)
 
 
 @dataclass(frozen=True)

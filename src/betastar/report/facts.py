@@ -19,8 +19,10 @@ from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import down, plain
-from betastar.runs.folder import CONFIG, DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
+from betastar.runs.config import Config
+from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
 from betastar.runs.reading import Inside, Json, object_of, parsed
+from betastar.runs.status import Status
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import AttributeInference, Membership, Threat
 from betastar.vocabulary import PARAMETERS
@@ -146,73 +148,73 @@ def of_setting(given: Json, source: str) -> Facts:
 def of_run(path: str | Path) -> Facts:
     """From a folder made by `betastar train`, finished or not."""
     record = RunFolder(path).read()
-    config, status, last = record.config, record.status, record.last
+    config, status = record.config, record.status
     run = _run(record)
-    with Inside(record.folder / (STATUS if status else CONFIG)):
-        parameters = _parameters(config, status, run)
-        versions = ", ".join(f"{name} {number}" for name, number in status.get("versions", {}).items())
-        restated = tuple(map(str, status.get("restated", ())))
     epochs = f"{len(record.epochs)} {'epoch' if len(record.epochs) == 1 else 'epochs'}"
+    title = Path(config.study).stem if status is None else status.study
+    stopped = status is not None and status.stopped
     facts = Facts(
-        title=f"{_title(config, status)}: {epochs} of DP-SGD",
+        title=f"{title}: {epochs} of DP-SGD",
         run=run,
-        parameters=parameters,
+        parameters=_parameters(config, status, run),
         command=_command(config),
         attributes=tuple(_attributes(record, run)),
         is_run=True,
-        finished=bool(status.get("finished")),
-        stopped=f"the next step would break the budget of β* ≥ {config.get('target_beta')}." if status.get("stopped") else None,
+        finished=status is not None and status.finished,
+        stopped=f"the next step would break the budget of β* ≥ {config.target_beta}." if stopped else None,
         budget=recomputed.budget(record),
         entries=record.epochs,
         exposures={entry.record: entry.bayes_security for entry in record.folder.ledger},
-        restated=restated,
-        versions=versions,
+        restated=() if status is None else status.restated,
+        versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
         audits=played(record.folder, run),
         seed=_seed(record),
     )
-    proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
-    for one, said in [(facts.membership, last["membership"]), *proved]:
-        if said is None or not abs(one.integrated - float(said["lower"])) <= recomputed.SAME:
-            raise ReportError(
-                f"{record.folder / EPOCHS} says that β* ({one.name}) is {said and said['lower']}, but noise, rate and steps of "
-                f"the run give {one.integrated:.6f}: these files are not of one run."
-            )
+    _check_epochs(record, facts)
     recomputed.agree(record, run)
     return facts
 
 
+def _check_epochs(record: RunRecord, facts: Facts) -> None:
+    """Refuse epochs.jsonl where its last β* is not the one that noise, rate and steps of the run give."""
+    last = record.last
+    proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
+    for one, written in [(facts.membership, last["membership"]), *proved]:
+        if written is None or not abs(one.integrated - float(written["lower"])) <= recomputed.SAME:
+            raise ReportError(
+                f"{record.folder / EPOCHS} says that β* ({one.name}) is {written and written['lower']}, but noise, rate and "
+                f"steps of the run give {one.integrated:.6f}: these files are not of one run."
+            )
+
+
 def _seed(record: RunRecord) -> str:
-    seed = record.config.get("seed")
+    seed = record.config.seed
     if seed is not None:
         return "guessable" if guessable(seed) else "given"
     return "kept" if record.folder.tells_noise else "deleted"
 
 
-def _title(config: Json, status: Json) -> str:
-    return str(status.get("study") or Path(str(config.get("study", "run"))).stem)
-
-
 def _run(record: RunRecord) -> DPSGD:
     """What was run, step by step if a monitor wrote it down."""
     folder, status, steps = record.folder, record.status, record.steps
-    if not steps and not status:
+    if not steps and status is None:
         raise ReportError(f"{folder / STATUS} is missing: the run is not finished, and without a monitor only it names noise.")
     if steps and len(steps) < record.step_count:
         raise ReportError(f"{folder / STEPS} has {len(steps)} steps, of the {record.step_count} that {EPOCHS} counts.")
     with Inside(folder / (STEPS if steps else STATUS)):
-        if not steps:
-            return DPSGD(status["noise_multiplier"], status["sample_rate"], record.step_count)
+        if not steps and status is not None:
+            return DPSGD(status.noise_multiplier, status.sample_rate, record.step_count)
         parts = groupby((line["noise_multiplier"], line["sample_rate"]) for line in steps)
         first, *others = [DPSGD(noise, rate, len(list(same))) for (noise, rate), same in parts]
         return sum(others, start=first)
-    raise AssertionError
 
 
 def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     """Secrets with a gap that was fixed in advance, then what the monitor measured."""
     status, last = record.status, record.last
+    values = None if status is None else status.values
     for name, gap in recomputed.gaps(record, run).items():
-        yield Against(AttributeInference(enforced(gap)), name, "proved", run, values=status.get("values"), gap=gap)
+        yield Against(AttributeInference(enforced(gap)), name, "proved", run, values=values, gap=gap)
     diameter = next((name for name in DIAMETERS if name in last), None)
     if diameter is None:
         return
@@ -220,45 +222,40 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
         threat = AttributeInference([float(line["distance"]) for line in record.steps])
         kind, label = "batch" if record.steps[0]["scope"] == "batch" else "dataset", recomputed.label(record.steps)
     known = float(last[diameter]["lower"]), float(last[diameter]["estimate"])
-    secret = str(status.get("secret", "sensitive attribute"))
-    yield Against(threat, secret, kind, run, label, status.get("values"), known=known)
+    secret = "sensitive attribute" if status is None or status.secret is None else status.secret
+    yield Against(threat, secret, kind, run, label, values, known=known)
 
 
-def _parameters(config: Json, status: Json, run: DPSGD) -> dict[str, Any]:
+def _parameters(config: Config, status: Status | None, run: DPSGD) -> dict[str, Any]:
+    """The parameters of a run, as far as they are known."""
     names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
-    source = status or config
-    found = {name: source[name] for name in names if source.get(name) not in (None, [], {})}
-    found |= {"records": int(found["records"])} if "records" in found else {}
-    return found | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
+    known = {name: getattr(status or config, name, None) for name in names}
+    shown = {name: value for name, value in known.items() if value not in (None, (), {})}
+    return shown | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
 
 
-#: What `betastar train` takes for granted, and parameters that are called otherwise than the field of config.json.
-DEFAULTS: dict[str, Any] = {"seed": None, "scope": "batch", "every": 1, "diameter": "exact", "ledger": True, "monitor": True}
-CALLED = {"target": "label", "values": "value", "along": "with", "records": "synthetic_records"}
+#: Fields of a configuration whose option has another name.
+OPTION_OF_FIELD = {"target": "label", "values": "value", "along": "with", "records": "synthetic_records"}
+#: Fields of a configuration that no option sets; the command leaves out the seed, because whoever knows it can compute the noise.
+NOT_OPTIONS = ("study", "seed", "ledger", "monitor")
 
 
-def _command(config: Json) -> str:
-    """The command that makes such a run again. The seed is left out: who knows it can compute the noise."""
-    words = ["betastar", "train", str(config.get("study", "adult"))]
-    for name, value in config.items():
-        if name in ("study", "seed") or value is None or value is False or value in ([], {}) or value == DEFAULTS.get(name):
-            continue  # a gap of 0 stays, which equals False
-        option = _option(CALLED.get(name, name))
+def _command(config: Config) -> str:
+    """The command that makes such a run again."""
+    words = ["betastar", "train", config.study]
+    usual = Config()
+    for name, value in vars(config).items():
+        if name in NOT_OPTIONS or value == getattr(usual, name):
+            continue
+        option = PARAMETERS[OPTION_OF_FIELD.get(name, name)].brief
         if value is True:
             words.append(option)
         elif name == "between":
             words += [option, ":".join(map(plain, value))]
-        elif isinstance(value, dict):
-            words += [word for key, one in value.items() for word in (option, f"{key}={one}")]
         else:
-            words += [word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one))]
-    seed = [] if config.get("seed") is None else ["--seed", "SEED"]
+            words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (option, str(one))]
+    seed = [] if config.seed is None else ["--seed", "SEED"]
     return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
-
-
-def _option(name: str) -> str:
-    """The spelling that is printed; a field that no option sets (of another version's file) is told by its own name."""
-    return PARAMETERS[name].brief if name in PARAMETERS else "--" + name.replace("_", "-")
 
 
 def _quoted(word: str) -> str:

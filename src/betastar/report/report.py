@@ -187,7 +187,7 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
 def _shown(value: Any) -> str:
     if isinstance(value, float):
         return plain(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         shown = ", ".join(_shown(one) for one in value[:20])
         return f"{shown}, …" if len(value) > 20 else shown
     return ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) if isinstance(value, dict) else str(value)

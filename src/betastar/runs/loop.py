@@ -22,6 +22,7 @@ from betastar.runs.config import Config
 from betastar.runs.folder import LedgerEntry, RunFolder, versions
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Json
+from betastar.runs.status import Status
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted
 
 #: Steps between two looks at single records, for the ledger.
@@ -167,23 +168,25 @@ class Training(PrivateTraining):
             self.folder.write_ledger(entries)
         self.folder.finish(self._status(first), self.module.state_dict())
 
-    def _status(self, first: AttributeMonitor | None) -> Json:
-        status: Json = {
-            **asdict(self.study.recipe),
-            "records": len(self.study.train),
-            "sample_rate": self.loader.sample_rate,
-            "versions": versions(),
-        }
-        status |= {"finished": True, "stopped": self.stopped, "study": self.study.title, "epochs": self.epoch}
-        if first is not None:
-            status |= {"secret": first.secret.name, "values": first.secret.count, "label": first.label}
-            if first.purse is not None:
-                status["proof"] = str(first.proof)
-        if self.clipping is not None:
-            secret = self.study.secret
-            status |= {"secret": secret.name, "values": secret.count, "gaps": self.clipping.gaps}
-            status["proof"] = self.clipping.promise()
-        return status | {"restated": list(self.study.restated)}
+    def _status(self, monitor: AttributeMonitor | None) -> Status:
+        secret, clipping = self.study.secret, self.clipping
+        watched = monitor is not None or clipping is not None
+        proof = str(monitor.proof) if monitor is not None and monitor.purse is not None else None
+        return Status(
+            **{**asdict(self.study.recipe), "epochs": self.epoch},
+            records=len(self.study.train),
+            sample_rate=self.loader.sample_rate,
+            versions=versions(),
+            finished=True,
+            stopped=self.stopped,
+            study=self.study.title,
+            secret=secret.name if watched else None,
+            values=secret.count if watched else None,
+            label=None if monitor is None else monitor.label,
+            gaps=None if clipping is None else clipping.gaps,
+            proof=proof if clipping is None else clipping.promise(),
+            restated=tuple(self.study.restated),
+        )
 
 
 def _bounds(risk: Callable[..., Any]) -> dict[str, float]:
@@ -213,7 +216,7 @@ def opened(config: Config, folder: RunFolder, resume: bool = False, again: bool 
     with folder.locked():
         folder.check(resume)
         if folder.begun:
-            folder.compare(config.described())
+            folder.compare(config)
             if folder.complete:
                 folder.forget()
                 if not again:
@@ -221,7 +224,7 @@ def opened(config: Config, folder: RunFolder, resume: bool = False, again: bool 
                     return
             seeded, study = replace(config, seed=folder.seed), None
         else:
-            folder.begin(config.described(), seeded.chosen_seed())
+            folder.begin(config, seeded.chosen_seed())
         yield Training(seeded, folder, study)
 
 

@@ -14,7 +14,7 @@ from betastar import validation
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.runs.config import Config
-from betastar.runs.folder import CONFIG, DATA, LEDGER, RunFolder
+from betastar.runs.folder import DATA, LEDGER, RunFolder
 from betastar.runs.loop import quietly
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Inside
@@ -93,7 +93,7 @@ def attacked(config: Config, sample: int | None = None, include: int | None = No
 def of_run(path: str | Path) -> Config:
     """The configuration of a run, with the seed that chooses the same records."""
     folder = RunFolder(path)
-    config, data = Config.read(folder.config, folder / CONFIG), folder.data
+    config, data = folder.config, folder.data
     if data is None:
         raise StudyError(f"{path} has no {DATA}, which says what the run trained on: run it again in another folder.")
     if config.clips_gaps:
@@ -102,7 +102,6 @@ def of_run(path: str | Path) -> Config:
         )
     with Inside(folder / DATA):
         return replace(config, seed=int(data["seed"]))
-    raise AssertionError
 
 
 def exposed_in(path: str | Path) -> int:

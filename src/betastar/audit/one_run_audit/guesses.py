@@ -219,11 +219,11 @@ def best_guesses(scores: Any, included: Any, seed: int = 0) -> tuple[tuple[int, 
     values, coins = _canaries(scores, included)
     order = np.lexsort((np.random.default_rng(validation.seed(seed)).permutation(len(values)), values))
     rising = coins[order]
-    found = []
+    counts = []
     for guesses in numbers_of_guesses(len(values)):
         half = guesses // 2
-        found.append((guesses, int(np.count_nonzero(~rising[:half]) + np.count_nonzero(rising[-half:]))))
-    return tuple(found)
+        counts.append((guesses, int(np.count_nonzero(~rising[:half]) + np.count_nonzero(rising[-half:]))))
+    return tuple(counts)
 
 
 def judge_one_run(

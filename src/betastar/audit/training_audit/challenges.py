@@ -120,7 +120,7 @@ def challenge_of(
     if secret is not None:
         return _values(data, threat, challenge, secret, values, generator)
     if not isinstance(threat, Membership):
-        raise ValueError(f"secret must be given for {threat.describe()}: the attribute whose value is to be found.")
+        raise ValueError(f"secret must be given for {threat.describe()}: the attribute whose value the attacker wants.")
     stays = threat.relation == "substitution"
     if isinstance(challenge, str):
         validation.choice("challenge", challenge, ("canary",))

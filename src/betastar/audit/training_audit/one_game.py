@@ -36,8 +36,20 @@ Train = Callable[[nn.Module, Any], Any]
 class Observed:
     """What the attackers have of one game.
 
-    evidence: the log-likelihood of each world. white, black: what the attackers who hold the weights, or only query the model,
-    learn from. hits: how often the model saw the canary. farthest: the largest distance between the candidates' gradients.
+    Attributes
+    ----------
+    world : int
+        The world of the game, which the attackers do not know.
+    evidence : array of float
+        The log-likelihood of each world, to the attacker who sees every update.
+    trace : array of float
+        How much each step spoke for the first world, against the last.
+    white, black : array of float
+        What the attacker who holds the weights, and the one who only queries the model, learn from.
+    hits : int
+        How often the model saw the canary.
+    farthest : float
+        The largest distance between the candidates' gradients.
     """
 
     world: int
@@ -51,7 +63,25 @@ class Observed:
 
 @dataclass(frozen=True)
 class Game:
-    """What every game of an audit has in common. scale: from a gradient as the optimizer sees it to clipping norms."""
+    """What every game of an audit has in common.
+
+    Attributes
+    ----------
+    factory, train : callable
+        The user's functions, as for `betastar.audit.training`.
+    challenge : Challenge
+        The record that differs between the worlds.
+    run : DPSGD
+        What the training claims to be.
+    criterion : callable
+        The loss of the training.
+    norm : float
+        The clipping norm.
+    scale : float
+        From a gradient as the optimizer sees it to clipping norms.
+    references : int
+        The number of other records by which the attacker estimates what they contribute, at each step.
+    """
 
     factory: Factory
     train: Train
@@ -63,6 +93,7 @@ class Game:
     references: int
 
     def play(self, world: int, seed: int) -> Observed:
+        """Train in this world, and attack."""
         start, noise, others = streams(seed, 3)
         with seeded(start):
             inner, copy, marks = self.factory(), self.factory(), self.challenge.marks
@@ -107,7 +138,7 @@ def streams(seed: int, number: int) -> list[int]:
 
 
 def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, attacker: Any) -> None:
-    """The user's training, watched; complains if that was no training, or not the claimed one."""
+    """Let the user's code train while the attacker watches; raises AuditError if that was no training, or not the claimed one."""
     model.train()
     with watching(model, attacker):
         try:
@@ -128,7 +159,7 @@ def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, attacker: Any) ->
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Randomness that follows from a seed, and the caller's own afterwards."""
+    """A context in which randomness follows from a seed; afterwards the caller's randomness goes on as before."""
     before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
@@ -142,7 +173,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def rate_of(run: DPSGD) -> float:
-    """The mean over the steps."""
+    """The mean sampling rate over the steps."""
     return float(sum(segment.sample_rate * segment.steps for segment in run.segments) / run.steps)
 
 
@@ -158,10 +189,10 @@ def check_hits(hits: int, expected: float) -> None:
 
 def claimed(run: Any, data: Any) -> DPSGD:
     """What training on these records claims to be."""
-    found = run(len(data)) if callable(run) else run
-    if not isinstance(found, DPSGD) or found.shape:
+    claim = run(len(data)) if callable(run) else run
+    if not isinstance(claim, DPSGD) or claim.shape:
         raise AuditError(f"run must be one DPSGD run, or a function from a number of records to one, got {run!r}.")
-    return found
+    return claim
 
 
 def size(factory: Factory) -> int:
@@ -171,7 +202,7 @@ def size(factory: Factory) -> int:
 
 
 def check(factory: Factory) -> None:
-    """That a factory makes a new, plain model each time."""
+    """Raise AuditError unless the factory makes a new, plain model each time."""
     if not callable(factory):
         raise AuditError(f"factory must be a function that makes a new model, got {factory!r}.")
     with seeded(0):

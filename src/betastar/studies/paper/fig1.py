@@ -52,7 +52,7 @@ def _panel(ax: Any, folders: list[RunFolder], title: str, delta: float) -> None:
     entries = folders[0].epochs
     status = folders[0].status
     right = ax.twinx()
-    runs = [bs.DPSGD(status["noise_multiplier"], status["sample_rate"], entry["steps"]) for entry in entries]
+    runs = [bs.DPSGD(status.noise_multiplier, status.sample_rate, entry["steps"]) for entry in entries]
     epsilon = [bs.analyze(run, bs.Membership("add-remove")).epsilon(delta).upper for run in runs]
     right.plot([100 * e["accuracy"] for e in entries], epsilon, "--", color="#4c8c4a", lw=1, label=f"ε at δ = {delta:g}")
     right.set_ylabel("ε", color="#4c8c4a")
