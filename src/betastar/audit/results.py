@@ -18,7 +18,7 @@ from betastar.arrays import Booleans, Real, Whole
 from betastar.audit import intervals
 from betastar.risk.analyze import analyze
 from betastar.risk.interval import Bound
-from betastar.rounding import down, percent
+from betastar.rounding import down, nearest_percent, percent, tiny
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import Threat
 
@@ -120,13 +120,13 @@ class Audit:
         measured = self._measured(self.tuned, self.games // 2) if tuned else self._measured(self.success, self.games)
         return (
             f"Bound violated: {measured}, where at most {limit} is possible; if the bound held, so many right guesses would "
-            f"have probability {p_value:.1e} at most."
+            f"have probability {tiny(p_value)} at most."
         )
 
     def _measured(self, success: Bound, games: int) -> str:
         low, high = percent(success.lower, 2, upwards=False).removesuffix(" %"), percent(success.upper, 2)
         return (
-            f"in {games:,} games the attacker was right {100.0 * success.estimate:.2f} % of the time "
+            f"in {games:,} games the attacker was right {nearest_percent(success.estimate, 2)} of the time "
             f"({100.0 * self.confidence:g} % interval {low} to {high})"
         )
 

@@ -56,8 +56,8 @@ def load(source: str | Path, checksum: str | None = None, folder: Path | None = 
     path = _download(str(source), folder or Path.cwd()) if str(source).startswith(("http://", "https://")) else Path(source)
     if not path.is_file():
         raise StudyError(f"no file {path}: give the path or the URL of the Purchase-100 archive.")
-    if checksum is not None and (found := _sha256(path)) != checksum.lower():
-        raise StudyError(f"{path} has the SHA-256 {found}, not {checksum}: it is damaged or another file.")
+    if checksum is not None and (actual := _sha256(path)) != checksum.lower():
+        raise StudyError(f"{path} has the SHA-256 {actual}, not {checksum}: it is damaged or another file.")
     try:
         if path.suffixes[-1:] == [".tgz"] or path.suffixes[-2:] == [".tar", ".gz"]:
             with tarfile.open(path) as archive:
@@ -75,7 +75,7 @@ def load(source: str | Path, checksum: str | None = None, folder: Path | None = 
     labels, bits = table[:, 0], table[:, 1:]
     if not ((bits == 0) | (bits == 1)).all() or labels.min() < 1 or labels.max() > CLASSES:
         raise StudyError(
-            f"{path} must hold labels from 1 to {CLASSES} and bits; found {labels.min()}…{labels.max()} and {bits.max()}."
+            f"{path} must hold labels from 1 to {CLASSES} and bits, got {labels.min()}…{labels.max()} and {bits.max()}."
         )
     return torch.from_numpy(bits.astype("uint8")), torch.from_numpy(labels.astype("int64") - 1)
 

@@ -1,4 +1,4 @@
-"""Somebody's own table (CSV or Parquet) as a study: columns of numbers and of words are found by themselves."""
+"""Somebody's own table (CSV or Parquet) as a study; the types of its values tell columns of numbers from columns of words."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _plain(frame: Any, needed: Sequence[str]) -> Any:
 
     if twice := list(frame.columns[frame.columns.duplicated()]):
         raise StudyError(f"the table has two columns that are called {twice[0]!r}: rename one of them.")
-    found = {}
+    columns = {}
     for name, column in frame.items():
         out = "" if name in needed else f", or leave it out (--drop {shlex.quote(str(name))})"
         if column.isna().all():
@@ -86,8 +86,8 @@ def _plain(frame: Any, needed: Sequence[str]) -> Any:
             raise StudyError(f"the column {name!r} holds complex numbers: make a column of each part{out}.")
         if column.dtype.kind == "f" and (endless := int(np.isinf(column).sum())):
             raise StudyError(f"the column {name!r} is infinite in {endless} records: put a number there{out}.")
-        found[name] = column
-    return pd.DataFrame(found)
+        columns[name] = column
+    return pd.DataFrame(columns)
 
 
 def own(

@@ -1,4 +1,7 @@
-"""What a report is about: facts of a run folder, or of a setting in a JSON file. Reads and checks; no figures, no words."""
+"""What a report is about: the facts of a run folder, or of a setting in a JSON file.
+
+This module reads and checks; `statement` finds the words, and `report` draws.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,42 @@ from betastar.report.errors import ReportError
 from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
-from betastar.rounding import down, plain
+from betastar.rounding import plain
 from betastar.runs.config import Config
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.status import Status
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import AttributeInference, Membership, Threat
-from betastar.vocabulary import PARAMETERS
+from betastar.vocabulary import METRICS, PARAMETERS
+
+BETA = METRICS["bayes_security"]
 
 
 @dataclass(frozen=True)
 class Against:
-    """One threat to the run. kind: worst (holds for any data), proved (by gap clipping), assumed (if the distance is what
-    was said), dataset or batch (distances that a monitor measured, in that scope)."""
+    """One threat to the run, and what is known about it.
+
+    Attributes
+    ----------
+    threat : Threat
+        Who attacks.
+    name : str
+        "membership", or the name of the attribute.
+    kind : str
+        How the number is known: "worst" (it holds for any data), "proved" (by gap clipping), "assumed" (it holds if the distance
+        is what was said), "dataset" or "batch" (from distances that a monitor measured in that scope).
+    run : DPSGD
+        What was run.
+    label : str
+        What a number from measured distances is.
+    values : int or None
+        The number of values of the attribute.
+    gap : float or None
+        The gap that gap clipping enforced.
+    known : (float, float) or None
+        The lower end and the estimate of β* by the method exact, if a run has them already.
+    """
 
     threat: Threat
     name: str
@@ -40,7 +65,6 @@ class Against:
     label: str = ""
     values: int | None = None
     gap: float | None = None
-    #: Lower end and estimate of β* by the method exact, if a run has them already.
     known: tuple[float, float] | None = None
 
     @cached_property
@@ -70,13 +94,13 @@ class Against:
 
     @property
     def attained(self) -> float:
-        """β* against an attack that exists."""
+        """β* of an attack that exists."""
         return self.known[1] if self.known else float(self.exact.bayes_security.estimate)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run or of a setting; what only a run has is empty for a setting."""
+    """What is known of a run or of a setting. A field that only runs have is empty for a setting."""
 
     title: str
     run: DPSGD
@@ -97,9 +121,9 @@ class Facts:
     versions: str = ""
     #: Audits that were kept with the run.
     audits: tuple[Played, ...] = ()
-    #: The seed of the run: "given", "guessable" (given, and may be found by trying), "kept" (drawn) or "deleted" (drawn).
+    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn) or "deleted" (drawn).
     seed: str = ""
-    #: What is said of the rate of Opacus, if a setting does not choose between the two.
+    #: A notice about the sampling rate of Opacus, if a setting does not choose between the two rates.
     rate_notice: str | None = None
 
     @cached_property
@@ -114,7 +138,8 @@ class Facts:
     def proof(self) -> str | None:
         """What a budget or gap clipping has proved."""
         proved = [
-            f"Proved in advance: whoever knows all of a record but its {one.name} faces β* ≥ {down(one.lower)} (gap {one.gap})."
+            f"Proved in advance: whoever knows all of a record but its {one.name} faces β* ≥ {BETA.rounded(one.lower)} "
+            f"(gap {one.gap})."
             for one in self.attributes
             if one.kind == "proved"
         ]
@@ -122,7 +147,7 @@ class Facts:
 
     @property
     def internal(self) -> bool:
-        """Some figure depends on the data in a way that no theorem covers."""
+        """Whether some number depends on the data in a way that no theorem covers."""
         return any(one.kind in ("batch", "dataset") for one in self.attributes) or bool(self.exposures)
 
 

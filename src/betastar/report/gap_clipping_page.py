@@ -210,24 +210,24 @@ def _losses(runs: list[Run]) -> str:
     """For each secret, the group that loses most with the narrowest gap."""
     plain = _baseline(runs, "adult", _of(runs, "adult", "noise_multiplier")[0])
     narrow = min(_of(runs, "adult", "gap", kind="gap"))
-    found = []
+    groups = []
     for secret in _of(runs, "adult", "secret", kind="gap"):
         some = select(runs, study="adult", secret=secret, kind="gap", gap=narrow)
         change = {
             name: _group_accuracy(some, secret, name) - _group_accuracy(plain, secret, name) for name in _sizes(plain, secret)
         }
         name = min(change, key=lambda name: change[name])
-        found.append(f"{_short(name).replace(chr(10), '-')} ({TITLES[secret]}, {change[name]:+.1f})")
-    return ", ".join(found)
+        groups.append(f"{_short(name).replace(chr(10), '-')} ({TITLES[secret]}, {change[name]:+.1f})")
+    return ", ".join(groups)
 
 
 def _sizes(runs: list[Run], secret: str) -> dict[str, int]:
     """Test records of each group that is not too small."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for run in runs:
         for name, (size, _) in run["groups"][secret].items():
-            found[name] = found.get(name, 0) + size
-    return {name: size for name, size in found.items() if size >= SMALLEST_GROUP * sum(found.values())}
+            sizes[name] = sizes.get(name, 0) + size
+    return {name: size for name, size in sizes.items() if size >= SMALLEST_GROUP * sum(sizes.values())}
 
 
 def _group_accuracy(runs: list[Run], secret: str, name: str) -> float:

@@ -20,7 +20,7 @@ from betastar.audit.results import ALARM
 from betastar.risk.analyze import analyze
 from betastar.risk.calibrate import NoNoiseNeeded, Target, calibrate
 from betastar.risk.interval import Bound
-from betastar.rounding import down, plain, up
+from betastar.rounding import down, plain, tiny, up
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import Membership
 
@@ -179,7 +179,7 @@ class OneRun:
             return f"No violation: {measured}; claimed is {claimed} (p-value {p_value}).{self._reading()}"
         return (
             f"Bound violated: {measured}, where {claimed} is claimed; if the claim held, so many right guesses would have "
-            f"probability {self.p_value:.1e} at most.{self._reading()}"
+            f"probability {tiny(self.p_value)} at most.{self._reading()}"
         )
 
     def _reading(self) -> str:

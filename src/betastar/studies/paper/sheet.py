@@ -74,11 +74,11 @@ def training_seconds(runs: Path, jobs: int) -> float:
 
 def at(folders: list[RunFolder], epoch: int) -> list[dict[str, Any]]:
     """The entries of all runs after this epoch, or after the last one."""
-    found = []
+    chosen = []
     for folder in folders:
         entries = folder.epochs
-        found.append(entries[min(epoch, len(entries)) - 1])
-    return found
+        chosen.append(entries[min(epoch, len(entries)) - 1])
+    return chosen
 
 
 def mean(values: list[float]) -> float:

@@ -56,9 +56,9 @@ def panel(ax: Any, rate: float, marked: bool, quick: bool) -> tuple[Any, list[st
                 noise, epochs = NOISES[i], EPOCHS[j]
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    found = accountant(rate, noise, round(epochs / rate))
-                if abs(found - advantage[i, j]) > FAILS:
-                    failed.append(f"σ = {noise:g}, {epochs} epochs ({found:.3f}, exact {advantage[i, j]:.3f})")
+                    computed = accountant(rate, noise, round(epochs / rate))
+                if abs(computed - advantage[i, j]) > FAILS:
+                    failed.append(f"σ = {noise:g}, {epochs} epochs ({computed:.3f}, exact {advantage[i, j]:.3f})")
                     ax.plot(j, i, "x", color="black", ms=7, mew=0.8)
     ax.set_xticks(range(len(EPOCHS)), [str(e) for e in EPOCHS], fontsize=7)
     ax.set_yticks(range(len(NOISES)), [f"{s:g}" for s in NOISES], fontsize=7)
