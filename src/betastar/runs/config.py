@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from betastar import validation
 from betastar.datasets import seeds
 from betastar.datasets.errors import StudyError
 from betastar.datasets.recipe import Recipe
-from betastar.runs import reading
-from betastar.runs.reading import Json
+from betastar.runs.json_object import JsonObject
 
 if TYPE_CHECKING:
     from betastar.datasets.study import Study
@@ -21,7 +19,7 @@ PARAMETERS = tuple(field.name for field in fields(Recipe))
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(JsonObject):
     """Everything that a run depends on.
 
     Attributes
@@ -81,15 +79,6 @@ class Config:
     target_beta: float | None = None
     gap: float | None = None
     target_attribute_beta: float | None = None
-
-    def to_json(self) -> Json:
-        """The object that config.json holds, without the version of the format."""
-        return reading.to_json(self)
-
-    @classmethod
-    def from_json(cls, values: Json, source: Path) -> Config:
-        """The configuration in such an object; errors name the file `source`."""
-        return reading.from_json(cls, values, source)
 
     @property
     def clips_gaps(self) -> bool:

@@ -5,22 +5,14 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from types import EllipsisType, NoneType, TracebackType, UnionType
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from types import TracebackType
+from typing import Any
 
 from betastar.datasets.errors import StudyError
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    Record = TypeVar("Record", bound=DataclassInstance)
-
 #: One JSON object.
 Json = dict[str, Any]
-#: What a field of each type holds, for people.
-_WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 class FolderError(StudyError):
@@ -78,53 +70,6 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
     if path.exists():
         with path.open(encoding="utf-8", newline="") as file:
             yield from csv.DictReader(file)
-
-
-def from_json(kind: type[Record], values: Json, source: Path) -> Record:
-    """The dataclass whose fields a JSON object holds: each value has the type of its field.
-
-    A field with a default may be missing. An entry that is no field is refused, since a later version may have meant by it that
-    the run was another one.
-    """
-    types = get_type_hints(kind)
-    with Inside(source):
-        if unknown := [name for name in values if name not in types]:
-            raise ValueError(f"the entry {unknown[0]!r} is unknown")
-        for field in fields(kind):
-            if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
-                raise KeyError(field.name)
-        return kind(**{name: _value_of_type(types[name], value, name) for name, value in values.items()})
-
-
-def to_json(record: DataclassInstance) -> Json:
-    """A dataclass as the JSON object that `from_json` reads."""
-    return dict(json.loads(json.dumps(asdict(record))))
-
-
-def _value_of_type(hint: Any, value: Any, name: str) -> Any:
-    """The value of a field: tuples are lists in JSON, and a whole number counts as a number."""
-    options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    if value is None and NoneType in options:
-        return None
-    kind = next(option for option in options if option is not NoneType)
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is tuple and isinstance(value, list) and (inner[-1] is ... or len(value) == len(inner)):
-        return tuple(_value_of_type(inner[0], item, name) for item in value)
-    if origin is dict and isinstance(value, dict):
-        return {key: _value_of_type(inner[1], item, f"{name}[{key!r}]") for key, item in value.items()}
-    if origin is None and isinstance(value, bool) == (kind is bool) and isinstance(value, int | float if kind is float else kind):
-        return value
-    raise ValueError(f"{name} must be {_in_words(kind)}{' or null' if NoneType in options else ''}, got {value!r}")
-
-
-def _in_words(kind: Any) -> str:
-    if kind in _WORDS:
-        return _WORDS[kind]
-    inner = get_args(kind)
-    if get_origin(kind) is dict:
-        return f"an object, each of whose values is {_in_words(inner[1])}"
-    number = "" if isinstance(inner[-1], EllipsisType) else f"{len(inner)} "
-    return f"a list of {number}items, each of which is {_in_words(inner[0])}"
 
 
 def _text(path: Path) -> str:

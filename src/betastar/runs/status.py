@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from betastar.runs import reading
+from betastar.runs.json_object import JsonObject
 from betastar.runs.reading import Json
 
 #: Fields that only some runs have; where such a field is None, the file does not have it.
 OPTIONAL = ("secret", "values", "label", "gaps", "proof")
 
 
-@dataclass(frozen=True)
-class Status:
+@dataclass(frozen=True, kw_only=True)
+class Status(JsonObject):
     """What is known of a run when it is complete.
 
     Attributes
@@ -56,9 +55,9 @@ class Status:
     hidden: tuple[int, ...]
     records: int
     sample_rate: float
-    versions: dict[str, str]
+    versions: dict[str, str] = field(default_factory=dict)
     finished: bool
-    stopped: str | None
+    stopped: str | None = None
     study: str
     secret: str | None = None
     values: int | None = None
@@ -69,9 +68,4 @@ class Status:
 
     def to_json(self) -> Json:
         """The object that status.json holds."""
-        return {name: value for name, value in reading.to_json(self).items() if value is not None or name not in OPTIONAL}
-
-    @classmethod
-    def from_json(cls, values: Json, source: Path) -> Status:
-        """The status in an object that status.json holds; errors name the file `source`."""
-        return reading.from_json(cls, values, source)
+        return {name: value for name, value in super().to_json().items() if value is not None or name not in OPTIONAL}
