@@ -1,4 +1,4 @@
-"""Leakage without a model of the attacker: nearest neighbours learn from games what the outputs tell about the worlds.
+"""Leakage without a model of the attack: nearest neighbours learn from games what the outputs tell about the worlds.
 
 After Cherubin, Chatzikokolakis, Palamidessi, "F-BLEAU: Fast Black-box Leakage Estimation" (2019). What such an attacker reaches
 bounds the Bayes security of the outputs from above, never from below.
@@ -11,6 +11,7 @@ from math import log, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from betastar import validation
 from betastar.arrays import Real, Whole
@@ -130,7 +131,13 @@ class Leakage:
 
 
 def leakage(
-    worlds: Any, outputs: Any, *, seed: int = 0, confidence: float = 0.95, prior: Any = None, width: float = WIDTH
+    worlds: ArrayLike,
+    outputs: ArrayLike,
+    *,
+    seed: int = 0,
+    confidence: float = 0.95,
+    prior: ArrayLike | None = None,
+    width: float = WIDTH,
 ) -> Leakage:
     """How much the outputs of games tell about their worlds, by a nearest-neighbour attacker.
 
@@ -262,7 +269,7 @@ def _nearest(lesson: Real, asked: Real, neighbours: int) -> Whole:
     return nearest
 
 
-def _games(worlds: Any, outputs: Any, prior: Any) -> tuple[Whole, Real, Real]:
+def _games(worlds: ArrayLike, outputs: ArrayLike, prior: ArrayLike | None) -> tuple[Whole, Real, Real]:
     labels = np.atleast_1d(validation.whole("worlds", worlds, low=0))
     seen = np.asarray(validation.numbers("outputs", outputs, "finite numbers of size at most 1e100", low=-1e100, high=1e100))
     if labels.ndim != 1:

@@ -1,4 +1,7 @@
-"""Purchase-100: 197,324 customers, 600 bits each, 100 classes. Too large to ship: read from the public archive, or made up."""
+"""Purchase-100: 197,324 customers, 600 bits each, 100 classes.
+
+It is too large to ship: the records are read from the public archive, or a synthetic stand-in is made.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from betastar import files
 from betastar.datasets.seeds import derive
@@ -40,7 +43,7 @@ def purchase(
     return Study(name, tensors(x[train], y[train]), tensors(x[test], y[test]), SECRET, list(range(CLASSES)), RECIPE, path is None)
 
 
-def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Any, Any]:
+def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Tensor, Tensor]:
     """A stand-in of the same shape: each class buys each item with its own probability, few of them often."""
     generator = torch.Generator().manual_seed(derive(seed, "synthetic records"))
     likes = torch.rand(CLASSES, BITS, generator=generator) ** 3
@@ -49,7 +52,7 @@ def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Any, Any]:
     return x.to(torch.uint8), y
 
 
-def load(source: str | Path, checksum: str | None = None, folder: Path | None = None) -> tuple[Any, Any]:
+def load(source: str | Path, checksum: str | None = None, folder: Path | None = None) -> tuple[Tensor, Tensor]:
     """Bits and labels (from 0) of the archive's CSV: label from 1 to 100, then 600 bits; packed (.tgz, .gz, .xz) or not."""
     import pandas as pd
 
@@ -86,7 +89,7 @@ def _sha256(path: Path) -> str:
 
 
 def _download(url: str, folder: Path) -> Path:
-    """Into the folder, with progress; goes on where it stopped."""
+    """Download a file into the folder and show the progress; a download that broke off goes on where it stopped."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     path = folder / (url.rstrip("/").rsplit("/", 1)[-1] or "purchase")

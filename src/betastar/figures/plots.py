@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from betastar import files
+from betastar.arrays import Real
 from betastar.audit import Audit
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.risk.risk import Risk
@@ -21,6 +22,11 @@ from betastar.scenario.threats import AttributeInference, Candidates, Threat
 from betastar.vocabulary import METRICS, RUN
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
+
     from betastar.audit import Trials
 
 #: Colours of the lines about each threat.
@@ -36,7 +42,7 @@ WHO = {"updates": "sees every update", "weights": "has the final weights", "outp
 SHOWN = 12
 
 
-def axes(ax: Any = None, size: tuple[float, float] = (5.2, 3.4)) -> Any:
+def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.4)) -> Axes:
     """The given Axes, or a new figure's, drawn without a display."""
     if ax is not None:
         return ax
@@ -50,12 +56,12 @@ def axes(ax: Any = None, size: tuple[float, float] = (5.2, 3.4)) -> Any:
     return ax
 
 
-def _legend_above(ax: Any) -> None:
+def _legend_above(ax: Axes) -> None:
     """Put the legend above the axes, because the lines may be anywhere in them."""
     ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
 
 
-def tradeoff(risk: Risk, ax: Any = None, log: bool = False, label: str = "", color: str = MEMBERSHIP) -> Any:
+def tradeoff(risk: Risk, ax: Axes | None = None, log: bool = False, label: str = "", color: str = MEMBERSHIP) -> Axes:
     """Draw the trade-off curve of a risk.
 
     Parameters
@@ -92,12 +98,12 @@ def tradeoff(risk: Risk, ax: Any = None, log: bool = False, label: str = "", col
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100.0 * value:.6g} %")
     ax.set_xlabel("false alarms (FPR)")
-    ax.set_ylabel("records named rightly (TPR)")
+    ax.set_ylabel("right alarms (TPR)")
     ax.legend(frameon=False, fontsize=8)
     return ax
 
 
-def audit(result: Audit, ax: Any = None, log: bool = False) -> Any:
+def audit(result: Audit, ax: Axes | None = None, log: bool = False) -> Axes:
     """Draw the measured ROC of an audit beside the bound.
 
     The band holds for the whole curve. Between two points its upper end is what monotony leaves open, and its lower end is what
@@ -122,7 +128,7 @@ def audit(result: Audit, ax: Any = None, log: bool = False) -> Any:
     return ax
 
 
-def trials(result: Trials, ax: Any = None, log: bool = False) -> Any:
+def trials(result: Trials, ax: Axes | None = None, log: bool = False) -> Axes:
     """Draw the measured ROC of each attacker on real training beside the bound. Bars are the intervals, which hold together."""
     ax = axes(ax, (4.6, 4.0))
     first = next(iter(result.audits.values()))
@@ -139,7 +145,7 @@ def trials(result: Trials, ax: Any = None, log: bool = False) -> Any:
     return ax
 
 
-def over_steps(run: DPSGD, threat: Threat | None = None, ax: Any = None, method: str = "exact", points: int = 40) -> Any:
+def over_steps(run: DPSGD, threat: Threat | None = None, ax: Axes | None = None, method: str = "exact", points: int = 40) -> Axes:
     """Draw β* as training goes on: the band of a method, whose lower end is the line, and the paper's closed form.
 
     Parameters
@@ -206,17 +212,17 @@ def _until(threat: Threat | None, steps: int) -> Threat | None:
 
 
 def heatmap(
-    values: Any,
-    ax: Any = None,
-    x: Any = None,
-    y: Any = None,
+    values: Risk | ArrayLike,
+    ax: Axes | None = None,
+    x: ArrayLike | None = None,
+    y: ArrayLike | None = None,
     xlabel: str = RUN["sample_rate"].label,
     ylabel: str = RUN["noise_multiplier"].label,
     title: str = BAYES_SECURITY,
     levels: Sequence[float] = (0.9, 0.98),
     limits: tuple[float, float] | None = None,
     risky: bool = False,
-) -> Any:
+) -> Axes:
     """Draw a sweep over two parameters. An axis whose values span a factor of eight or more is logarithmic.
 
     Parameters
@@ -266,7 +272,7 @@ def heatmap(
     return ax
 
 
-def _few_ticks(axis: Any, place: Any) -> None:
+def _few_ticks(axis: Axis, place: Real) -> None:
     """Plain numbers on a logarithmic axis; 1, 2 and 5 of each decade where there are few decades."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -275,8 +281,10 @@ def _few_ticks(axis: Any, place: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def over_epochs(entries: Sequence[dict[str, Any]], ax: Any = None) -> Any:
+def over_epochs(entries: Sequence[dict[str, Any]], ax: Axes | None = None) -> Axes:
     """Draw β* against membership and attribute inference after each epoch: measured, and proved in advance."""
+    from matplotlib.ticker import AutoLocator
+
     ax = axes(ax)
     epochs = [entry["epoch"] for entry in entries]
     last = entries[-1] if entries else {}
@@ -292,14 +300,16 @@ def over_epochs(entries: Sequence[dict[str, Any]], ax: Any = None) -> Any:
             if name == "exact":
                 low, high = ([e[name][key] for e in entries] for key in ("lower", "estimate"))
                 ax.fill_between(epochs, low, high, color=ATTRIBUTE, alpha=0.15, linewidth=0, label="estimate to lower bound")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    whole = AutoLocator()
+    whole.set_params(integer=True)
+    ax.xaxis.set_major_locator(whole)
     ax.set_xlabel("epoch")
     ax.set_ylabel(BAYES_SECURITY)
     _legend_above(ax)
     return ax
 
 
-def accuracy(entries: Sequence[dict[str, Any]], ax: Any = None, title: str = "") -> Any:
+def accuracy(entries: Sequence[dict[str, Any]], ax: Axes | None = None, title: str = "") -> Axes:
     """Draw privacy against accuracy: each epoch is a point, from the first to the last."""
     ax = axes(ax)
     accuracies = [100.0 * entry["accuracy"] for entry in entries]
@@ -319,7 +329,7 @@ def accuracy(entries: Sequence[dict[str, Any]], ax: Any = None, title: str = "")
     return ax
 
 
-def exposure(beta: Any, ax: Any = None) -> Any:
+def exposure(beta: Sequence[float] | Real, ax: Axes | None = None) -> Axes:
     """Draw how the records' own β* against attribute inference are distributed."""
     ax = axes(ax)
     ax.hist(beta, bins=40, color=ATTRIBUTE, alpha=0.8)
@@ -329,19 +339,28 @@ def exposure(beta: Any, ax: Any = None) -> Any:
     return ax
 
 
-def save(ax: Any, path: Any, *kinds: str) -> None:
+def save(ax: Axes, path: str | Path, *kinds: str) -> None:
     """Write the figure into files: as PNG, or in each of the formats that are named."""
     files.write_all({Path(f"{path}.{kind}"): image(ax, kind) for kind in kinds or ("png",)}, private=False)
 
 
-def image(ax: Any, kind: str = "png") -> bytes:
+def image(ax: Axes, kind: str = "png") -> bytes:
     """The content of the figure's file, which does not tell when it was made."""
     target = BytesIO()
     extra: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
-        ax.figure.savefig(target, format=kind, dpi=150, **extra)
+        _figure(ax).savefig(target, format=kind, dpi=150, **extra)
     return target.getvalue()
+
+
+def _figure(ax: Axes) -> Figure:
+    """The whole figure that the axes are in."""
+    from matplotlib.figure import Figure
+
+    if not isinstance(ax.figure, Figure):
+        raise TypeError(f"ax must be in a figure of its own, got axes in a {type(ax.figure).__name__}.")
+    return ax.figure
 
 
 def plain(text: str) -> str:
@@ -350,7 +369,7 @@ def plain(text: str) -> str:
     return short.lstrip("_").replace("$", r"\$") or "attribute"
 
 
-def inline(ax: Any, name: str) -> str:
+def inline(ax: Axes, name: str) -> str:
     """The figure as an SVG element for a page: its colours follow the page's, its ids are its own, and it loads nothing."""
     import matplotlib
 
@@ -358,7 +377,7 @@ def inline(ax: Any, name: str) -> str:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts may have them
-        ax.figure.savefig(target, format="svg", transparent=True, metadata=nothing)
+        _figure(ax).savefig(target, format="svg", transparent=True, metadata=nothing)
     text = target.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r' xmlns(:\w+)?="[^"]*"| version="1.1"', "", text).replace("xlink:href", "href")

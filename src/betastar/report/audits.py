@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from betastar.figures.plots import WHO
 from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
-from betastar.runs.reading import Inside
+from betastar.runs.reading import Inside, Json
 from betastar.scenario.run import DPSGD
 
 #: What was played, by the kind of the audit.
@@ -51,11 +50,11 @@ def played(folder: RunFolder, run: DPSGD) -> tuple[Played, ...]:
     return tuple(told)
 
 
-def _in_words(kind: str, title: str, told: dict[str, Any], run: DPSGD) -> Played:
+def _in_words(kind: str, title: str, told: Json, run: DPSGD) -> Played:
     first = next(iter(told["audits"].values())) if kind == "training" else told
     audited = str(first["run"])
     own = audited == repr(run)
-    said: dict[str, Any] = {"sentence": str(told["sentence"]), "violated": bool(told["violated"]), "own": own}
+    said: Json = {"sentence": str(told["sentence"]), "violated": bool(told["violated"]), "own": own}
     remarks: tuple[str, ...] = () if own else (f"Not this very run, {run!r}, but another one was audited: {audited}.",)
     if kind == "mechanism":
         return Played(f"{title}: {told['threat']}", rows=(_row("the best there is", told),), remarks=remarks, **said)
@@ -68,7 +67,7 @@ def _in_words(kind: str, title: str, told: dict[str, Any], run: DPSGD) -> Played
     return Played(f"{title}: {first['threat']}", rows=rows, remarks=remarks, **said)
 
 
-def _row(who: str, audit: dict[str, Any]) -> tuple[str, ...]:
+def _row(who: str, audit: Json) -> tuple[str, ...]:
     success = audit["success"]
     return (
         who,

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from betastar.datasets.seeds import guessable
 from betastar.report import recomputed, setting
@@ -104,7 +103,7 @@ class Facts:
 
     title: str
     run: DPSGD
-    parameters: dict[str, Any]
+    parameters: Json
     command: str
     attributes: tuple[Against, ...] = ()
     is_run: bool = False
@@ -112,7 +111,7 @@ class Facts:
     stopped: str | None = None
     #: What the run proved under a budget, if its steps keep to it.
     budget: str | None = None
-    entries: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[Json] = field(default_factory=list)
     #: β* of single records that were looked at, by their index.
     exposures: dict[int, float] = field(default_factory=dict)
     #: Columns from which the secret can be read off, as the run describes them.
@@ -251,7 +250,7 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     yield Against(threat, secret, kind, run, label, values, known=known)
 
 
-def _parameters(config: Config, status: Status | None, run: DPSGD) -> dict[str, Any]:
+def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
     """The parameters of a run, as far as they are known."""
     names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
     known = {name: getattr(status or config, name, None) for name in names}

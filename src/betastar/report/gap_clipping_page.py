@@ -6,16 +6,21 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from betastar import files
 from betastar.figures import plots
 from betastar.rounding import down
+from betastar.runs.reading import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = {"age": "#c8553d", "sex": "#3b6ea8", "race": "#5b8c5a", "marital_status": "#8e6c8a", "item": "#c8553d"}
 TITLES = {"age": "age", "sex": "sex", "race": "race", "marital_status": "marital status", "item": "first item"}
 TEMPLATES = Path(__file__).parent / "templates"
-Run = dict[str, Any]
+#: One training of the study: an entry of results.json.
+Run = Json
 #: Share of the records below which a group's accuracy says nothing.
 SMALLEST_GROUP = 0.005
 
@@ -36,10 +41,10 @@ def write(folder: str | Path) -> Path:
     return file
 
 
-def _words(runs: list[Run], results: dict[str, Any]) -> dict[str, Any]:
+def _words(runs: list[Run], results: Json) -> Json:
     noise = _of(runs, "adult", "noise_multiplier")[0]
     one = select(runs, study="adult")[0]
-    words: dict[str, Any] = {
+    words: Json = {
         "seeds": results["seeds"],
         "epochs": round(one["steps"] * one["sample_rate"]),
         "noise": f"{noise:g}",
@@ -130,7 +135,7 @@ def _deleting(runs: list[Run]) -> str:
 # ---------------------------------------------------------------------- figures
 
 
-def _by_gap(runs: list[Run]) -> Any:
+def _by_gap(runs: list[Run]) -> Axes:
     """Accuracy against 1 - β*, on a logarithmic axis: each point to the left is a narrower gap."""
     ax = plots.axes(size=(5.6, 3.8))
     noise = _of(runs, "adult", "noise_multiplier")[0]
@@ -152,7 +157,7 @@ def _by_gap(runs: list[Run]) -> Any:
     return ax
 
 
-def _by_noise(runs: list[Run]) -> Any:
+def _by_noise(runs: list[Run]) -> Axes:
     ax = plots.axes(size=(5.6, 3.8))
     noises = _of(runs, "adult", "noise_multiplier", kind="target")
 
@@ -176,7 +181,7 @@ def _by_noise(runs: list[Run]) -> Any:
     return ax
 
 
-def _groups(runs: list[Run]) -> Any:
+def _groups(runs: list[Run]) -> Axes:
     """One panel a secret; three bars a group."""
     from matplotlib.figure import Figure
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from betastar import validation
@@ -24,6 +24,7 @@ from betastar.vocabulary import METRICS
 
 if TYPE_CHECKING:
     import jinja2
+    from matplotlib.axes import Axes
 
 TEMPLATES = Path(__file__).parent / "templates"
 FORMATS = ("html", "md")
@@ -39,7 +40,7 @@ class Figure:
     name: str
     alt: str
     caption: str
-    ax: Any
+    ax: Axes
 
 
 def write(
@@ -210,7 +211,7 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
     )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, float):
         return plain(value)
     if isinstance(value, list | tuple):
@@ -224,7 +225,7 @@ def _environment(kind: str) -> jinja2.Environment:
     import jinja2
     from markupsafe import Markup
 
-    def markdown(value: Any) -> Any:
+    def markdown(value: object) -> str:
         return value if isinstance(value, Markup) else _escaped(str(value))
 
     environment = jinja2.Environment(

@@ -89,7 +89,7 @@ def _run(names: tuple[str, ...], numbers: list[Any], opacus: bool) -> DPSGD:
     return DPSGD(noise, DPSGD.from_epochs(noise, batch, size, 1, opacus=opacus).sample_rate, length)
 
 
-def _secret(threat: Any) -> str:
+def _secret(threat: object) -> str:
     """What an attribute is called; the words for threats are no names."""
     words = (*THREATS, "attribute inference", *RELATIONS)
     return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat

@@ -48,13 +48,13 @@ DIAMETERS = ("exact", "ball", "centroid", "extremes")
 
 
 def versions() -> dict[str, str]:
-    """What a run is made with."""
+    """The versions of the packages that a run is made with."""
     return {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """How exposed one record is."""
+    """One line of the ledger: how exposed a record is."""
 
     record: int
     leakage: float
@@ -113,10 +113,12 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
+        """Whether a run was started here."""
         return (self / CONFIG).exists()
 
     @property
     def complete(self) -> bool:
+        """Whether the run is complete."""
         return (self / STATUS).exists()
 
     # Reading
@@ -203,7 +205,7 @@ class RunFolder:
 
     @property
     def weights(self) -> dict[str, Any]:
-        """Of the trained model."""
+        """The weights of the trained model."""
         from betastar.runs.checkpoint import unpack
 
         return unpack(self / WEIGHTS)
@@ -216,6 +218,7 @@ class RunFolder:
         return unpack(self / CHECKPOINT) if (self / CHECKPOINT).exists() else None
 
     def audit_path(self, kind: str) -> Path:
+        """The file of an audit of this kind."""
         return self / f"audit-{kind}.json"
 
     @property
@@ -239,7 +242,7 @@ class RunFolder:
         _ = self.config
 
     def check(self, resume: bool) -> None:
-        """Whether a run may start here, or go on."""
+        """Raise StudyError unless a run may start here, or go on."""
         if self.path.is_symlink():
             raise StudyError(f"{self.path} is a symbolic link: name the folder that it points to.")
         if self.begun and not resume:
@@ -251,7 +254,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While one process trains here, no other does."""
+        """A context in which no other process trains here."""
         files.make_private(self.path)
         with ExitStack() as held:
             try:
@@ -275,7 +278,7 @@ class RunFolder:
     # Writing
 
     def write(self, name: str, content: str | bytes) -> None:
-        """All of the file, or none of it."""
+        """Write all of the file, or none of it."""
         files.write(self / name, content)
 
     def begin(self, config: Config, seed: int) -> None:
@@ -301,36 +304,39 @@ class RunFolder:
             self.write(DATA, json.dumps(data) + "\n")
 
     def step_writer(self) -> JsonLines:
-        """To this a monitor writes each step."""
+        """The writer to which a monitor gives each step."""
         return self._lines(STEPS)
 
     def add_epoch(self, entry: Json, seconds: float, threads: int) -> None:
+        """Add the entry of an epoch, and how long it took."""
         self._lines(EPOCHS).write({"step": entry["epoch"], **entry})
         self._lines(TIMINGS).write({"step": entry["epoch"], "seconds": seconds, "threads": threads})
 
     def rewind(self, epoch: int) -> None:
-        """What was written after this epoch is void."""
+        """Delete what was written after this epoch."""
         for name in (EPOCHS, TIMINGS):
             self._lines(name).rewind(epoch)
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
+        """Write the state of the training after an epoch."""
         from betastar.runs.checkpoint import pack
 
         self.write(CHECKPOINT, pack(state))
 
     def write_distances(self, columns: Mapping[str, Sequence[float] | Real]) -> None:
-        """columns: the distance of each step, by the diameter that was measured."""
+        """Write the distance of each step, by the diameter that was measured."""
         rows = [",".join(["step", *columns])]
         for step, row in enumerate(zip(*columns.values(), strict=True), start=1):
             rows.append(",".join([str(step), *(repr(float(distance)) for distance in row)]))
         self.write(DISTANCES, "\n".join(rows) + "\n")
 
     def write_ledger(self, entries: Sequence[LedgerEntry]) -> None:
+        """Write how exposed each record is that was measured."""
         rows = [f"{one.record},{one.leakage!r},{one.bayes_security!r}" for one in entries]
         self.write(LEDGER, "\n".join(["record,leakage,bayes_security", *rows]) + "\n")
 
     def finish(self, status: Status, weights: dict[str, Any]) -> None:
-        """With status.json the run is complete, and nothing is left that tells the noise."""
+        """Write status.json, which makes the run complete, and delete what tells the noise."""
         from betastar.runs.checkpoint import pack
 
         self.write(WEIGHTS, pack(weights))
@@ -338,7 +344,7 @@ class RunFolder:
         self.forget()
 
     def write_audit(self, kind: str, result: Json) -> None:
-        """Keep the result of an audit, for the report of the run."""
+        """Write the result of an audit, for the report of the run."""
         self.check_format()
         files.write(self.audit_path(kind), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 

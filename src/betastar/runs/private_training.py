@@ -27,7 +27,18 @@ def network(study: Study) -> nn.Module:
 class PrivateTraining:
     """Model, optimizer and loader as Opacus makes them private, and the monitors that watch them.
 
-    gap, target_attribute_beta: with one of them, gaps are clipped, as `make_attribute_private` does.
+    Parameters
+    ----------
+    module : Module
+        The model, which is trained in place.
+    data : TensorDataset
+        The records to train on.
+    secret : Secret
+        The attribute that monitors watch, or that gap clipping protects.
+    recipe : Recipe
+        The parameters of training.
+    gap, target_attribute_beta : float, optional
+        With one of them gaps are clipped, as `make_attribute_private` does.
     """
 
     def __init__(
@@ -66,7 +77,7 @@ class PrivateTraining:
         self.clipping = self.optimizer.gap_clipping
 
     def watch(self, diameter: str = "exact", **options: Any) -> AttributeMonitor:
-        """A monitor of the secret, with these options of `AttributeMonitor`."""
+        """Add a monitor of the secret, with these options of `AttributeMonitor`."""
         parts = (self.model, self.optimizer, self.loader, self.criterion, self.secret)
         self.monitors[diameter] = AttributeMonitor(*parts, diameter=diameter, **options)
         return self.monitors[diameter]

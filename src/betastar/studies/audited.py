@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -26,25 +25,37 @@ MOST_EXPOSED = "most-exposed"
 
 @dataclass(frozen=True)
 class Attacked:
-    """factory() and train(model, data) are as `betastar.audit` wants them. seed: of the weights that training starts from, which
-    the attacker may know."""
+    """A study as `betastar.audit.training` wants it: `factory()` makes the model, and `train(model, data)` trains it.
+
+    Attributes
+    ----------
+    study : Study
+        The data set, its secret, and the parameters of training.
+    data : TensorDataset
+        The records to train on.
+    chosen : tuple of int
+        The numbers of these records in the study.
+    seed : int
+        The seed of the weights that training starts from, which the attacker may know.
+    """
 
     study: Study
     data: TensorDataset
-    #: Numbers of these records in the study.
     chosen: tuple[int, ...]
     seed: int = 0
 
     def factory(self) -> nn.Module:
+        """A new model with the first weights, always the same."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return network(self.study)
 
-    def train(self, model: nn.Module, data: Any) -> None:
+    def train(self, model: nn.Module, data: TensorDataset) -> None:
+        """Train the model on the data by the loop of `betastar train`."""
         with quietly(torch.get_num_threads()):
             self._epochs(self._private(model, data))
 
-    def _private(self, model: nn.Module, data: Any) -> PrivateTraining:
+    def _private(self, model: nn.Module, data: TensorDataset) -> PrivateTraining:
         return PrivateTraining(model, data, self.study.secret, self.study.recipe)
 
     def _epochs(self, training: PrivateTraining) -> None:
@@ -60,6 +71,7 @@ class Attacked:
 
     @property
     def max_grad_norm(self) -> float:
+        """The clipping norm."""
         return self.study.recipe.max_grad_norm
 
     def most_exposed(self) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import joblib
 import torch
@@ -21,6 +20,7 @@ from betastar.risk.plan import Plan
 from betastar.runs.config import Config
 from betastar.runs.folder import WEIGHTS, RunFolder
 from betastar.runs.loop import Training, opened, quietly
+from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD
 
 GAPS = (0.5, 0.1, 0.01)
@@ -90,7 +90,7 @@ def cases(quick: bool = False) -> list[Case]:
 
 def run(
     output: str | Path, seeds: int = 5, jobs: int = 2, quick: bool = False, tell: Callable[[str], None] | None = None
-) -> dict[str, Any]:
+) -> Json:
     """Train all cases (those that are there already are kept), and write results.json."""
     path, seeds = Path(output), validation.whole("seeds", seeds)
     threads = max(1, torch.get_num_threads() // joblib.effective_n_jobs(jobs))
@@ -104,7 +104,7 @@ def run(
         joblib.delayed(_one)(replace(case.config, seed=seed), path / "runs" / case.folder / f"seed-{seed}", threads)
         for case, seed in every
     ]
-    entries: list[dict[str, Any]] = []
+    entries: list[Json] = []
     results_of = joblib.Parallel(n_jobs=jobs, return_as="generator")(todo)
     for number, ((case, seed), entry) in enumerate(zip(every, results_of, strict=True), start=1):
         if tell:
@@ -125,7 +125,7 @@ def _proved(run: DPSGD, gap: float) -> float:
     return float(Plan(run, gap).attribute().bayes_security.lower)
 
 
-def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
+def _one(config: Config, path: Path, threads: int) -> Json:
     """Accuracy after the last epoch, for all records and for groups of them, and what is proved."""
     folder = RunFolder(path)
     if not (folder / RESULT).exists():
@@ -158,7 +158,7 @@ def _groups(training: Training) -> dict[str, dict[str, tuple[int, int]]]:
     right = training.right().numpy()
     counts: dict[str, dict[str, tuple[int, int]]] = {}
     for name in SECRETS:
-        column: Sequence[Any] = raw[name] if name != "age" else pd.cut(raw[name], list(AGES), right=False).astype(str)
+        column: Sequence[str] = raw[name] if name != "age" else pd.cut(raw[name], list(AGES), right=False).astype(str)
         table = pd.DataFrame({"group": list(column), "right": right}).groupby("group")["right"].agg(["size", "sum"])
         counts[name] = {str(group): (int(row["size"]), int(row["sum"])) for group, row in table.iterrows()}
     return counts

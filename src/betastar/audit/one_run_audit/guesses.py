@@ -12,9 +12,10 @@ from math import exp, inf, log
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from betastar import validation
-from betastar.arrays import Real
+from betastar.arrays import Booleans, Real
 from betastar.audit import intervals
 from betastar.audit.results import ALARM
 from betastar.risk.analyze import analyze
@@ -210,7 +211,7 @@ def numbers_of_guesses(canaries: int) -> tuple[int, ...]:
     return tuple(2 * (canaries >> (i + 1)) for i in range(TRIED) if 2 * (canaries >> (i + 1)) >= FEWEST)
 
 
-def best_guesses(scores: Any, included: Any, seed: int = 0) -> tuple[tuple[int, int], ...]:
+def best_guesses(scores: ArrayLike, included: ArrayLike, seed: int = 0) -> tuple[tuple[int, int], ...]:
     """(guesses, right guesses) for each of `numbers_of_guesses`: "in" for the highest scores, "out" for as many of the lowest.
 
     scores: the higher, the more likely the canary was in; computed without knowing which were. included: the coins. Among
@@ -227,7 +228,14 @@ def best_guesses(scores: Any, included: Any, seed: int = 0) -> tuple[tuple[int, 
 
 
 def judge_one_run(
-    scores: Any, included: Any, claimed: float, delta: float, confidence: float = 0.95, seed: int = 0, *, run: DPSGD | None = None
+    scores: ArrayLike,
+    included: ArrayLike,
+    claimed: float,
+    delta: float,
+    confidence: float = 0.95,
+    seed: int = 0,
+    *,
+    run: DPSGD | None = None,
 ) -> OneRun:
     """The verdict on a claimed ε at δ (infinite: no claim) from one run's canaries.
 
@@ -239,7 +247,7 @@ def judge_one_run(
     if claimed != inf:
         claimed = validation.numbers("claimed", claimed, "a number of at least 0, or infinite", low=0.0, high=inf)
     tried = best_guesses(scores, included, seed)
-    canaries, miss = len(scores), (1.0 - confidence) / len(tried)
+    canaries, miss = np.size(scores), (1.0 - confidence) / len(tried)
     bounds = [_refuted(right, guesses, canaries, delta, miss) for guesses, right in tried]
     against = [1.0 if claimed == inf else _p_value(right, guesses, canaries, claimed, delta) for guesses, right in tried]
     best = min(range(len(tried)), key=lambda i: (-bounds[i], against[i]))
@@ -259,7 +267,9 @@ def judge_one_run(
     )
 
 
-def one_run_verdict(scores: Any, included: Any, run: DPSGD, delta: float, confidence: float = 0.95, seed: int = 0) -> OneRun:
+def one_run_verdict(
+    scores: ArrayLike, included: ArrayLike, run: DPSGD, delta: float, confidence: float = 0.95, seed: int = 0
+) -> OneRun:
     """The verdict on a run of DP-SGD: its claim is the ε at δ that analyze computes for adding or removing a record."""
     if not isinstance(run, DPSGD):
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
@@ -282,7 +292,7 @@ def _equivalent_run(run: DPSGD, epsilon: float, delta: float) -> EquivalentRun |
     return EquivalentRun(float(twin.noise_multiplier), analyze(twin, threat).bayes_security)
 
 
-def _canaries(scores: Any, included: Any) -> tuple[Real, np.ndarray]:
+def _canaries(scores: ArrayLike, included: ArrayLike) -> tuple[Real, Booleans]:
     values = np.asarray(validation.numbers("scores", scores, "finite numbers, one for each canary", low=-inf, high=inf))
     coins = np.asarray(included)
     if values.ndim != 1 or len(values) < FEWEST:

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from betastar.arrays import Real
@@ -27,12 +28,22 @@ from betastar.scenario.step import log_mixture
 from betastar.training import Records
 from betastar.training.opacus.adapter import has_clipped_sum
 
+#: The loss of outputs and targets.
+Criterion = Callable[[Tensor, Tensor], Tensor]
 #: Gradients that are written out at once.
 PORTION = 256
 
 
 class AuditError(ValueError):
     """What was given cannot be audited; the text says why, and what to do."""
+
+
+class StepWatcher(Protocol):
+    """An attacker who sees each step of a training. `trained` holds the ids of the weights that get noise."""
+
+    trace: list[float]
+
+    def step(self, trained: set[int]) -> None: ...
 
 
 class StepObserver(Protocol):
@@ -79,16 +90,16 @@ def rate_and_noise(run: DPSGD, step: int) -> tuple[float, float]:
 
 
 @contextmanager
-def watching(model: nn.Module, attacker: UpdateAttacker) -> Iterator[None]:
+def watching(model: nn.Module, attacker: StepWatcher) -> Iterator[None]:
     """Let the attacker see each step while the user's code trains this model.
 
     Opacus keeps the clipped sum beside each weight, and has put noise on it before PyTorch's optimizer steps: a step without that
     sum is not the mechanism that is audited, or not yet.
     """
     own = {id(parameter) for parameter in model.parameters()}
-    steppers: list[Any] = []
+    steppers: list[Optimizer] = []
 
-    def hook(optimizer: Any, *_: Any) -> None:
+    def hook(optimizer: Optimizer, *_: object) -> None:
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         mine = [parameter for parameter in held if id(parameter) in own and parameter.requires_grad]
         if not mine:
@@ -202,7 +213,7 @@ class RecordObserver:
 class Gradients:
     """Clipped gradients of single records, in clipping norms, written out: (records, weights)."""
 
-    def __init__(self, copy: nn.Module, criterion: Any, norm: float) -> None:
+    def __init__(self, copy: nn.Module, criterion: Criterion, norm: float) -> None:
         self.copy, self._criterion, self._norm = copy.cpu().eval(), criterion, norm
         self.names = [name for name, parameter in copy.named_parameters() if parameter.requires_grad]
         self._together = True
@@ -238,7 +249,7 @@ class Gradients:
 
 
 @torch.no_grad()
-def outputs(copy: nn.Module, criterion: Any, candidates: Records) -> Real:
+def outputs(copy: nn.Module, criterion: Criterion, candidates: Records) -> Real:
     """What an attacker who only asks the model sees: for each candidate the margin of its class over the others, where there are
     two or more classes, and its loss otherwise."""
     asked = copy(candidates.inputs[0])

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from betastar.arrays import Real
+from betastar.arrays import Booleans, Real
 from betastar.scenario.run import DPSGD
 
 
-def statistics(traces: Real, positive: np.ndarray, run: DPSGD) -> list[Real]:
+def statistics(traces: Real, positive: Booleans, run: DPSGD) -> list[Real]:
     """traces: (games, steps)."""
     return [traces.sum(axis=1), outliers(traces), *repeated_batches(traces, run), repeated_randomness(traces, positive)]
 
@@ -32,7 +32,7 @@ def repeated_batches(traces: Real, run: DPSGD) -> list[Real]:
     return [folded.max(axis=1) + folded.min(axis=1)]
 
 
-def repeated_randomness(traces: Real, positive: np.ndarray) -> Real:
+def repeated_randomness(traces: Real, positive: Booleans) -> Real:
     """How much nearer the nearest even game of the positive world is than that of the other: randomness that repeats itself."""
     even = np.arange(len(traces)) % 2 == 0
     nearest = []

@@ -15,8 +15,8 @@ from betastar.audit import intervals
 from betastar.audit.parallel import jobs_of, seed_of
 from betastar.audit.results import AuditSetting
 from betastar.audit.training_audit import one_game
-from betastar.audit.training_audit.attackers import AuditError
-from betastar.audit.training_audit.challenges import Challenge, challenge_of
+from betastar.audit.training_audit.attackers import AuditError, Criterion
+from betastar.audit.training_audit.challenges import Challenge, Data, challenge_of
 from betastar.audit.training_audit.game_folder import GameFolder, digest
 from betastar.audit.training_audit.one_game import Factory, Game, Train
 from betastar.audit.training_audit.schedule import CHUNK as CHUNK
@@ -34,7 +34,7 @@ WIDTH = 0.25
 def training(
     factory: Factory,
     train: Train,
-    data: Any,
+    data: Data,
     run: DPSGD | Callable[[int], DPSGD],
     threat: Threat | None = None,
     *,
@@ -42,7 +42,7 @@ def training(
     challenge: Any = "canary",
     secret: Secret | None = None,
     values: Sequence[Any] | None = None,
-    criterion: Any = None,
+    criterion: Criterion | None = None,
     games: int = 400,
     seed: int | None = None,
     confidence: float = 0.95,

@@ -16,20 +16,22 @@ from betastar.arrays import Real
 from betastar.audit.training_audit.attackers import (
     AuditError,
     CanaryObserver,
+    Criterion,
     Gradients,
     RecordObserver,
+    StepWatcher,
     UpdateAttacker,
     outputs,
     watching,
     weights,
 )
 from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.challenges import Challenge
+from betastar.audit.training_audit.challenges import Challenge, Data
 from betastar.scenario.run import DPSGD
 from betastar.training.opacus.adapter import is_private
 
 Factory = Callable[[], nn.Module]
-Train = Callable[[nn.Module, Any], Any]
+Train = Callable[[nn.Module, Any], object]
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Game:
     train: Train
     challenge: Challenge
     run: DPSGD
-    criterion: Any
+    criterion: Criterion
     norm: float
     scale: float
     references: int
@@ -98,13 +100,17 @@ class Game:
         with seeded(start):
             inner, copy, marks = self.factory(), self.factory(), self.challenge.marks
             model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.challenge.signs)
-        observer = self._observer(model, copy, torch.Generator().manual_seed(others))
+        generator = torch.Generator().manual_seed(others)
+        observer = self._of_canary(model) if isinstance(model, Canaries) else self._of_record(model, copy, generator)
         attacker = UpdateAttacker(self.run, observer, np.zeros(len(self.challenge)))
         with seeded(noise):
             fit(self.train, model, self.challenge.dataset(world), self.run, attacker)
+        hits, farthest = 0, 0.0
         if isinstance(model, Canaries):
+            hits = model.seen
             white, black = model.canary.weight.detach().cpu().double().numpy().ravel(), np.zeros(0)
-        else:
+        elif isinstance(observer, RecordObserver):
+            farthest = observer.farthest
             candidates = self.challenge.records()
             observer.gradients.follow(model)
             black = outputs(copy, self.criterion, candidates)
@@ -112,7 +118,6 @@ class Game:
         trace = np.array(attacker.trace)
         if not all(np.isfinite(one).all() for one in (attacker.logs, trace, white)):
             raise AuditError("train must end with finite weights, got some that are not: it diverged.")
-        hits, farthest = (model.seen, 0.0) if isinstance(model, Canaries) else (0, observer.farthest)
         return Observed(world, attacker.logs, trace, white, black, hits, farthest)
 
     def described(self) -> dict[str, Any]:
@@ -121,14 +126,20 @@ class Game:
         labels, weights = [str(label) for label in self.challenge.labels], size(self.factory)
         return {**about, "max_grad_norm": self.norm, "references": self.references, "values": labels, "weights": weights}
 
-    def _observer(self, model: nn.Module, copy: nn.Module, generator: torch.Generator) -> Any:
+    def _of_canary(self, model: Canaries) -> CanaryObserver:
+        return CanaryObserver(model, self.challenge.signs, self.scale)
+
+    def _of_record(self, model: nn.Module, copy: nn.Module, generator: torch.Generator) -> RecordObserver:
         there = [candidate is not None for candidate in self.challenge.candidates]
-        if isinstance(model, Canaries):
-            return CanaryObserver(model, self.challenge.signs, self.scale)
-        candidates = self.challenge.records()
         others = (lambda: self.challenge.others(self.references, generator)) if self.references else None
         return RecordObserver(
-            model, Gradients(copy, self.criterion, self.norm), candidates, there, self.scale, others, len(self.challenge.data) - 1
+            model,
+            Gradients(copy, self.criterion, self.norm),
+            self.challenge.records(),
+            there,
+            self.scale,
+            others,
+            len(self.challenge.data) - 1,
         )
 
 
@@ -137,7 +148,7 @@ def streams(seed: int, number: int) -> list[int]:
     return [int(one) for one in np.random.SeedSequence(seed).generate_state(number, np.uint64) >> np.uint64(1)]
 
 
-def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, attacker: Any) -> None:
+def fit(train: Train, model: nn.Module, data: Data, run: DPSGD, attacker: StepWatcher) -> None:
     """Let the user's code train while the attacker watches; raises AuditError if that was no training, or not the claimed one."""
     model.train()
     with watching(model, attacker):
@@ -187,7 +198,7 @@ def check_hits(hits: int, expected: float) -> None:
         )
 
 
-def claimed(run: Any, data: Any) -> DPSGD:
+def claimed(run: DPSGD | Callable[[int], DPSGD], data: Data) -> DPSGD:
     """What training on these records claims to be."""
     claim = run(len(data)) if callable(run) else run
     if not isinstance(claim, DPSGD) or claim.shape:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import betastar as bs
 from betastar.figures import plots
 from betastar.runs.folder import RunFolder
 from betastar.studies.paper.sheet import Sheet, at, mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DELTAS = {"Adult": 3.8e-6, "Purchase-100": 4e-7}
 
@@ -35,7 +38,7 @@ def make(sheet: Sheet) -> None:
     )
 
 
-def _panel(ax: Any, folders: list[RunFolder], title: str, delta: float) -> None:
+def _panel(ax: Axes, folders: list[RunFolder], title: str, delta: float) -> None:
     for which, folder in enumerate(folders):
         entries = folder.epochs
         accuracy = [100 * entry["accuracy"] for entry in entries]

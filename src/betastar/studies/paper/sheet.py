@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from betastar.figures import plots
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train_seeds
+from betastar.runs.reading import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class Sheet:
         config = Config(study="purchase", epochs=epochs, records=records, ledger=False)
         return train_seeds(config, self.runs / f"purchase-{epochs}", range(1), 1, resume=True)
 
-    def save(self, ax: Any, name: str) -> None:
+    def save(self, ax: Axes, name: str) -> None:
         plots.save(ax, self.output / name, "png", "svg")
 
 
@@ -72,7 +76,7 @@ def training_seconds(runs: Path, jobs: int) -> float:
     return total
 
 
-def at(folders: list[RunFolder], epoch: int) -> list[dict[str, Any]]:
+def at(folders: list[RunFolder], epoch: int) -> list[Json]:
     """The entries of all runs after this epoch, or after the last one."""
     chosen = []
     for folder in folders:
