@@ -131,7 +131,7 @@ class Audit:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The object that is printed as JSON."""
         claim = {"run": repr(self.run), "threat": self.threat.describe(), "pair": self.pair}
         plain = {name: getattr(self, name) for name in ("games", "seed", "confidence", "prior", "right")}
         bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound", "tuned")}
@@ -271,7 +271,7 @@ def _best(positive: Booleans, evidence: Real) -> float:
 
 
 def _advantage(success: Bound, idle: float) -> Bound:
-    """By how much the model reduces wrong guesses, 1 - (1-s)/idle, where idle is their share without it; 2s - 1 at idle 1/2."""
+    """The share of wrong guesses that the model saves the attacker, 1 - (1-s)/idle; it is 2s - 1 at idle 1/2."""
     return Bound(*(1.0 - (1.0 - s) / idle for s in (success.lower, success.estimate, success.upper)))
 
 

@@ -163,14 +163,14 @@ def load(source: str | Path) -> Facts:
 
 
 def of_setting(given: Json, source: str) -> Facts:
-    """From a JSON object that `setting.read` understands."""
+    """The facts of a JSON object that `setting.read` understands."""
     told = setting.read(given, source)
     attributes = () if told.threat is None else (Against(told.threat, told.secret, "assumed", told.run),)
     return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes, rate_notice=told.rate_notice)
 
 
 def of_run(path: str | Path) -> Facts:
-    """From a folder made by `betastar train`, finished or not."""
+    """The facts of a folder made by `betastar train`, finished or not."""
     record = RunFolder(path).read()
     config, status = record.config, record.status
     run = _run(record)
@@ -283,7 +283,7 @@ def _command(config: Config) -> str:
 
 
 def _quoted(word: str) -> str:
-    """For a shell, on one line: what cannot be printed (a line break, an escape sequence) is written as its bytes."""
+    """A word for a shell, on one line: what cannot be printed (a line break, an escape sequence) is written as its bytes."""
     if word.isprintable():
         return shlex.quote(word)
     shown = (f"\\{one}" if one in "\\'" else one if one.isprintable() else _bytes(one) for one in word)

@@ -26,7 +26,7 @@ SMALLEST_GROUP = 0.005
 
 
 def write(folder: str | Path) -> Path:
-    """README.md and its figures beside results.json."""
+    """Write README.md and its figures beside results.json."""
     import jinja2
 
     path = Path(folder)
@@ -75,7 +75,7 @@ def _spread(runs: Sequence[Run]) -> str:
 
 
 def _of(runs: list[Run], study: str, key: str, **wanted: Any) -> list[Any]:
-    """Different values of something, in the order of the runs."""
+    """The different values of an entry, in the order of the runs."""
     return list(dict.fromkeys(run[key] for run in select(runs, study=study, **wanted)))
 
 
@@ -88,7 +88,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _gap_rows(runs: list[Run], study: str) -> list[list[str]]:
-    """A row a gap: the proved β*, then the accuracy for each secret."""
+    """A row for each gap: the proved β*, then the accuracy for each secret."""
     noise = _of(runs, study, "noise_multiplier")[0]
     secrets = _of(runs, study, "secret", kind="gap")
     plain = _baseline(runs, study, noise)
@@ -101,7 +101,7 @@ def _gap_rows(runs: list[Run], study: str) -> list[list[str]]:
 
 
 def _noise_rows(runs: list[Run], study: str) -> list[list[str]]:
-    """A row a noise: membership, gap, and the accuracy of plain DP-SGD and for each secret."""
+    """A row for each noise: membership, gap, and the accuracy of plain DP-SGD and for each secret."""
     secrets = _of(runs, study, "secret", kind="target")
     rows = []
     for noise in _of(runs, study, "noise_multiplier", kind="target"):
@@ -182,7 +182,7 @@ def _by_noise(runs: list[Run]) -> Axes:
 
 
 def _groups(runs: list[Run]) -> Axes:
-    """One panel a secret; three bars a group."""
+    """A panel for each secret, with three bars for each group."""
     from matplotlib.figure import Figure
 
     secrets = _of(runs, "adult", "secret", kind="gap")
@@ -227,7 +227,7 @@ def _losses(runs: list[Run]) -> str:
 
 
 def _sizes(runs: list[Run], secret: str) -> dict[str, int]:
-    """Test records of each group that is not too small."""
+    """The number of test records of each group that is not too small."""
     sizes: dict[str, int] = {}
     for run in runs:
         for name, (size, _) in run["groups"][secret].items():

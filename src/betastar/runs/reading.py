@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 class FolderError(StudyError):
-    """A file of a run folder cannot be read: says which one, and what is expected in it."""
+    """A file of a run folder cannot be read; the text names the file, and says what is expected in it."""
 
 
 class Inside:

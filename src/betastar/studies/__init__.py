@@ -1,4 +1,4 @@
 """Studies that people can repeat.
 
-The paper's figures (`paper`), the cost of gap clipping (`gap_clipping`), and studies as audits play them (`audited`).
+They are the paper's figures (`paper`), the cost of gap clipping (`gap_clipping`), and studies as audits play them (`audited`).
 """

@@ -64,7 +64,7 @@ class Attacked:
                 pass
 
     def run(self, records: int | None = None) -> DPSGD:
-        """What training on so many records is, by Opacus's own reckoning."""
+        """What training on so many records is, at the rate that Opacus takes."""
         recipe = self.study.recipe
         batches = -(-(len(self.data) if records is None else records) // recipe.batch_size)
         return DPSGD(recipe.noise_multiplier, 1.0 / batches, batches * recipe.epochs)
@@ -75,7 +75,7 @@ class Attacked:
         return self.study.recipe.max_grad_norm
 
     def most_exposed(self) -> int:
-        """Which of these records a ledger names first that covers all of them, in one training."""
+        """The number of the record that a ledger of all records names first, after one training."""
         with torch.random.fork_rng(devices=[]), quietly(torch.get_num_threads()):
             torch.manual_seed(self.seed)
             training = self._private(self.factory(), self.data)

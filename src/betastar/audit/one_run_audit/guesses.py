@@ -84,7 +84,7 @@ def epsilon_at_least(right: int, guesses: int, canaries: int, delta: float, conf
 
 
 def _refuted(right: int, guesses: int, canaries: int, delta: float, miss: float) -> float:
-    """By bisection; the p-value grows with ε and is not above `miss` at the ε that is returned."""
+    """The largest ε that is refuted, by bisection: the p-value grows with ε, and is not above `miss` at the ε that is returned."""
     low, high = 0.0, 1.0
     if _p_value(right, guesses, canaries, low, delta) > miss:
         return 0.0
@@ -193,7 +193,7 @@ class OneRun:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The object that is printed as JSON."""
         names = ("canaries", "guesses", "right", "epsilon", "delta", "confidence", "claimed", "p_value", "seed")
         plain = {name: getattr(self, name) for name in names}
         plain["claimed"] = self.claimed if self.claimed < inf else None
@@ -214,8 +214,14 @@ def numbers_of_guesses(canaries: int) -> tuple[int, ...]:
 def best_guesses(scores: ArrayLike, included: ArrayLike, seed: int = 0) -> tuple[tuple[int, int], ...]:
     """(guesses, right guesses) for each of `numbers_of_guesses`: "in" for the highest scores, "out" for as many of the lowest.
 
-    scores: the higher, the more likely the canary was in; computed without knowing which were. included: the coins. Among
-    equal scores a generator with this seed decides, so that the order of the canaries tells nothing.
+    Parameters
+    ----------
+    scores : array of float
+        The higher the score, the more likely the canary was in; computed without knowing which canaries were.
+    included : array of bool
+        The coins: whether each canary was in.
+    seed : int
+        The seed of a generator that decides among equal scores, so that the order of the canaries tells nothing.
     """
     values, coins = _canaries(scores, included)
     order = np.lexsort((np.random.default_rng(validation.seed(seed)).permutation(len(values)), values))

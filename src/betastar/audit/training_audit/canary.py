@@ -1,4 +1,4 @@
-"""Canaries: records that move a weight which nobody else moves, by a whole clipping norm: the worst case."""
+"""Canaries: each moves a weight that no other record moves, by a whole clipping norm, which is the worst case."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _keys(records: Tensor) -> list[bytes]:
 
 
 def marks(inputs: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """So many inputs that are like those given, and equal to none of them or each other.
+    """Make so many inputs that are like those given, and equal to none of them or each other.
 
     Numbers are moved by a thousandth of their deviation; whole numbers (tokens, pixels) are taken from other records, place by
     place.

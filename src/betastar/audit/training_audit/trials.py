@@ -38,7 +38,7 @@ class Trials:
 
     @property
     def p_value(self) -> float:
-        """That of the strongest attacker, times the number of attackers: a union bound."""
+        """The p-value of the strongest attacker, times the number of attackers: a union bound."""
         return min(1.0, len(self.audits) * min(audit.p_value for audit in self.audits.values()))
 
     @property
@@ -47,6 +47,7 @@ class Trials:
 
     @property
     def sentence(self) -> str:
+        """The verdict for a person."""
         text = min(self.audits.values(), key=lambda audit: audit.p_value).told(self.p_value)
         if self.violated and self.beyond is not None:
             text += (
@@ -56,7 +57,7 @@ class Trials:
         return text
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The object that is printed as JSON."""
         return {
             "kind": "training",
             "challenge": self.challenge,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. paper: as printed there, "" where it has none."""
+    """One comparison; `paper` is the number as printed there, or "" where it has none."""
 
     what: str
     paper: str
@@ -28,7 +28,21 @@ class Row:
 
 @dataclass
 class Sheet:
-    """output: folder for figures; runs: folder for trainings, which are made once and resumed."""
+    """What the scripts share.
+
+    Attributes
+    ----------
+    output : Path
+        The folder of the figures.
+    runs : Path
+        The folder of the trainings, which are made once and resumed.
+    quick : bool
+        Whether one seed and few epochs are enough.
+    jobs : int
+        The number of trainings at a time.
+    rows : list of Row
+        The comparisons.
+    """
 
     output: Path
     runs: Path
@@ -46,7 +60,7 @@ class Sheet:
 
     @property
     def note(self) -> str:
-        """What a quick run is not."""
+        """A remark that a quick run is not the whole study."""
         return f"quick run: {self.seeds} seed, {self.epochs} epochs (Purchase 2)" if self.quick else ""
 
     def add(self, what: str, paper: str, ours: str, why: str = "") -> None:
@@ -68,7 +82,7 @@ class Sheet:
 
 
 def training_seconds(runs: Path, jobs: int) -> float:
-    """What the trainings took, whenever they were made: their epochs, divided by how many ran at a time."""
+    """How long the trainings took, whenever they were made: the time of their epochs, divided by how many ran at a time."""
     total = 0.0
     for group in runs.iterdir() if runs.exists() else ():
         seconds = [sum(entry["seconds"] for entry in RunFolder(seed).timings) for seed in group.iterdir()]
