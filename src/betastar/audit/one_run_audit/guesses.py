@@ -84,7 +84,7 @@ def epsilon_at_least(right: int, guesses: int, canaries: int, delta: float, conf
 
 
 def _refuted(right: int, guesses: int, canaries: int, delta: float, miss: float) -> float:
-    """The largest ε that is refuted, by bisection: the p-value grows with ε, and is not above `miss` at the ε that is returned."""
+    """The largest ε that is refuted, by bisection: the p-value grows with ε, and is at most `miss` at the ε that is returned."""
     low, high = 0.0, 1.0
     if _p_value(right, guesses, canaries, low, delta) > miss:
         return 0.0
