@@ -116,7 +116,7 @@ def notices(facts: Facts) -> list[str]:
             f"This run is not finished. The report covers the {len(facts.entries)} epochs that are; each further step lowers β*."
         )
     if facts.rate_notice:
-        remarks.append(f"Of the sampling rate: {facts.rate_notice}")
+        remarks.append(f"About the sampling rate: {facts.rate_notice}")
     if "synthetic" in facts.title:
         remarks.append("The records are synthetic: a stand-in of the same shape. Nobody's data were used.")
     if facts.stopped:
