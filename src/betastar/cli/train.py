@@ -108,7 +108,7 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
         print("\n".join(texts))
         return
     answers = [
-        {"folder": str(run.path), **run.status, "proof": load(run.path).proof, "last": run.epochs[-1]}
+        {"folder": str(run.path), **run.status.to_json(), "proof": load(run.path).proof, "last": run.epochs[-1]}
         for run in map(RunFolder, folders)
     ]
     print(json.dumps(answers[0] if several.seeds is None else {"runs": answers}))
