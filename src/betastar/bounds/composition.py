@@ -21,8 +21,8 @@ COARSE = 0.125
 NODES, WIDE_NODES = 1e-11, 2e-9
 #: Where the path of a wide transform may climb if it has fewer nodes, in deviations.
 LATE = 6.5
-#: Mass beyond the reach of the nodes of a step: bulk only, and wide.
-BEYOND_REACH, BEYOND_WIDE_REACH = 2e-19, 1e-72
+#: What the nodes of a step do not see, more than the mass beyond their reach: bulk only, and wide.
+BEYOND_REACH, BEYOND_WIDE_REACH = 2e-19, 1e-50
 #: Points of the table of log M inside of (0, 1), and beyond 1.
 INSIDE, BEYOND = 25, 48
 #: Widest range of saddle points on one line, in deviations of its integrand: at its ends a line loses a factor e^{1/2}.
