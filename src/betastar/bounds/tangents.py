@@ -101,14 +101,15 @@ def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, 
             kink = np.log(slope)
         bottom = np.where(width > 0.0, chord, points.power[right])
         gap, doubt, error = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0), points.doubt(left, right), points.error[touch]
-        values[open_], errors[open_], best[open_] = top, np.minimum(error + gap + doubt, 1.0), points.tau[touch]
-        more = (gap > np.maximum(SEARCH * top, 0.3 * error)) | (doubt > np.maximum(SEARCH * top, error))
         low, high = points.tau[left], points.tau[right]
         smooth = points.between(left, right, goals[open_])
-        taus = np.where(
-            (kink > low) & (kink < high) & (turn % 3 != 2), kink, 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
-        )
-        taus = np.where((smooth > low) & (smooth < high) & ((turn < 3) | (turn % 3 == 0)), smooth, taus)
+        inside = (smooth > low) & (smooth < high)
+        values[open_], errors[open_] = top, np.minimum(error + gap + doubt, 1.0)
+        best[open_] = np.where(inside, smooth, points.tau[touch])
+        more = (gap > np.maximum(SEARCH * top, 0.3 * error)) | (doubt > np.maximum(SEARCH * top, error))
+        middle = 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
+        taus = np.where((kink > low) & (kink < high) & (turn % 3 != 2), kink, middle)
+        taus = np.where(inside & ((turn < 3) | (turn % 3 == 0)), smooth, taus)
         more &= (taus > low) & (taus < high)
         open_, taus = open_[more], taus[more]
         if not open_.size:
