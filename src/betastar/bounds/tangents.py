@@ -136,7 +136,8 @@ def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, R
             slack[open_] = np.where(found.hit > 0.0, (np.abs(found.stick - deltas[open_]) + found.error) / found.hit, 0.0)
         values[open_] = taus
         enough = np.minimum(0.05 * found.error, 0.01 * deltas[open_])
-        settled = (np.abs(found.stick - deltas[open_]) <= enough) | (np.abs(move) <= 1e-12 * taus)
+        off = np.abs(found.stick - deltas[open_])
+        settled = (off <= enough) | ((np.abs(move) <= 1e-12 * taus) & (off <= 1e-6 * deltas[open_]))
         new = taus + move
         least, most = low[open_], high[open_]
         middle = np.where(most < inf, 0.5 * (least + most), 2.0 * np.maximum(taus, 0.5))
