@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import exp, log1p, sqrt
+from math import ceil, exp, inf, log1p, sqrt
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from betastar.arrays import Real
-from betastar.bounds import affinity, no_noise, transform
+from betastar.bounds import affinity, band_limited, no_noise, transform
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.exact import LEAST_NOISE
-from betastar.bounds.grid import EPS, LARGEST, PAD, GridStep, Tails, compose, one_sided, two_sided
+from betastar.bounds.grid import EPS, PAD, GridStep, Nodes, Tails, compose, one_sided, two_sided
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold, visible
 
 #: Side of the rectangles of the symmetric pair, in standard deviations.
@@ -29,14 +29,18 @@ LEVELS = 64
 NEAREST = 1e-12
 #: The largest number below 1, which β* does not reach when anything leaks.
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
-#: Grids that are tried: too coarse a grid composes to losses without end, each round is up to four times finer.
-ROUNDS = 24
 #: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
 FEW_CELLS = 8.0
 #: Where β* is surely below this, one grid that works is enough.
 NOTHING_LEFT = 1e-6
-#: Points of one step beyond which no grid is tried if none has worked so far.
-HOPELESS = 1 << 21
+#: Points of the composed law, at few frequencies and with a fast transform: what takes milliseconds, and what fits in memory.
+SIZES = ((1 << 17, 1 << 19), (1 << 22, 1 << 23))
+#: Steps from which on their law may be smooth enough to be composed at few frequencies.
+MANY_STEPS = 16
+#: Nodes per octave there, times the root of the tolerance; rounds, each with twice as many nodes.
+NODES, NODE_ROUNDS = 0.3, 4
+#: Steps that leak less than this share of the whole do not decide how fine the lattice is.
+SMALL_SHARE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -92,32 +96,77 @@ def _losses_given_up(tolerance: float) -> tuple[float, float]:
     return min(1e-12, 1e-3 * tolerance), 1e-2 * tolerance
 
 
+@dataclass(frozen=True)
+class _Grid:
+    """Nodes for one step, and how steps on them are composed: at few frequencies, or with a fast transform of all.
+
+    most: points of the composed law, beyond which it is not computed.
+    """
+
+    nodes: Nodes
+    few_frequencies: bool
+    most: int
+
+    def compose(self, steps: Sequence[GridStep], above: bool, slack: float, rounding: float) -> DiscreteCurve | None:
+        if self.few_frequencies:
+            return band_limited.compose(steps, self.nodes.step, slack, above, self.most)
+        return compose(steps, self.nodes.step, slack, rounding, self.most)
+
+
 def _refined(
     steps: Sequence[Step], symmetric: bool, tolerance: float, spread: float, coarse: bool
-) -> tuple[DiscreteCurve, DiscreteCurve, float] | None:
-    """The run from above and from below on the finest grid that was tried, and that grid; None if no grid works.
+) -> tuple[DiscreteCurve, DiscreteCurve, _Grid] | None:
+    """The run from above and from below on the best grid that was tried, and that grid; None if no grid works.
 
     spread: standard deviation of the loss, about. The grid gets finer until the interval of β* is as narrow as the tolerance;
     coarse: the first grid that works is fine enough.
     """
     slack, rounding = _losses_given_up(tolerance)
-    largest = max(spread, *(_largest_loss(step, slack) for step in steps))
-    grid, best = spread / 8.0, None
-    for _ in range(ROUNDS):
-        if largest / grid > (HOPELESS if best is None else LARGEST):
-            break
-        above = compose([_grid_step(step, grid, symmetric, True, slack) for step in steps], grid, slack, rounding)
-        under = compose([_grid_step(step, grid, symmetric, False, slack) for step in steps], grid, slack, rounding)
-        shrink = 0.25
-        if above is not None and under is not None:
-            best = above, under, grid
-            (most, most_error), (least, least_error) = above.hockey_stick(0.0), under.hockey_stick(0.0)
-            width = (most + most_error) - max(least - least_error, 0.0)
-            if width <= tolerance or coarse:
+    best: tuple[DiscreteCurve, DiscreteCurve, _Grid] | None = None
+    narrowest = 2.0
+
+    def enclosed(grid: _Grid) -> tuple[float, float]:
+        """(width of the interval of β* on this grid, the part of it that is numerical error); infinite if the grid does not work."""
+        nonlocal best, narrowest
+        curves = []
+        for above in (True, False):
+            on_grid = [_grid_step(step, grid.nodes, symmetric, above, slack) for step in steps]
+            curve = grid.compose(on_grid, above, slack, rounding)
+            if curve is None:
+                return inf, inf
+            curves.append(curve)
+        (most, most_error), (least, least_error) = (curve.hockey_stick(0.0) for curve in curves)
+        width = (most + most_error) - max(least - least_error, 0.0)
+        if width < narrowest:
+            best, narrowest = (curves[0], curves[1], grid), width
+        return width, most_error + least_error
+
+    root = sqrt(tolerance)
+    sparse = Nodes(_smallest_deviation(steps, symmetric) * root, ceil(NODES / root))
+    largest, size = max(spread, *(_largest_loss(step, slack) for step in steps)), spread / 8.0
+    for few, many in SIZES:  # first what takes milliseconds
+        for _ in range(NODE_ROUNDS if sum(step.count for step in steps) >= MANY_STEPS else 0):
+            width, error = enclosed(_Grid(sparse, True, few))
+            if width <= tolerance or (coarse and best):
+                return best
+            if error > 0.5 * width or width == inf:
                 break
-            shrink = min(0.5, max(shrink, 0.8 * sqrt(tolerance / width)))
-        grid *= shrink
+            sparse = Nodes(0.125 * sparse.step, 2 * (sparse.per_octave or 1))
+        while largest / size <= many:
+            width, _ = enclosed(_Grid(Nodes(size, ceil(1.0 / root)), False, many))
+            if width <= tolerance or (coarse and best):
+                return best
+            size *= 0.25 if width == inf else min(0.5, max(0.25, 0.8 * sqrt(tolerance / width)))
     return best
+
+
+def _smallest_deviation(steps: Sequence[Step], symmetric: bool) -> float:
+    """Standard deviation of the loss of one step, about √(8λ), least over the steps that count."""
+    build = transform.glued if symmetric else transform.line
+    exponents = [affinity.exponent(build, step.rate, step.noise, step.distance) for step in steps]
+    total = sum(step.count * exponent for step, exponent in zip(steps, exponents, strict=True))
+    counting = [e for step, e in zip(steps, exponents, strict=True) if step.count * e >= SMALL_SHARE * total]
+    return sqrt(8.0 * min(counting, default=max(exponents)))
 
 
 def _rounded(steps: Sequence[Step], up: bool) -> list[Step]:
@@ -144,7 +193,7 @@ def _largest_loss(step: Step, slack: float) -> float:
     return float(loss(np.array([1.0 + _reach(step, slack)]), step.rate, step.noise, step.distance)[0])
 
 
-def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: float) -> GridStep:
+def _grid_step(step: Step, nodes: Nodes, symmetric: bool, above: bool, slack: float) -> GridStep:
     """The glued curve (or the add/remove pair) of one step on the grid, from above or from below.
 
     Outcomes so far out that all steps together have them with probability `slack` are given to the attacker.
@@ -168,28 +217,29 @@ def _grid_step(step: Step, grid: float, symmetric: bool, above: bool, slack: flo
     least, most = float(loss(np.array([near]), p, sigma, distance)[0]), _largest_loss(step, slack)
     advantage = one_step_advantage(p, sigma, distance)
     if symmetric:
-        return two_sided(step.count, grid, above, advantage, (ahead, most), None)
-    if p < 1.0 and log1p(-p) > -FEW_CELLS * grid:
-        return one_sided(step.count, grid, above, log1p(-p), (ahead, most))
-    return two_sided(step.count, grid, above, advantage, (ahead, most), (behind, -least))
+        return two_sided(step.count, nodes, above, advantage, (ahead, most), None)
+    if p < 1.0 and log1p(-p) > -FEW_CELLS * nodes.step:
+        return one_sided(step.count, nodes, above, log1p(-p), (ahead, most))
+    return two_sided(step.count, nodes, above, advantage, (ahead, most), (behind, -least))
 
 
-def _fixed_pairs(steps: Sequence[Step], grid: float, slack: float, rounding: float) -> list[DiscreteCurve]:
+def _fixed_pairs(steps: Sequence[Step], grid: _Grid, slack: float, rounding: float) -> list[DiscreteCurve]:
     """Curves that are attained, or less, by the line pair and by the symmetric pair."""
-    found = []
+    curves = []
     for cells in (_line_cells, _plane_cells):
         laws = []
         for step in steps:
             gain, mass = cells(step)
             # Differences of close probabilities: give up their rounding error, which mixes P with a little of Q.
-            laws.append(_from_cells(step.count, gain * (1.0 - 64.0 * EPS * (1.0 + step.noise / step.distance)), mass, grid))
-        curve = compose(laws, grid, slack, rounding)
+            gain *= 1.0 - 64.0 * EPS * (1.0 + step.noise / step.distance)
+            laws.append(_from_cells(step.count, gain, mass, grid.nodes))
+        curve = grid.compose(laws, False, slack, rounding)
         if curve is not None:
-            found.append(curve)
-    return found
+            curves.append(curve)
+    return curves
 
 
-def _from_cells(count: int, gain: Real, mass: Real, grid: float) -> GridStep:
+def _from_cells(count: int, gain: Real, mass: Real, nodes: Nodes) -> GridStep:
     """A dominated grid step of a pair with finitely many outcomes, given P - Q and Q of each."""
     losses = np.log1p(gain / mass)
     order = np.argsort(losses)
@@ -207,11 +257,11 @@ def _from_cells(count: int, gain: Real, mass: Real, grid: float) -> GridStep:
         return tails
 
     ahead = tails_of(losses, gain, mass), float(losses[-1])
-    if losses[0] > -grid:
-        return one_sided(count, grid, False, float(losses[0]), ahead)
+    if losses[0] > -nodes.step:
+        return one_sided(count, nodes, False, float(losses[0]), ahead)
     behind = tails_of(-losses[::-1], -gain[::-1], (mass + gain)[::-1]), -float(losses[0])
     advantage = float(gain[losses > 0.0].sum())
-    return two_sided(count, grid, False, advantage, ahead, behind)
+    return two_sided(count, nodes, False, advantage, ahead, behind)
 
 
 def _edges(low: float, high: float) -> Real:

@@ -31,7 +31,7 @@ PAD = 256.0 * EPS
 #: A probability that is not lost among rounding errors.
 VISIBLE = 1e-12
 #: Largest grid (points) that is tried.
-LARGEST = 1 << 25
+LARGEST = 1 << 23
 #: Error of a fast Fourier transform, and of a pairwise sum, in units of log₂(length)·Σ|terms|.
 FFT_ERROR = 4.0 * EPS
 #: Terms that are summed anew, at the most, where the fast transform is not accurate enough.
@@ -39,19 +39,44 @@ DIRECT = 50_000_000
 
 
 @dataclass(frozen=True)
+class Nodes:
+    """Losses at which the polygons of a step have their corners: multiples of `step`.
+
+    per_octave: at losses above 2·per_octave·step the nodes are spread out, so that this many lie between a loss and its
+    double; None: every multiple is a node.
+    """
+
+    step: float
+    per_octave: int | None = None
+
+    def up_to(self, reach: float) -> Whole:
+        """The multiples that are nodes, from 0 to the first one that is not below `reach` and a little beyond."""
+        cells = max(2, ceil(reach / self.step) + 1)
+        if self.per_octave is None or cells <= 2 * self.per_octave:
+            return np.arange(cells)
+        first = 2 * self.per_octave
+        octaves = ceil(log2(cells / first))
+        spread = [first * 2**i + 2 ** (i + 1) * np.arange(self.per_octave, dtype=np.int64) for i in range(octaves)]
+        index = np.concatenate([np.arange(first), *spread, [first * 2**octaves]])
+        return index[: int(np.searchsorted(index, cells - 1)) + 1]
+
+
+@dataclass(frozen=True)
 class GridStep:
-    """`count` equal steps. ahead[i-1]: Q's mass at loss base + iΔ; behind[i-1]: P's mass at loss -iΔ; the rest: base."""
+    """`count` equal steps. ahead: Q's mass at the losses base + ahead_index·Δ; behind: P's mass at -behind_index·Δ; the rest: base."""
 
     count: int
     base: float
+    ahead_index: Whole
     ahead: Real
+    behind_index: Whole
     behind: Real
     ahead_infinite: float
     behind_infinite: float
 
     def law(self, step: float, reverse: bool) -> tuple[float, Whole, Real, float]:
         """(base, loss in steps from it, mass minus a unit mass at 0, infinite mass) of P, or of Q with the loss reversed."""
-        i, j = np.arange(1, len(self.ahead) + 1), np.arange(1, len(self.behind) + 1)
+        i, j = self.ahead_index, self.behind_index
         if reverse:
             up, down, infinite = np.exp(step * j - self.base) * self.behind, self.ahead, self.behind_infinite
             i, j, base = j, i, -self.base
@@ -63,44 +88,50 @@ class GridStep:
 
 
 def two_sided(
-    count: int, step: float, above: bool, advantage: float, ahead: tuple[Tails, float], behind: tuple[Tails, float] | None
+    count: int, nodes: Nodes, above: bool, advantage: float, ahead: tuple[Tails, float], behind: tuple[Tails, float] | None
 ) -> GridStep:
     """A step whose losses have both signs. Each direction: its tails, and the loss beyond which nothing matters.
 
     behind = None: the pair is symmetric. advantage: h(1), in which both directions agree.
     """
     sides = [ahead] if behind is None else [ahead, behind]
-    polygons = [_polygon(tails, step, reach, above, advantage) for tails, reach in sides]
+    places = [nodes.up_to(reach) for _, reach in sides]
+    polygons = [
+        _polygon(tails, nodes.step * index, above, advantage) for (tails, _), index in zip(sides, places, strict=True)
+    ]
     start = min(float(values[0]) for values in polygons)
     corners = []
-    for values in polygons:
+    for values, index in zip(polygons, places, strict=True):
         values[0] = start
-        corners.append(_corners(values, 0.0, step))
-    (first, infinite), (second, other) = corners[0], corners[-1]
-    return GridStep(count, 0.0, first, second, infinite, other)
+        corners.append((index[1:], *_corners(values, 0.0, nodes.step, index)))
+    (i, first, infinite), (j, second, other) = corners[0], corners[-1]
+    return GridStep(count, 0.0, i, first, j, second, infinite, other)
 
 
-def one_sided(count: int, step: float, above: bool, least: float, ahead: tuple[Tails, float]) -> GridStep:
+def one_sided(count: int, nodes: Nodes, above: bool, least: float, ahead: tuple[Tails, float]) -> GridStep:
     """A step none of whose losses is below `least` < 0. Below the first node the curve is h(α) = 1 - α."""
     tails, reach = ahead
-    cells = max(2, ceil((reach - least) / step) + 1)
+    index = nodes.up_to(reach - least)
+    offsets = nodes.step * index
     if above:
         base = least
-        nodes = base + step * np.arange(cells)
-        gain, mass = tails(nodes)
-        values = np.maximum(gain - np.expm1(nodes) * mass, 0.0) + PAD * (gain + np.abs(np.expm1(nodes)) * mass)
+        losses = base + offsets
+        gain, mass = tails(losses)
+        values = np.maximum(gain - np.expm1(losses) * mass, 0.0) + PAD * (gain + np.abs(np.expm1(losses)) * mass)
     else:
         # Outcomes below the first cut become one outcome; its loss is the base, and the tangent there meets 1 - α.
-        cut, out, seen = _first_cut(tails, least + step * (0.5 + np.arange(cells)))
+        halves = _halves(offsets)
+        cut, out, seen = _first_cut(tails, least + halves)
         base = log1p(-out * (1.0 - 2.0 * PAD / (1.0 - seen)) / (1.0 - seen)) if seen < 1.0 else 0.0
-        nodes = base + step * np.arange(cells)
-        cuts = np.append(cut, np.maximum(nodes[1:] + 0.5 * step, cut))
-        values = _under(tails, nodes, cuts)
+        losses = base + offsets
+        cuts = np.append(cut, np.maximum(base + halves[1:], cut))
+        values = _under(tails, losses, cuts)
         if values[0] == 0.0:
             base = 0.0  # the grid is too coarse to see anything
     values[0] = -expm1(base)
-    first, infinite = _corners(values, base, step)
-    return GridStep(count, base, first, np.zeros(0), infinite, 0.0)
+    first, infinite = _corners(values, base, nodes.step, index)
+    nothing = np.zeros(0, dtype=np.int64)
+    return GridStep(count, base, index[1:], first, nothing, np.zeros(0), infinite, 0.0)
 
 
 def _first_cut(tails: Tails, cuts: Real) -> tuple[float, float, float]:
@@ -113,19 +144,24 @@ def _first_cut(tails: Tails, cuts: Real) -> tuple[float, float, float]:
     return float(cuts[0]), 0.0, 1.0
 
 
-def _polygon(tails: Tails, step: float, reach: float, above: bool, advantage: float) -> Real:
-    """Values at α = e^{iΔ}, i ≥ 0, of a polygon above or below the curve of one direction.
+def _halves(nodes: Real) -> Real:
+    """The middle of each cell; the last node starts one that is as wide as the cell before it."""
+    widths = np.diff(nodes)
+    return nodes + 0.5 * np.append(widths, widths[-1])
 
-    What is left beyond `reach` becomes mass at +∞ (above) or is given up (below).
+
+def _polygon(tails: Tails, nodes: Real, above: bool, advantage: float) -> Real:
+    """Values at the nodes (losses from 0 on) of a polygon above or below the curve of one direction.
+
+    What is left beyond the last node becomes mass at +∞ (above) or is given up (below).
     """
-    nodes = step * np.arange(max(2, ceil(reach / step) + 1))
     if above:
         gain, mass = tails(nodes)
         lost = np.expm1(nodes) * mass
         values = np.maximum(gain - lost, 0.0) + PAD * (gain + lost)
         values[0] = advantage * (1.0 + PAD)
         return values
-    values = _under(tails, nodes, nodes + 0.5 * step)
+    values = _under(tails, nodes, _halves(nodes))
     values[0] = min(values[0], advantage * (1.0 - PAD))
     return values
 
@@ -149,57 +185,72 @@ def _under(tails: Tails, nodes: Real, cuts: Real) -> Real:
     return values
 
 
-def _corners(values: Real, base: float, step: float) -> tuple[Real, float]:
-    """Q's mass at the losses base + iΔ, i ≥ 1, of the lower convex hull of a polygon, and P's mass at +∞."""
+def _corners(values: Real, base: float, step: float, index: Whole) -> tuple[Real, float]:
+    """Q's mass at the losses base + index·Δ, but the first, of the lower convex hull of a polygon, and P's mass at +∞."""
     zeros = np.flatnonzero(values == 0.0)
     end = int(zeros[0]) if zeros.size else len(values) - 1
     corner = np.arange(len(values))
     if end > 0:  # the last edge that goes down, at once: the flattest one that ends there
-        steepness = (values[:end] - values[end]) / (np.exp(base + step * corner[:end]) * np.expm1(step * (end - corner[:end])))
+        widths = step * (index[end] - index[:end])  # differences of integers are exact
+        steepness = (values[:end] - values[end]) / (np.exp(base + step * index[:end]) * np.expm1(widths))
         last = int(np.argmin(steepness))
         corner = np.concatenate([corner[: last + 1], [end], corner[-1:] if end < len(values) - 1 else []]).astype(np.int64)
     while len(corner) > 2:  # a point above the chord of its neighbours is no corner
-        slope = -np.diff(values[corner]) / (np.exp(base + step * corner[:-1]) * np.expm1(step * np.diff(corner)))
+        slope = _steepness(values[corner], base, step, index[corner])
         above = np.flatnonzero(slope[:-1] <= slope[1:])
         if not above.size:
             break
         corner = np.delete(corner, above + 1)
-    slope = -np.diff(values[corner]) / (np.exp(base + step * corner[:-1]) * np.expm1(step * np.diff(corner)))
+    slope = _steepness(values[corner], base, step, index[corner])
     mass = np.zeros(len(values))
     mass[corner[1:]] = slope - np.append(slope[1:], 0.0)
     return mass[1:], float(values[-1])
 
 
-def compose(steps: Sequence[GridStep], step: float, slack: float, rounding: float) -> DiscreteCurve | None:
-    """The curve of all steps together; None if the grid would be too large.
+def _steepness(values: Real, base: float, step: float, index: Whole) -> Real:
+    """Minus the slope in α of the edge that starts at each corner but the last."""
+    return -np.diff(values) / (np.exp(base + step * index[:-1]) * np.expm1(step * np.diff(index)))
+
+
+def compose(
+    steps: Sequence[GridStep], step: float, slack: float, rounding: float, most: int = LARGEST
+) -> DiscreteCurve | None:
+    """The curve of all steps together; None if the grid would have more than `most` points.
 
     slack: probability that may be wrapped around at each end (Chernoff). rounding: how much rounding is tolerated before
     the transform is computed again with more care. Both count in the error of the curve.
     """
     sides = []
-    overfull = [(one.count, -one.law(step, reverse)[2].min() - 1.0) for one in steps for reverse in (False, True)]
-    if any(excess > 1e-9 for _, excess in overfull):
+    too_much = overfull(steps, step)
+    if any(excess > 1e-9 for _, excess in too_much):
         return None  # the two directions do not fit together at α = 1: too coarse
     symmetric = all(one.ahead is one.behind for one in steps)
     for reverse in (False,) if symmetric else (False, True):
-        side = _compose_one([(one.count, one.law(step, reverse)) for one in steps], step, slack, rounding)
+        side = _compose_one([(one.count, one.law(step, reverse)) for one in steps], step, slack, rounding, most)
         if side is None:
             return None
         sides.append(side)
-    error = max(sides[0][1], sides[-1][1]) + 2.0 * sum(count * max(excess, 0.0) for count, excess in overfull)
+    error = max(sides[0][1], sides[-1][1]) + 2.0 * sum(count * max(excess, 0.0) for count, excess in too_much)
     return DiscreteCurve(sides[0][0], sides[-1][0], error)
+
+
+def overfull(steps: Sequence[GridStep], step: float) -> list[tuple[int, float]]:
+    """(count, by how much the masses beside the base add up to more than 1), for both directions of each step."""
+    return [(one.count, -float(one.law(step, reverse)[2].min()) - 1.0) for one in steps for reverse in (False, True)]
 
 
 Law = tuple[float, Whole, Real, float]
 
 
-def _compose_one(laws: Sequence[tuple[int, Law]], step: float, slack: float, rounding: float) -> tuple[Side, float] | None:
+def _compose_one(
+    laws: Sequence[tuple[int, Law]], step: float, slack: float, rounding: float, most: int
+) -> tuple[Side, float] | None:
     from scipy.fft import irfft, next_fast_len, rfft
 
-    low, high = _window([(count, index, mass) for count, (_, index, mass, _) in laws], step, slack)
+    low, high = loss_window([(count, index, mass) for count, (_, index, mass, _) in laws], step, slack)
     start = floor(low / step) - 1  # rounding must not push the lowest loss out of the window, to wrap around to the top
     size = ceil(high / step) - start + 2
-    if size > LARGEST:
+    if size > most:
         return None
     length = next_fast_len(size, real=True)
     power = np.zeros(length // 2 + 1, dtype=np.complex128)
@@ -235,7 +286,7 @@ def _direct(index: Whole, mass: Real, infinite: float, angle: float) -> tuple[co
     return complex(-2.0 * float(real) - infinite, -float(imaginary)), error
 
 
-def _window(laws: Sequence[tuple[int, Whole, Real]], step: float, slack: float) -> tuple[float, float]:
+def loss_window(laws: Sequence[tuple[int, Whole, Real]], step: float, slack: float) -> tuple[float, float]:
     """Losses (from the base) outside of which the composed law has at most `slack` mass on either side, by Chernoff."""
     laws = [(count, index[mass > 0.0], mass[mass > 0.0]) for count, index, mass in laws]
     laws = [law for law in laws if law[1].size]
@@ -257,5 +308,5 @@ def _window(laws: Sequence[tuple[int, Whole, Real]], step: float, slack: float) 
                 count * log1p(max(float(mass @ np.expm1(sign * t * step * index)), VISIBLE - 1.0)) for count, index, mass in laws
             )
             end = min(end, (growth - log(slack)) / t)
-        ends.append(max(end, 0.0))
-    return -ends[0], ends[1]
+        ends.append(end)
+    return -ends[0], max(ends[1], -ends[0])
