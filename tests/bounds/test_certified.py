@@ -57,7 +57,7 @@ def test_converges_with_the_square_of_the_grid() -> None:
     widths = []
     for size in (0.02, 0.01, 0.005, 0.0025):
         above, under = (
-            grid.compose([certified._grid_step(step, size, True, above, 1e-13) for step in steps], size, 1e-13, 1e-9)
+            grid.compose([certified._grid_step(step, grid.Nodes(size), True, above, 1e-13) for step in steps], size, 1e-13, 1e-9)
             for above in (True, False)
         )
         assert above is not None

@@ -176,6 +176,7 @@ class _Spectrum:
         cancel where the masses hardly change from node to node (`_evened_out`).
         """
         scale = sqrt(sum(count * float(np.abs(mass) @ (index * step) ** 2) for count, (_, index, mass, _) in laws))
+        scale = max(scale, step)
         ends = np.geomspace(1e-2 / scale, pi / step, ceil(log(1e2 * pi * scale / step) / log(RATIO)) + 2)
         points = np.maximum(np.floor(pi / (ends[1:] * step) * (1.0 + 4.0 * EPS)), 1.0).astype(np.int64)  # A: one more
         logs = np.zeros(len(points))

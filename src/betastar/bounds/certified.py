@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil, exp, inf, log1p, sqrt
 
 import numpy as np
@@ -21,8 +22,8 @@ from betastar.bounds.exact import LEAST_NOISE
 from betastar.bounds.grid import EPS, PAD, GridStep, Nodes, Tails, compose, one_sided, two_sided
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold, visible
 
-#: Side of the rectangles of the symmetric pair, in standard deviations.
-CELL = 0.05
+#: Length of the intervals of the line pair, and side of the rectangles of the symmetric pair, in standard deviations.
+INTERVAL, CELL = 0.01, 0.05
 #: Different steps that are put on the grid; more are rounded to that many distances, outwards.
 LEVELS = 64
 #: Smallest distance: the other gradient is at 1 - distance, which keeps few digits of a smaller one.
@@ -35,6 +36,8 @@ FEW_CELLS = 8.0
 NOTHING_LEFT = 1e-6
 #: Points of the composed law, at few frequencies and with a fast transform: what takes milliseconds, and what fits in memory.
 SIZES = ((1 << 17, 1 << 19), (1 << 22, 1 << 23))
+#: Deviation of the loss beyond which the first grid does not get coarser.
+WIDEST_SPREAD = 64.0
 #: Steps from which on their law may be smooth enough to be composed at few frequencies.
 MANY_STEPS = 16
 #: Nodes per octave there, times the root of the tolerance; rounds, each with twice as many nodes.
@@ -143,7 +146,7 @@ def _refined(
 
     root = sqrt(tolerance)
     sparse = Nodes(_smallest_deviation(steps, symmetric) * root, ceil(NODES / root))
-    largest, size = max(spread, *(_largest_loss(step, slack) for step in steps)), spread / 8.0
+    largest, size = max(spread, *(_largest_loss(step, slack) for step in steps)), min(spread, WIDEST_SPREAD) / 8.0
     for few, many in SIZES:  # first what takes milliseconds
         for _ in range(NODE_ROUNDS if sum(step.count for step in steps) >= MANY_STEPS else 0):
             width, error = enclosed(_Grid(sparse, True, few))
@@ -224,18 +227,24 @@ def _grid_step(step: Step, nodes: Nodes, symmetric: bool, above: bool, slack: fl
 
 
 def _fixed_pairs(steps: Sequence[Step], grid: _Grid, slack: float, rounding: float) -> list[DiscreteCurve]:
-    """Curves that are attained, or less, by the line pair and by the symmetric pair."""
+    """Curves that are attained, or less, by the line pair and by the symmetric pair.
+
+    Where the outcomes of a pair are too few for a fine grid, so that its two directions do not fit together, a coarser one is used.
+    """
     curves = []
     for cells in (_line_cells, _plane_cells):
-        laws = []
+        pairs = []
         for step in steps:
             gain, mass = cells(step)
             # Differences of close probabilities: give up their rounding error, which mixes P with a little of Q.
-            gain *= 1.0 - 64.0 * EPS * (1.0 + step.noise / step.distance)
-            laws.append(_from_cells(step.count, gain, mass, grid.nodes))
-        curve = grid.compose(laws, False, slack, rounding)
-        if curve is not None:
-            curves.append(curve)
+            pairs.append((step.count, gain * (1.0 - 64.0 * EPS * (1.0 + step.noise / step.distance)), mass))
+        for wider, few in product((1.0, 4.0, 16.0), (True, False) if grid.few_frequencies else (False,)):
+            nodes = replace(grid.nodes, step=wider * grid.nodes.step)
+            laws = [_from_cells(count, gain, mass, nodes) for count, gain, mass in pairs]
+            curve = _Grid(nodes, few, grid.most).compose(laws, False, slack, rounding)
+            if curve is not None and curve.error <= rounding:
+                curves.append(curve)
+                break
     return curves
 
 
@@ -264,8 +273,8 @@ def _from_cells(count: int, gain: Real, mass: Real, nodes: Nodes) -> GridStep:
     return two_sided(count, nodes, False, advantage, ahead, behind)
 
 
-def _edges(low: float, high: float) -> Real:
-    return np.linspace(low, high, int((high - low) / CELL) + 2)
+def _edges(low: float, high: float, width: float = CELL) -> Real:
+    return np.linspace(low, high, int((high - low) / width) + 2)
 
 
 def _weights(edges: Real, mean: float) -> Real:
@@ -277,7 +286,7 @@ def _weights(edges: Real, mean: float) -> Real:
 def _line_cells(step: Step) -> tuple[Real, Real]:
     """The pair on a line, rounded to intervals: (P - Q, Q) of each."""
     p, b, sigma = step.rate, (1.0 - step.distance) / step.noise, step.noise
-    edges = _edges(min(b, 0.0) - 8.0, 1.0 / sigma + 8.0)
+    edges = _edges(min(b, 0.0) - 8.0, 1.0 / sigma + 8.0, INTERVAL)
     other = _weights(edges, b)
     return p * (_weights(edges, 1.0 / sigma) - other), (1.0 - p) * _weights(edges, 0.0) + p * other
 

@@ -50,15 +50,15 @@ class Nodes:
     per_octave: int | None = None
 
     def up_to(self, reach: float) -> Whole:
-        """The multiples that are nodes, from 0 to the first one that is not below `reach` and a little beyond."""
+        """The multiples that are nodes, from 0 to the first multiple that is not below `reach`."""
         cells = max(2, ceil(reach / self.step) + 1)
         if self.per_octave is None or cells <= 2 * self.per_octave:
             return np.arange(cells)
         first = 2 * self.per_octave
         octaves = ceil(log2(cells / first))
         spread = [first * 2**i + 2 ** (i + 1) * np.arange(self.per_octave, dtype=np.int64) for i in range(octaves)]
-        index = np.concatenate([np.arange(first), *spread, [first * 2**octaves]])
-        return index[: int(np.searchsorted(index, cells - 1)) + 1]
+        index = np.concatenate([np.arange(first), *spread])
+        return np.append(index[: int(np.searchsorted(index, cells - 1))], cells - 1)
 
 
 @dataclass(frozen=True)
