@@ -5,29 +5,30 @@ Fourier transform of the composed law vanishes beyond a frequency that the varia
 (`_Spectrum`). Below it the transform is summed node by node, which keeps the digits that many steps would magnify, and the law
 is found on a coarse grid, from above or from below:
 
-- above: each loss is split between the two ends of its cell, such that both worlds keep their probability. The curve stays what it is
-  at the ends, and is replaced by its chords between them;
-- below: the losses of a cell are merged to one outcome, which is what an attacker sees who rounds. The curve stays what it is
-  at the ends of the cells.
+- above: each loss is split between the two ends of its cell, such that both worlds keep their probability. The curve stays
+  what it is at the ends, and is replaced by its chords between them;
+- below: the losses of a cell are merged to one outcome, which is what an attacker sees who rounds. The curve stays what it
+  is at the ends of the cells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, exp, expm1, floor, log, log1p, log2, pi, sqrt
+from math import ceil, exp, expm1, floor, log, log2, pi, sqrt
 
 import numpy as np
 
 from betastar.arrays import Complex, Real, Whole
 from betastar.bounds.discrete import DiscreteCurve, Side
-from betastar.bounds.grid import EPS, FFT_ERROR, GridStep, Law, loss_window, overfull
-from betastar.bounds.transform import log1p as complex_log1p
+from betastar.bounds.grid import EPS, FFT_ERROR, Blends, GridStep, Law, blended_power, loss_window, overfull
 
 #: Least number of cells of the coarse grid, and the widest that they may be.
 CELLS, WIDEST = 1 << 14, 0.25
 #: Most cells of the coarse grid, points of the lattice in the window, and products (nodes times frequencies) of all steps.
 MOST_CELLS, MOST_POINTS, MOST_PRODUCTS = 1 << 22, 1 << 41, 3_000_000_000
+#: A blend of two laws costs as much as so many nodes.
+BLENDING = 20
 #: Ratio of neighbouring frequencies at which the decay is bounded.
 RATIO = 1.04
 #: Windows on either side of 0 in which the variance is looked at.
@@ -37,18 +38,20 @@ TOGETHER = 128
 
 
 def compose(
-    steps: Sequence[GridStep], step: float, slack: float, above: bool, most: int = MOST_CELLS
+    steps: Sequence[GridStep], step: float, slack: float, above: bool, most: int = MOST_CELLS, blends: Blends | None = None
 ) -> DiscreteCurve | None:
     """The curve of all steps together, from above or from below; None if that takes more than `most` cells.
 
-    slack: probability that may be wrapped around at each end, and that may be lost with the high frequencies.
+    slack: probability that may be wrapped around at each end, and that may be lost with the high frequencies. blends: how
+    often which of the steps are composed, if it is not each as often as it says.
     """
-    if any(excess > 0.0 for _, excess in overfull(steps, step)):
+    if overfull(steps, step).max() > 0.0:
         return None
+    blends = Blends.none(steps) if blends is None else blends
     symmetric = all(one.ahead is one.behind for one in steps)
     sides = []
     for reverse in (False,) if symmetric else (False, True):
-        side = _compose_one([(one.count, one.law(step, reverse)) for one in steps], step, slack, above, most)
+        side = _compose_one([one.law(step, reverse) for one in steps], blends, step, slack, above, most)
         if side is None:
             return None
         sides.append(side)
@@ -56,13 +59,13 @@ def compose(
 
 
 def _compose_one(
-    laws: Sequence[tuple[int, Law]], step: float, slack: float, above: bool, most: int
+    laws: Sequence[Law], blends: Blends, step: float, slack: float, above: bool, most: int
 ) -> tuple[Side, float] | None:
     from scipy.fft import irfft, next_fast_len
 
-    low, high = loss_window([(count, index, mass) for count, (_, index, mass, _) in laws], step, slack)
-    base = sum(count * shift for count, (shift, *_) in laws)
-    spectrum = _Spectrum.of(laws, step)
+    low, high = loss_window(laws, blends, step, slack)
+    base = float(blends.count @ blends.mean([shift for shift, *_ in laws]))
+    spectrum = _Spectrum.of(laws, blends, step)
     highest = spectrum.highest(1.1 * (high - low) + 16.0 * step, slack)
     cells = max(CELLS, ceil((high - low) / WIDEST), ceil((high - low) * highest / pi) + 4)
     if cells > most:
@@ -75,20 +78,17 @@ def _compose_one(
     bottom = floor((base + low) / width) - 1
     length = next_fast_len(ceil((base + high) / width) - bottom + 3, real=True)
     last = min((length - 1) // 2, ceil(highest * length * width / (2.0 * pi)))
-    if length * ratio > MOST_POINTS or last * sum(len(index) for _, (_, index, _, _) in laws) > MOST_PRODUCTS:
+    products = last * (sum(len(index) for _, index, *_ in laws) + BLENDING * len(blends.count))
+    if length * ratio > MOST_POINTS or products > MOST_PRODUCTS:
         return None
     angle = 2.0 * pi / (length * ratio)
-    power, doubt, stays = np.zeros(last + 1, dtype=np.complex128), np.zeros(last + 1), 0.0
-    for count, (_, index, mass, infinite) in laws:
-        change, error = _change(index, mass, infinite, angle, last)
-        power += count * complex_log1p(change)
-        doubt += count * error / np.maximum(np.abs(1.0 + change), EPS)
-        stays += count * log1p(-infinite)
+    power, doubt = blended_power((_change(index, mass, infinite, angle, last) for _, index, mass, infinite in laws), blends)
+    stays = float(blends.count @ np.log1p(-blends.mean([infinite for *_, infinite in laws])))
     composed = np.exp(power)
     # ‖error‖₁ ≤ √n·‖error‖₂ = norm of the error of the transform; then the inverse transform's own, and what is left out.
     norm = sqrt(2.0 * float(np.sum(np.abs(composed) ** 2)))
     total = sqrt(2.0 * float(np.sum((np.abs(composed) * np.minimum(doubt, 2.0)) ** 2)))
-    total += (FFT_ERROR * log2(length) + 32.0 * EPS) * norm + 2.0 * slack + 8.0 * EPS * (abs(base) + high)
+    total += (FFT_ERROR * log2(length) + 32.0 * EPS) * norm + 3.0 * slack + 8.0 * EPS * (abs(base) + high)
     total += spectrum.left(length * width, angle * last / step)
     k = np.arange(last + 1)
     composed *= np.exp(1j * angle * (k * ((first + bottom * ratio) % (length * ratio)) % (length * ratio)))
@@ -138,7 +138,7 @@ def _turned(angles: Real) -> Complex:
 
 
 def _kernels(angles: Real, ratio: int, step: float, part: float) -> tuple[Complex, Complex]:
-    """Transforms of a cell, divided by its number of points: of all of it, and of the share of each point that goes to the right end.
+    """Transforms of a cell, divided by its number of points: of all of it, and of the part that goes to the right end.
 
     A point x above the left end goes to the right one with the share (1 - e^{-x})/(1 - e^{-width}) of the first world's
     probability: both worlds keep theirs.
@@ -168,24 +168,24 @@ class _Spectrum:
     bounds: Real
 
     @classmethod
-    def of(cls, laws: Sequence[tuple[int, Law]], step: float) -> _Spectrum:
+    def of(cls, laws: Sequence[Law], blends: Blends, step: float) -> _Spectrum:
         """|φ(u)|² = F² - E(1 - cos u(L - L')) ≤ 1 - (2u²/π²)·E[(L - L')²; both in one A], for intervals A not longer than π/u.
 
         L and L' are independent losses of a step, F ≤ 1 is the probability that one is finite, and 1 - cos x ≥ 2x²/π² for
         |x| ≤ π. Each interval contributes 2·(m₀m₂ - m₁²) to the mean, with the moments m of L within it. High frequencies
         cancel where the masses hardly change from node to node (`_evened_out`).
         """
-        scale = sqrt(sum(count * float(np.abs(mass) @ (index * step) ** 2) for count, (_, index, mass, _) in laws))
-        scale = max(scale, step)
+        variances = blends.mean([np.abs(mass) @ (index * step) ** 2 for _, index, mass, _ in laws])
+        scale = max(sqrt(float(blends.count @ variances)), step)
         ends = np.geomspace(1e-2 / scale, pi / step, ceil(log(1e2 * pi * scale / step) / log(RATIO)) + 2)
         points = np.maximum(np.floor(pi / (ends[1:] * step) * (1.0 + 4.0 * EPS)), 1.0).astype(np.int64)  # A: one more
-        logs = np.zeros(len(points))
-        for count, (_, index, mass, _) in laws:
+        less = []  # by how much |φ| < 1
+        for _, index, mass, _ in laws:
             within = _variances(index, np.where(index == 0, 1.0 + mass, mass), points)
-            square = np.minimum((2.0 * step * ends[:-1] / pi) ** 2 * within * (1.0 - 1e-6), 1.0 - 1e-12)
-            even = np.minimum(_evened_out(index, mass, step * ends) * (1.0 - 1e-6), 1.0 - 1e-12)
-            logs += count * np.minimum(0.5 * np.log1p(-square), np.log1p(-even))
-        return cls(ends, np.exp(logs))
+            square = np.minimum((2.0 * step * ends[:-1] / pi) ** 2 * within, 1.0 - 1e-12)
+            less.append(np.maximum(-np.expm1(0.5 * np.log1p(-square)), _evened_out(index, mass, step * ends)))
+        shares = np.minimum(blends.mean(less) * (1.0 - 1e-6), 1.0 - 1e-12)
+        return cls(ends, np.exp(blends.count @ np.log1p(-shares)))
 
     def left(self, window: float, above: float) -> float:
         """Sum of the bounds over all frequencies 2πk/window above one, k of both signs."""
