@@ -21,7 +21,7 @@ import numpy as np
 
 from betastar.arrays import Complex, Real, Whole
 from betastar.bounds.discrete import DiscreteCurve, Side
-from betastar.bounds.grid import EPS, FFT_ERROR, Blends, GridStep, Law, blended_power, loss_window, overfull
+from betastar.bounds.grid import EPS, FFT_ERROR, Blends, GridStep, Law, blended_power, error_norm, loss_window, overfull
 
 #: Least number of cells of the coarse grid, and the widest that they may be.
 CELLS, WIDEST = 1 << 14, 0.25
@@ -87,7 +87,7 @@ def _compose_one(
     composed = np.exp(power)
     # ‖error‖₁ ≤ √n·‖error‖₂ = norm of the error of the transform; then the inverse transform's own, and what is left out.
     norm = sqrt(2.0 * float(np.sum(np.abs(composed) ** 2)))
-    total = sqrt(2.0 * float(np.sum((np.abs(composed) * np.minimum(doubt, 2.0)) ** 2)))
+    total = error_norm(composed, doubt)
     total += (FFT_ERROR * log2(length) + 32.0 * EPS) * norm + 3.0 * slack + 8.0 * EPS * (abs(base) + high)
     total += spectrum.left(length * width, angle * last / step)
     k = np.arange(last + 1)

@@ -297,6 +297,11 @@ def blended_power(transforms: Iterable[tuple[Complex, Real]], blends: Blends) ->
     return power, doubt
 
 
+def error_norm(composed: Complex, doubt: Real) -> float:
+    """Norm of the error of e^power over all frequencies, given half of them and the error of the power; no error exceeds 2."""
+    return sqrt(2.0 * float(np.sum(np.minimum(np.abs(composed) * np.expm1(np.minimum(doubt, 50.0)), 2.0) ** 2)))
+
+
 def _compose_one(
     laws: Sequence[Law], blends: Blends, step: float, slack: float, rounding: float, most: int
 ) -> tuple[Side, float] | None:
@@ -327,7 +332,7 @@ def _compose_one(
     stays = float(blends.count @ np.log1p(-blends.mean([infinite for *_, infinite in laws])))
     composed = np.exp(power)
     # ‖error‖₁ ≤ √n·‖error‖₂ = norm of the error of the transform; the last term is the inverse transform's own.
-    total = sqrt(2.0 * float(np.sum((np.abs(composed) * np.minimum(doubt, 2.0)) ** 2)))
+    total = error_norm(composed, doubt)
     total += FFT_ERROR * log2(length) * sqrt(2.0 * float(np.sum(np.abs(composed) ** 2))) + 3.0 * slack
     composed = np.roll(irfft(composed, length), -start)  # composed[k]: mass at the loss base + (start + k)Δ
     losses = base + step * (start + np.arange(length))
