@@ -40,8 +40,10 @@ def test_brackets_many_distances_and_segments() -> None:
     threat = bs.AttributeInference(rng.uniform(0.3, 1.2, 200))
     exact, proved = bs.analyze(run, threat).bayes_security, bs.analyze(run, threat, "certified").bayes_security
     assert proved.lower <= exact.lower + 1e-9
-    assert proved.lower >= exact.lower - 3e-3
-    assert exact.estimate - 1e-9 <= proved.upper <= exact.estimate + 3e-3
+    assert proved.lower >= exact.lower - 1e-4, "many distances cost nothing at the end to rely on"
+    assert exact.estimate - 1e-9 <= proved.upper <= exact.estimate + 1e-3, (
+        "rounded down, they cost the attacker this much at most"
+    )
 
 
 def test_width_follows_the_tolerance() -> None:

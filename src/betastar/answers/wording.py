@@ -7,11 +7,12 @@ from typing import Any
 
 import betastar as bs
 from betastar.answers.settings import Setting
+from betastar.risk.analyze import TOLERANCE
 from betastar.rounding import nearest, plain, significant
 from betastar.validation import ArgumentError
 from betastar.vocabulary import DIGITS, METRICS, THREATS, decimals, parameter_of
 
-#: Bounds wider than this are said to be wide.
+#: Certified bounds for an attribute that are wider than this are said to be wide.
 WIDE = 0.01
 
 
@@ -41,7 +42,10 @@ def certainty(setting: Setting, beta: bs.Bound) -> str:
     low, high, width = float(beta.lower), float(beta.upper), float(beta.width)
     between = f"β* lies between {METRICS['bayes_security'].rounded(low)} and {significant(high, DIGITS)}"
     if setting.chosen_method == "certified":
-        wide = "; no single pair of gradients is the worst one here, hence the width" if width > WIDE else ""
+        if setting.threat == "attribute" and setting.distance != 2.0:
+            wide = "; no single pair of gradients is the worst one here, hence the width" if width > WIDE else ""
+        else:
+            wide = "; no grid that fits in memory is fine enough for a narrower one" if width > TOLERANCE else ""
         return f"Certified: {between}; both ends are proved, discretisation, tails and rounding included{wide}."
     if setting.chosen_method == "affinity":
         return f"Proved by a closed form, but wide: {between}. The other metrics follow from β* alone."
