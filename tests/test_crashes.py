@@ -11,6 +11,7 @@ import pytest
 import betastar as bs
 from betastar.report.facts import _command
 from betastar.report.report import write
+from betastar.runs.config import Config
 
 from .command import call
 
@@ -86,18 +87,15 @@ def test_the_weakest_and_the_strongest_runs_get_a_report(setting: dict[str, floa
 
 
 def test_a_report_repeats_the_very_run() -> None:
-    config = {
-        "study": "people.csv",
-        "along": ["relationship", "title"],
-        "gap": 0.0,
-        "between": [17.0, 90.123456789],
-        "learning_rate": 0.012345678901,
-        "target_beta": None,
-        "seed": 7,
-        "approximate": False,
-        "hidden": [],
-        "every": 1,
-    }
+    config = Config(
+        study="people.csv",
+        along=("relationship", "title"),
+        gap=0.0,
+        between=(17.0, 90.123456789),
+        learning_rate=0.012345678901,
+        seed=7,
+        hidden=(),
+    )
     command = _command(config)
     assert "--with relationship --with title" in command
     assert "--gap 0.0" in command

@@ -6,6 +6,7 @@ import json
 import pickle
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -13,12 +14,16 @@ import typer
 
 import betastar as bs
 from betastar import validation
-from betastar.answers import targets
+from betastar.answers import settings, targets
 from betastar.cli import main
+from betastar.cli.options import arguments
+from betastar.cli.train import TrainOptions
 from betastar.risk import analyze as analysing
 from betastar.risk import calibrate as calibrating
-from betastar.vocabulary import KEYS, METHODS, METRICS, PARAMETERS, RUN, THREATS, TOLD, parameter_of
-from betastar.web import api
+from betastar.runs.config import Config
+from betastar.vocabulary import KEYS, METHODS, METRICS, PARAMETERS, RUN, THREATS, parameter_of, told
+from betastar.web import api, models
+from betastar.web.words import script
 
 from .command import call
 
@@ -53,6 +58,17 @@ def test_every_option_is_a_word_of_the_vocabulary(name: str) -> None:
         long = next(spelling for spelling in one.opts if spelling in known)
         assert set(one.opts) == set(known[long].spellings), "every command has every spelling"
         assert one.help, f"{long} has no help"
+
+
+def test_the_options_of_train_are_the_fields_of_a_configuration() -> None:
+    """Each has its option (but for what a study chooses), and leaving it out means the same."""
+    given = TrainOptions(label="y", value=("1", "2"), along=("b",), synthetic_records=2000, gap=0.0, hidden=(8,))
+    assert Config(**arguments(given, Config)) == Config(
+        target="y", values=("1", "2"), along=("b",), records=2000, gap=0.0, hidden=(8,)
+    )
+    assert Config(**arguments(TrainOptions(), Config)) == Config()
+    every = {one.name: "something" for one in fields(TrainOptions)}
+    assert set(arguments(TrainOptions(**every), Config)) == {one.name for one in fields(Config)} - {"ledger", "monitor"}
 
 
 def test_a_spelling_has_one_meaning() -> None:
@@ -128,26 +144,37 @@ def test_every_json_key_is_a_word_of_the_vocabulary(words: str) -> None:
 
 
 def test_every_field_of_the_page_is_a_word_of_the_vocabulary() -> None:
-    assert set(api.Ask.model_fields) | set(api.AskTarget.model_fields) <= set(PARAMETERS)
-    assert set(RUN) <= set(api.Ask.model_fields)
-    assert set(api.AskCurve.model_fields) - set(PARAMETERS) == {"rest"}, "whether a slider moves is no parameter"
-    assert set(api.Calibrated.model_fields) <= {*TOLD, *PARAMETERS, *KEYS}
-    assert set(TOLD) <= set(api.Answer.model_fields)
+    assert set(models.Ask.model_fields) | set(models.AskTarget.model_fields) <= set(PARAMETERS)
+    assert set(RUN) <= set(models.Ask.model_fields)
+    assert set(models.AskCurve.model_fields) - set(PARAMETERS) == {"rest"}, "whether a slider moves is no parameter"
+    answer, calibrated = models.answer_models()
+    assert set(calibrated.model_fields) <= {*told(), *PARAMETERS, *KEYS}
+    assert set(told()) <= set(answer.model_fields)
 
 
-def test_the_page_has_these_words() -> None:
-    script = (api.PAGE / "state.js").read_text()
-    assert set(re.findall(r'api: "(\w+)"', script)) <= set(RUN)
-    listed = re.search(r"threat: (\[[^]]+\])", script)
-    assert listed is not None
-    assert json.loads(listed[1]) == list(THREATS)
-    limits = re.search(r"LIMITS = \{(.*?)\}", script)
-    assert limits is not None
-    assert set(re.findall(r"(\w+):", limits[1])) <= set(METRICS)
+def test_the_page_takes_its_words_from_the_vocabulary() -> None:
+    given = json.loads(script().removeprefix("export const WORDS = ").rstrip(";\n"))
+    assert [one["name"] for one in given["threats"]] == list(THREATS)
+    assert [one["question"] for one in given["threats"]] == [word.question for word in THREATS.values()]
+    assert [one["name"] for one in given["methods"]] == list(METHODS)
+    assert list(given["metrics"]) == list(told())
+    assert {name: one["label"] for name, one in given["parameters"].items()} == {
+        name: PARAMETERS[name].label for name in (*RUN, "distance", "prior", "fpr")
+    }
+    assert all(one["label"] and one["name"] for one in given["parameters"].values())
+    scripts = "".join(path.read_text() for path in api.PAGE.glob("*.js"))
+    page = scripts + (api.PAGE / "index.html").read_text()
+    for copied in (
+        *THREATS,
+        *(word.question for word in THREATS.values()),
+        *(one.label for one in RUN.values() if " " in one.label),
+    ):
+        assert f'"{copied}"' not in page, "no copy of a word is in the page's files"
 
 
 def test_metrics_and_methods_are_those_of_the_core() -> None:
-    assert set(METHODS) == set(analysing.METHODS)
+    assert set(METHODS) == set(analysing.OWN_METHODS)
+    assert set(THREATS) == set(settings.OWN_THREATS)
     risk = bs.analyze(bs.DPSGD(2.0, 0.01, 10))
     for metric in METRICS.values():
         reading: Any = getattr(risk, metric.name)
@@ -160,9 +187,8 @@ def test_metrics_and_methods_are_those_of_the_core() -> None:
 def test_threats_are_what_their_python_says() -> None:
     for name, word in THREATS.items():
         distance = 1.0 if name == "attribute" else None
-        from betastar.answers.settings import Setting
-
-        assert eval(word.python.format(distance=distance), {"bs": bs}) == Setting(threat=name, distance=distance).attack
+        setting = settings.Setting(threat=name, distance=distance)
+        assert eval(word.python.format(distance=distance), {"bs": bs}) == setting.attack
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "betastar"
 #: What each room holds.
 ROOMS = {
+    "vocabulary": "every word people meet",
     "scenario": "what was run, who attacks",
     "bounds": "steps to a curve",
     "risk": "a curve to answers",
@@ -30,7 +31,15 @@ ROOMS = {
 
 #: Where each room is drawn (column, row).
 PLACES = {
-    **{"scenario": (0, 0), "bounds": (0, 1), "risk": (0, 2), "training": (1, 1), "audit": (2, 2), "datasets": (2, 0)},
+    **{
+        "vocabulary": (1, 0),
+        "scenario": (0, 0),
+        "bounds": (0, 1),
+        "risk": (0, 2),
+        "training": (1, 1),
+        "audit": (2, 2),
+        "datasets": (2, 0),
+    },
     **{"figures": (3, 1), "runs": (3, 0), "studies": (4, 0), "report": (4, 1), "answers": (4, 2), "web": (5, 2), "cli": (5, 1)},
 }
 STEP, BOX = (202, 156), (182, 76)

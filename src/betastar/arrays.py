@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-#: float64, complex128 and int64; NumPy's own stubs promote too eagerly to say so.
+#: float64, complex128, int64 and bool; NumPy's own stubs promote too eagerly to say so.
 Real: TypeAlias = NDArray[Any]
 Complex: TypeAlias = NDArray[Any]
 Whole: TypeAlias = NDArray[Any]
+Booleans: TypeAlias = NDArray[Any]

@@ -52,6 +52,11 @@ def nearest(value: float | None, digits: int = 4) -> str:
     return NO_BOUND if value is None or not isfinite(value) else _brief(f"{value:.{digits}g}")
 
 
+def nearest_percent(value: float, places: int = 1) -> str:
+    """A measured share, which has no safe side, as a percentage, rounded to the nearest."""
+    return f"{100.0 * value:.{places}f} %"
+
+
 def tiny(value: float) -> str:
     """Two digits and a power of ten, rounded up."""
     return f"{shortened(value, 2, True):.1e}" if isfinite(value) else NO_BOUND

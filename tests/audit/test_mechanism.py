@@ -223,9 +223,9 @@ def test_any_game_can_be_judged() -> None:
     generator = np.random.default_rng(0)
     positive = generator.random(1000) < 0.5
     run, threat = bs.DPSGD(1.0, 0.1, 10), bs.Membership()
-    bound, chance = results.advantage_bound(run, threat, 0.5), generator.random(1000)
+    setting, chance = results.AuditSetting(run, threat, prior=0.5, confidence=0.95, seed=0), generator.random(1000)
     evidence = np.where(positive, 9.0, -9.0)
-    sure = results.judge(positive, evidence, chance, run, threat, bound, prior=0.5, confidence=0.95, seed=0, pair="canary")
+    sure = results.judge(setting, positive, evidence, chance, "canary")
     assert isinstance(sure, Audit)
     assert sure.violated
     assert sure.right == 1000

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import adaptive, certified, kernels
+from betastar.bounds import adaptive, certified, kernels, transform
 from betastar.bounds.adaptive import Effort
+from betastar.bounds.exact import FourierCurve, Part
 from betastar.scenario.step import Step
 from tests.golden.adaptive import values
 
@@ -35,6 +36,13 @@ def solve(rate: float, noise: float, distance: float, count: int, effort: Effort
 def ends(found: adaptive.Solution) -> tuple[float, float]:
     assert found.below is not None
     return float(found.below.values[0]), float(found.above.values[0])
+
+
+def fixed_pairs(rate: float, noise: float, distance: float, steps: int) -> float:
+    """The advantage of the better of two attackers who do not adapt."""
+    pairs = ((transform.line, False), (transform.symmetric, True))
+    curves = [FourierCurve([Part(steps, build, rate, noise, distance)], symmetric) for build, symmetric in pairs]
+    return max(1.0 - curve.overlap().value for curve in curves)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["setting"]))
@@ -272,7 +280,7 @@ def test_the_optimal_adversary_is_played() -> None:
     played, error = 2.0 * right / (2 * games) - 1.0, 2.0 * np.sqrt(0.25 / (2 * games))
     low, high = ends(solve(*setting, adaptive.effort(steps)))
     assert low - 5e-4 - 4.0 * error <= played <= high + 4.0 * error
-    fixed = bs.analyze(bs.DPSGD(sigma, p, steps), bs.AttributeInference(distance)).advantage.estimate
+    fixed = fixed_pairs(*setting)
     assert played - 4.0 * error > fixed, "better than any fixed pair"
 
 
@@ -306,11 +314,22 @@ def test_steps_that_differ_in_their_order() -> None:
 def test_extremes(rate: float, noise: float, distance: float, steps: int) -> None:
     """The interval is valid wherever there is one: it holds a fixed pair's advantage. Elsewhere there is none (None)."""
     solution = adaptive.solve([Step(rate, noise, distance, steps)], SMALL)
-    exact = bs.analyze(bs.DPSGD(noise, rate, steps), bs.AttributeInference(distance)).advantage
     if solution is None:
         assert rate == 1.0 or steps >= 10**8 or noise < kernels.LEAST_NOISE or distance / noise < adaptive.LEAST_RATIO
         return
     low, high = ends(solution)
     assert 0.0 <= low <= high <= 1.0
-    assert high >= exact.estimate - 1e-9
-    assert low <= exact.upper + 1e-9
+    assert high >= fixed_pairs(rate, noise, distance, steps) - 1e-9
+    assert low <= 1.0 - certified.certify([Step(rate, noise, distance, steps)], True, 1e-4).lower
+
+
+def test_shorter_runs_in_the_same_pass() -> None:
+    step, counts = Step(0.05, 1.0, 0.7, 1), [1, 7, 60, 61, 200]
+    together = adaptive.solve_each(step, counts, SMALL)
+    assert together is not None
+    for count, solution in zip(counts, together, strict=True):
+        low, high = ends(solution)
+        alone_low, alone_high = ends(solve(0.05, 1.0, 0.7, count))
+        assert low <= alone_high
+        assert alone_low <= high
+        assert high <= 1.02 * alone_high, "on the grid of the longest run"

@@ -63,9 +63,8 @@ def test_attribute_numbers_of_the_theory(
     assert advantage(transform.symmetric, True) == pytest.approx(symmetric, abs=5e-6)
     assert advantage(transform.glued, True) == pytest.approx(glued, abs=6e-8)
     beta = bs.analyze(bs.DPSGD(sigma, p, steps), bs.AttributeInference(distance)).bayes_security
-    assert beta.lower == pytest.approx(1.0 - glued, abs=6e-8)
-    assert beta.estimate == pytest.approx(1.0 - max(line, symmetric), abs=5e-6)
-    assert beta.estimate <= beta.upper <= beta.estimate + 1e-8
+    assert 1.0 - glued < beta.lower <= 1.0 - max(line, symmetric), "an attacker who adapts is between the two"
+    assert 1.0 - beta.lower <= 1.03 * (1.0 - beta.upper)
 
 
 def test_simulated_advantage_of_a_short_run() -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 import betastar as bs
+import betastar.answers.json_answers
 import betastar.audit
 import betastar.runs.loop
 import betastar.studies.gap_clipping
 from betastar.answers import sweeps
-from betastar.cli import analysis, main
+from betastar.cli import main
 
 from ..command import COMMAND, call
 
@@ -85,17 +86,17 @@ def test_require_gates_a_pipeline() -> None:
 
 
 def test_calibrate_finds_each_missing_parameter() -> None:
-    found = json.loads(run('calibrate --target "bayes_security>=0.98" --batch 256 --records 26048 --epochs 20 --json').stdout)
+    answer = json.loads(run('calibrate --target "bayes_security>=0.98" --batch 256 --records 26048 --epochs 20 --json').stdout)
     core = bs.calibrate(bs.Target(bayes_security=0.98), batch_size=256, dataset_size=26048, epochs=20)
-    assert found["found"] == {"noise_multiplier": core.noise_multiplier}
-    assert found["bayes_security"]["lower"] >= 0.98
+    assert answer["found"] == {"noise_multiplier": core.noise_multiplier}
+    assert answer["bayes_security"]["lower"] >= 0.98
     for left_out, name in (("epochs", "epochs"), ("batch", "batch_size"), ("records", "dataset_size")):
         given = {"noise": "3.51", "batch": "256", "records": "26048", "epochs": "20"}
         del given[left_out]
         line = " ".join(f"--{option} {value}" for option, value in given.items())
-        found = json.loads(run(f'calibrate --target "success<=0.53" {line} --metric success --json').stdout)
-        assert list(found["found"]) == [name]
-        assert 0.52 < found["success"]["upper"] <= 0.53
+        answer = json.loads(run(f'calibrate --target "success<=0.53" {line} --metric success --json').stdout)
+        assert list(answer["found"]) == [name]
+        assert 0.52 < answer["success"]["upper"] <= 0.53
     text = run('calibrate --target "tpr<=0.05@fpr=0.01" --rate 0.01 --steps 1000').stdout
     assert text.startswith("--noise 0.9")
     assert "just meets tpr<=0.05@fpr=0.01." in text.splitlines()[0]
@@ -183,7 +184,7 @@ def test_what_cannot_be_computed_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     ("line", "where", "hint"),
     [
         ("sweep --noise 1 --rate 0.1 --steps 3", (sweeps.Grid, "compute"), "."),
-        ("analyze --noise 1 --rate 0.1 --steps 3", (analysis, "fields_of"), "."),
+        ("analyze --noise 1 --rate 0.1 --steps 3", (betastar.answers.json_answers, "answer"), "."),
         ("audit mechanism --noise 1 --rate 0.1 --steps 3", (betastar.audit, "mechanism"), "."),
         ("train adult -o run", (betastar.runs.loop, "train"), "; the same command with --resume goes on."),
         ("gaps -o run", (betastar.studies.gap_clipping, "run"), "; the same command goes on where it stopped."),

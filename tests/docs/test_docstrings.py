@@ -12,11 +12,15 @@ import pytest
 import torch
 
 import betastar as bs
-from betastar import audit
+from betastar import audit, training
+from betastar.training.callbacks import lightning, transformers
 
 NAMES = {f"betastar.{name}": getattr(bs, name) for name in bs.__all__}
 NAMES |= {f"betastar.audit.{name}": getattr(audit, name) for name in audit.__all__ if name != "ALARM"}
+NAMES |= {f"betastar.training.{name}": getattr(training, name) for name in training.__all__}
 NAMES["betastar.DPSGD.from_epochs"] = bs.DPSGD.from_epochs
+CONSTRUCTORS = ("column", "columns", "one_hot", "label", "joint", "function", "from_transformer")
+NAMES |= {f"betastar.training.Secret.{name}": getattr(training.Secret, name) for name in CONSTRUCTORS}
 
 
 def sections(one: Any) -> dict[str, str]:
@@ -33,14 +37,46 @@ def listed(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sections_agree_with_the_signature(name: str) -> None:
-    one, found = NAMES[name], sections(NAMES[name])
+    one, described = NAMES[name], sections(NAMES[name])
     if inspect.isclass(one) and issubclass(one, Exception):
         return
+    assert ">>>" in described.get("Examples", "") or not name.startswith("betastar.training.")
+    if getattr(one, "_is_protocol", False):
+        return
     arguments = [argument for argument in inspect.signature(one).parameters if argument != "self"]
-    described = found["Attributes"] if "Attributes" in found else found["Parameters"]
-    assert sorted(listed(described)) == sorted(arguments)
+    text = described["Attributes"] if "Attributes" in described else described.get("Parameters", "")
+    assert sorted(listed(text)) == sorted(arguments)
     if not inspect.isclass(one):
-        assert {"Returns", "Raises", "Examples"} <= set(found)
+        assert {"Returns", "Raises", "Examples"} <= set(described)
+
+
+def methods(one: type) -> dict[str, Any]:
+    """The public methods and properties of a class and of the classes of betastar that it inherits from."""
+    own = [part for part in one.__mro__ if part.__module__.startswith("betastar.")]
+    return {name: member for part in reversed(own) for name, member in vars(part).items() if not name.startswith("_")}
+
+
+CLASSES = [one for name in training.__all__ if inspect.isclass(one := getattr(training, name)) and not issubclass(one, Exception)]
+METHODS = {f"{one.__name__}.{name}": member for one in CLASSES for name, member in methods(one).items()}
+METHODS = {name: getattr(member, "__func__", member) for name, member in METHODS.items()}
+
+
+@pytest.mark.parametrize("name", [name for name, member in METHODS.items() if inspect.isfunction(member)])
+def test_methods_describe_their_arguments_and_results(name: str) -> None:
+    signature, described = inspect.signature(METHODS[name]), sections(METHODS[name])
+    arguments = [argument for argument in signature.parameters if argument not in ("self", "cls")]
+    assert sorted(listed(described.get("Parameters", ""))) == sorted(arguments)
+    assert ("Returns" in described) == (signature.return_annotation != "None")
+
+
+@pytest.mark.parametrize("name", [name for name, member in METHODS.items() if isinstance(member, property)])
+def test_properties_say_what_they_are(name: str) -> None:
+    assert inspect.getdoc(METHODS[name])
+
+
+@pytest.mark.parametrize("callback", [lightning.MonitorCallback, transformers.MonitorCallback], ids=["lightning", "transformers"])
+def test_callbacks_describe_their_argument(callback: Any) -> None:
+    assert listed(sections(callback)["Parameters"]) == list(inspect.signature(callback).parameters)
 
 
 @pytest.mark.parametrize("name", NAMES)

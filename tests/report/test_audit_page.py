@@ -28,7 +28,7 @@ def test_attackers_are_ordered_and_below_the_bound(name: str) -> None:
     for audit in told["audits"].values():
         assert audit["advantage"]["lower"] <= audit["bound"]["upper"]
         assert audit["games"] >= 300
-    assert told["audits"]["updates"]["advantage"]["lower"] > 0.3, "there must be something to see"
+    assert told["audits"]["updates"]["advantage"]["lower"] > 0.1, "there must be something to see"
 
 
 def test_order_can_be_wrong() -> None:

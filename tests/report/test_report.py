@@ -21,10 +21,11 @@ from betastar.report import statement
 from betastar.report.facts import load
 from betastar.report.report import draw, render, summarise, write
 from betastar.risk.plan import enforced
-from betastar.rounding import down, percent, up
+from betastar.rounding import percent
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
+from betastar.vocabulary import METRICS
 
 from ..command import COMMAND, call
 from ..datasets.test_data import people
@@ -94,8 +95,13 @@ def checked(text: str) -> str:
     return text
 
 
+def beta(value: float) -> str:
+    """β* as people see it."""
+    return METRICS["bayes_security"].rounded(float(value))
+
+
 def rows(text: str) -> dict[str, list[str]]:
-    """Of the table in the HTML."""
+    """The rows of the table in the HTML."""
     table = text[text.index('id="numbers"') :]
     found = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
     return {name.replace("&#39;", "'"): re.findall(r"<td>(.*?)</td>", cells) for name, cells in found}
@@ -110,13 +116,16 @@ def test_the_page_is_whole_and_its_numbers_are_analyzes(run: Path, tmp_path: Pat
     exact = [bs.analyze(dpsgd, threat) for threat in threats]
     certified = [bs.analyze(dpsgd, threat, method="certified") for threat in threats]
     table = rows(text)
-    assert table["Bayes security β*, exact"] == [down(risk.bayes_security.lower) for risk in exact]
-    assert table["β*, certified"] == [down(risk.bayes_security.lower) for risk in certified]
-    assert table["advantage over guessing"] == [up(risk.advantage.upper) for risk in exact]
-    assert table["right guesses at even odds"] == [percent(risk.success().upper, 2) for risk in exact]
-    assert table["TPR at 1 % FPR"] == [percent(risk.tpr(0.01).upper, 2) for risk in certified]
-    assert table["ε at δ = 1e-5"] == [up(risk.epsilon(1e-5).upper, 3) for risk in certified]
-    assert table["μ of Gaussian DP, fitted down to FPR 1e-5"] == [up(risk.gdp_mu.upper) for risk in certified]
+    assert table["Bayes security β*, exact"] == [beta(risk.bayes_security.lower) for risk in exact]
+    assert table["β*, certified"] == [beta(risk.bayes_security.lower) for risk in certified]
+    for name, label, values in (
+        ("advantage", "advantage", [risk.advantage.upper for risk in exact]),
+        ("tpr", "TPR at FPR 0.01", [risk.tpr(0.01).upper for risk in certified]),
+        ("epsilon", "ε at δ 1e-5", [risk.epsilon(1e-5).upper for risk in certified]),
+        ("gdp_mu", "Gaussian μ, fitted down to FPR 1e-5", [risk.gdp_mu.upper for risk in certified]),
+    ):
+        assert table[label] == [METRICS[name].rounded(float(value)) for value in values], "as `betastar analyze` rounds it"
+    assert table["right guesses, prior 0.5"] == [percent(risk.success().upper, 2) for risk in exact]
     assert f"is right at most {percent(exact[0].success().upper, 2)} of the time, against 50 %" in text
     for said in (
         "Unit of privacy",
@@ -158,9 +167,9 @@ def test_record_indices_only_on_request(run: Path) -> None:
     assert 'id="records"' not in plain
     ledger = [line.split(",") for line in (run / "ledger.csv").read_text().splitlines()[1:]]
     worst = min(ledger, key=lambda row: float(row[2]))
-    assert f"<tr><td>{worst[0]}</td><td>{down(float(worst[2]))}</td></tr>" in listed
+    assert f"<tr><td>{worst[0]}</td><td>{beta(float(worst[2]))}</td></tr>" in listed
     assert listed.count("<tr><td>") == 21, "and the head of the other table"
-    row = f"| {worst[0]} | {down(float(worst[2]))} |"
+    row = f"| {worst[0]} | {beta(float(worst[2]))} |"
     assert row in words
     assert row not in plain_words
     assert "| record |" not in plain_words
@@ -189,9 +198,9 @@ def test_gap_clipping_is_proved_in_advance(clipped: Path, tmp_path: Path) -> Non
     exact, certified = (bs.analyze(facts.run, threat, method).bayes_security.lower for method in ("exact", "certified"))
     assert exact > bs.analyze(facts.run).bayes_security.lower + 0.1, "membership would tell another number"
     paper = bs.analyze(facts.run, threat, "paper").bayes_security.estimate
-    assert rows(text)["Bayes security β*, exact"][2] == down(exact)
-    assert rows(text)["β*, certified"][2] == down(certified)
-    assert rows(text)["β*, the paper's closed form"][2] == down(paper) != down(exact)
+    assert rows(text)["Bayes security β*, exact"][2] == beta(exact)
+    assert rows(text)["β*, certified"][2] == beta(certified)
+    assert rows(text)["β*, the paper's closed form"][2] == beta(paper) != beta(exact)
     for said in ("proved in advance", "holds for every record and may be published", "Not protected: what can be guessed"):
         assert said in text
     assert "Not for publication" not in text
@@ -225,7 +234,7 @@ def test_runs_that_have_less(copy: Path, tmp_path: Path) -> None:
     assert "Attribute inference" not in text
     assert "Exposure" not in text
     assert "Not for publication" not in text
-    assert rows(text)["Bayes security β*, exact"][0] == down(json.loads(lines[-1])["membership"]["lower"])
+    assert rows(text)["Bayes security β*, exact"][0] == beta(json.loads(lines[-1])["membership"]["lower"])
 
 
 def test_a_setting_from_json(tmp_path: Path) -> None:
@@ -234,7 +243,7 @@ def test_a_setting_from_json(tmp_path: Path) -> None:
     path.write_text(json.dumps({"bayes_security": {}, "parameters": {**inner, "threat": "attribute", "distance": 0.5}}))
     text = html(path, tmp_path / "setting.html")
     run = bs.DPSGD.from_epochs(**inner)
-    assert rows(text)["Bayes security β*, exact"][2] == down(bs.analyze(run, bs.AttributeInference(0.5)).bayes_security.lower)
+    assert rows(text)["Bayes security β*, exact"][2] == beta(bs.analyze(run, bs.AttributeInference(0.5)).bayes_security.lower)
     assert "holds if the distance does" in text
     code = re.search(r"<pre>python -c &#34;(.*?)&#34;</pre>", text)
     assert code is not None
@@ -342,7 +351,7 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
 
 def test_the_command_in_a_report_makes_the_same_run(run: Path, tmp_path: Path) -> None:
     assert "SEED" not in load(run).command, "the seed was drawn, and is deleted"
-    config = Config.read(RunFolder(run).config, run)
+    config = RunFolder(run).config
     first = train(replace(config, seed=2**90), tmp_path / "first").path
     command = load(first).command
     assert shlex.split(command)[-4:] == ["--seed", "SEED", "-o", "RUN"], "the seed is not told"

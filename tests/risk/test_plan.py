@@ -67,8 +67,8 @@ def test_less_noise_needs_a_narrower_gap() -> None:
     assert gaps == sorted(gaps, reverse=True)
     for plan in plans:
         assert 0.99 <= plan.attribute().bayes_security.lower < 0.9901
-    assert gaps[0] == pytest.approx(0.157, abs=1e-3)
-    assert gaps[-1] == pytest.approx(0.0037, abs=1e-4)
+    assert gaps[0] == pytest.approx(0.1842, abs=1e-3)
+    assert gaps[-1] == pytest.approx(0.0047, abs=1e-4)
 
 
 def test_bad_input() -> None:

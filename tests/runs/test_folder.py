@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import resource
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from betastar.report.report import summarise, write
 from betastar.runs.config import Config
 from betastar.runs.folder import CONFIG, FORMAT, SECRETS, RunFolder
 from betastar.runs.loop import Training, opened, train
+from betastar.runs.reading import FolderError
 from betastar.studies.audited import attacked, of_run
 
 from ..command import COMMAND, call
@@ -138,9 +140,10 @@ def test_a_complete_run_is_complete(config: Config, copy: Path) -> None:
 
 def test_each_file_is_read_as_it_was_written(run: RunFolder) -> None:
     record, distances, ledger = run.read(), run.distances, run.ledger
-    assert json.loads((run / CONFIG).read_text()) == {"format": FORMAT, **run.config}
+    assert json.loads((run / CONFIG).read_text()) == {"format": FORMAT, **run.config.to_json()}
     assert record.config == run.config
-    assert record.status == run.status == json.loads((run / "status.json").read_text())
+    assert record.status == run.status
+    assert run.status.to_json() == json.loads((run / "status.json").read_text())
     assert [epoch["epoch"] for epoch in record.epochs] == [1, 2] == [timing["step"] for timing in run.timings]
     assert record.step_count == len(record.steps) == len(run.steps) > 0
     assert distances["exact"].tolist() == [step["distance"] for step in record.steps]
@@ -158,7 +161,7 @@ def test_each_file_is_read_as_it_was_written(run: RunFolder) -> None:
 @pytest.mark.parametrize("made", [FORMAT + 1, -1, True, "1", None])
 def test_a_folder_of_another_format_is_refused(config: Config, copy: Path, made: object) -> None:
     folder = RunFolder(copy)
-    (copy / CONFIG).write_text(json.dumps({"format": made, **folder.config}))
+    (copy / CONFIG).write_text(json.dumps({"format": made, **folder.config.to_json()}))
     before = {path.name: path.read_bytes() for path in copy.iterdir()}
     message = rf"config\.json: format must be a whole number from 0 to {FORMAT}, .*got {made!r}: install the version"
     reading: list[Callable[[], object]] = [
@@ -182,10 +185,33 @@ def test_a_folder_of_another_format_is_refused(config: Config, copy: Path, made:
 
 def test_a_folder_without_a_format_is_read(config: Config, copy: Path) -> None:
     """It was made before formats had versions."""
-    (copy / CONFIG).write_text(json.dumps(RunFolder(copy).config, indent=1) + "\n")
+    (copy / CONFIG).write_text(json.dumps(RunFolder(copy).config.to_json(), indent=1) + "\n")
     train(config, copy, resume=True)
     assert write(copy)[0].finished
     assert of_run(copy).study == config.study
+
+
+@pytest.mark.parametrize(
+    ("name", "entries", "message"),
+    [
+        ("config.json", {"epochs": "2"}, "epochs must be a whole number or null, got '2'"),
+        ("config.json", {"epochs": True}, "epochs must be a whole number or null, got True"),
+        ("config.json", {"epochs": 2.5}, "epochs must be a whole number or null, got 2.5"),
+        ("config.json", {"study": None}, "study must be text, got None"),
+        ("config.json", {"drop": "name"}, "drop must be a list of items, each of which is text, got 'name'"),
+        ("config.json", {"between": [1.0]}, "between must be a list of 2 items, each of which is a number or null, got [1.0]"),
+        ("config.json", {"sampling": "shuffled"}, "the entry 'sampling' is unknown"),
+        ("status.json", {"versions": {"torch": 2}}, "versions['torch'] must be text, got 2"),
+        ("status.json", {"gaps": [0.1]}, "gaps must be an object, each of whose values is a number or null, got [0.1]"),
+        ("status.json", {"finished": 1}, "finished must be true or false, got 1"),
+        ("status.json", {"records": ...}, "it has no records"),
+    ],
+)
+def test_a_value_of_another_type_is_named(copy: Path, name: str, entries: dict[str, object], message: str) -> None:
+    values = {**json.loads((copy / name).read_text()), **entries}
+    (copy / name).write_text(json.dumps({key: value for key, value in values.items() if value is not ...}))
+    with pytest.raises(FolderError, match=re.escape(f"{name} is damaged or not of betastar train: {message}.")):
+        RunFolder(copy).read()
 
 
 def test_two_processes_do_not_train_in_one_folder(config: Config, tmp_path: Path) -> None:
@@ -223,7 +249,7 @@ def test_the_table_may_not_change_before_a_run_goes_on(half: tuple[Config, Path]
     with pytest.raises(StudyError, match=r"are not those that the run in .* began with .*bring the table back as it was"):
         train(mine, folder, resume=True)
     table.write_text(kept)
-    assert train(mine, folder, resume=True).status["finished"]
+    assert train(mine, folder, resume=True).status.finished
 
 
 def test_a_checkpoint_of_unknown_records_is_refused(half: tuple[Config, Path]) -> None:
@@ -348,7 +374,7 @@ def test_killed_before_it_began(config: Config, tmp_path: Path) -> None:
     (folder / "seed.json").write_text(json.dumps({"seed": 1}))
     (folder / ".0123.partial").touch()
     train(config, folder)
-    assert RunFolder(folder).status["finished"]
+    assert RunFolder(folder).status.finished
 
 
 def test_a_budget_without_a_step(config: Config, tmp_path: Path) -> None:

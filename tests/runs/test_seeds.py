@@ -102,7 +102,7 @@ def test_a_run_draws_its_seed_and_deletes_it(
     assert 2**127 <= drawn[0] < 2**128
     assert (again / "metrics.jsonl").read_text() == (first / "metrics.jsonl").read_text()
     assert (run / "metrics.jsonl").read_text() != (first / "metrics.jsonl").read_text()
-    assert first.config["seed"] is None
+    assert first.config.seed is None
     for path in first.path.iterdir():
         assert str(drawn[0]).encode() not in path.read_bytes(), path
 
@@ -112,7 +112,7 @@ def test_resume_takes_the_seed_of_the_folder(config: Config, run: RunFolder, tmp
         assert training is not None
         seed = training.config.seed
     first = RunFolder(tmp_path / "new")
-    assert first.config["seed"] is None
+    assert first.config.seed is None
     assert first.seed == seed
     with opened(config, first, resume=True) as training:
         assert training is not None

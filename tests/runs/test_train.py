@@ -49,7 +49,7 @@ def test_a_run_is_a_folder(table: Path, tmp_path: Path) -> None:
     status = folder.status
     assert [entry["epoch"] for entry in entries] == [1, 2, 3]
     assert len(steps) == entries[-1]["steps"]
-    run = bs.DPSGD(1.5, status["sample_rate"], len(steps))
+    run = bs.DPSGD(1.5, status.sample_rate, len(steps))
     distances = np.genfromtxt(folder / "distances.csv", delimiter=",", names=True)
     assert [entry["distance"] for entry in steps] == distances["exact"].tolist()
     assert (distances["exact"] <= distances["centroid"] + 1e-9).all()
@@ -124,9 +124,9 @@ def test_nothing_is_overwritten(table: Path, tmp_path: Path) -> None:
 def test_a_budget_stops_the_run(table: Path, tmp_path: Path) -> None:
     folder = train(config(table, epochs=50, target_beta=0.97), tmp_path / "run")
     status = folder.status
-    assert status["epochs"] < 50
-    assert "would break the budget" in status["stopped"]
-    assert status["proof"].startswith("Proved: ")
+    assert status.epochs < 50
+    assert "would break the budget" in str(status.stopped)
+    assert str(status.proof).startswith("Proved: ")
     assert folder.epochs[-1]["exact"]["scope"] == "dataset"
     text = summarise(folder.path).read_text()
     assert "**Proved: " in text
@@ -136,7 +136,7 @@ def test_a_budget_stops_the_run(table: Path, tmp_path: Path) -> None:
 
 def test_seeds_in_parallel(table: Path, tmp_path: Path) -> None:
     folders = train_seeds(config(table), tmp_path / "two", [0, 1], jobs=2)
-    assert [folder.config["seed"] for folder in folders] == [0, 1]
+    assert [folder.config.seed for folder in folders] == [0, 1]
     accuracies = [folder.epochs[-1]["loss"] for folder in folders]
     assert accuracies[0] != accuracies[1]
     alone = train(config(table, seed=1), tmp_path / "alone")
@@ -154,7 +154,7 @@ def test_seeds_on_a_dask_cluster(table: Path, tmp_path: Path) -> None:
         joblib.parallel_config(backend="dask"),
     ):
         folders = train_seeds(config(table, epochs=1), tmp_path / "dask", [0, 1], jobs=2)
-    assert all(folder.status["finished"] for folder in folders)
+    assert all(folder.status.finished for folder in folders)
 
 
 def test_the_command_and_its_errors(table: Path, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_the_command_and_its_errors(table: Path, tmp_path: Path) -> None:
 def test_adult_from_the_package(tmp_path: Path) -> None:
     folder = train(Config(epochs=1, seed=0), tmp_path / "adult")
     last, status = folder.epochs[-1], folder.status
-    assert (status["records"], status["values"], last["steps"]) == (26_048, 74, 102)
+    assert (status.records, status.values, last["steps"]) == (26_048, 74, 102)
     assert last["accuracy"] > 0.6
     assert last["membership"]["paper"] == pytest.approx(0.9775, abs=5e-4)
     assert json.loads((folder / "config.json").read_text())["study"] == "adult"

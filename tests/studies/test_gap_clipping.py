@@ -111,11 +111,11 @@ def path(tmp_path: Path) -> Path:
 def test_a_run_proved_in_advance(path: Path, tmp_path: Path) -> None:
     folder = train(config(path, target_attribute_beta=0.98), tmp_path / "run")
     status, last = folder.status, folder.epochs[-1]
-    (gap,) = status["gaps"].values()
-    run = bs.DPSGD(1.5, status["sample_rate"], last["steps"])
+    (gap,) = (status.gaps or {}).values()
+    run = bs.DPSGD(1.5, status.sample_rate, last["steps"])
     assert bs.analyze(run, bs.AttributeInference(gap * (1 + 1e-6)), "certified").bayes_security.lower >= 0.98
     assert 0.98 <= last["proved"]["age"]["lower"] < 0.9802
-    assert status["proof"].startswith("Proved in advance: whoever sees all")
+    assert str(status.proof).startswith("Proved in advance: whoever sees all")
     assert "metrics.jsonl" not in [file.name for file in folder.path.iterdir()]  # nothing is measured
 
 
@@ -158,7 +158,7 @@ def test_from_the_command_line(path: Path, tmp_path: Path) -> None:
     fixed = ["train", str(path), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
     done = call(*fixed, "--gap", ".05", "-o", str(tmp_path / "run"))
     assert "Proved in advance" in done.stdout
-    assert RunFolder(tmp_path / "run").status["gaps"] == {"age": 0.05}
+    assert RunFolder(tmp_path / "run").status.gaps == {"age": 0.05}
     bad = call(*fixed, "--gap", "3", "-o", str(tmp_path / "bad"))
     assert bad.returncode == 2
     assert "gap must be between 0 and 2" in bad.stderr

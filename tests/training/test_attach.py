@@ -139,9 +139,11 @@ class Head(nn.Module):
 
 
 def test_gradients_that_cannot_be_had_name_the_module() -> None:
-    refuse(r"gradients of head\.weight cannot be had: its module was not called", private(Unused(), table()), kind=GradientError)
     refuse(
-        r"gradients of pair \(Pair\) cannot be had: it must map a tensor to a tensor",
+        r"gradients of head\.weight cannot be computed: its module was not called", private(Unused(), table()), kind=GradientError
+    )
+    refuse(
+        r"gradients of pair \(Pair\) cannot be computed: it must map a tensor to a tensor",
         private(Head(), table()),
         kind=GradientError,
     )
@@ -155,7 +157,7 @@ def test_criteria() -> None:
         parts,
         nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0])),
     )
-    refuse(r"criterion must give one loss, or one a record, got shape \(\d+, 2\)", parts, lambda out, y: out)
+    refuse(r"criterion must give one loss, or one for each record, got shape \(\d+, 2\)", parts, lambda out, y: out)
     summed = private(mlp(), table(), loss_reduction="sum")
     refuse("criterion has reduction 'mean', but the optimizer assumes 'sum'", summed)
     AttributeMonitor(*summed, nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]), reduction="sum"), SECRET)

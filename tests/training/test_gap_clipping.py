@@ -32,9 +32,9 @@ def pulled(points: Tensor, gap: float) -> Tensor:
 
 def used(clipping: GapClipping, records: Records) -> Tensor:
     """Weights of the variants in ĝ, if each record held each of its values: (n, a, a)."""
-    gradients, own, _ = clipping.weigh(records)
+    gradients, own, _ = clipping.clipped_sum.weigh(records)
     count = clipping._secret.count
-    return torch.stack([clipping._weights(gradients, torch.full_like(own, k), records) for k in range(count)], dim=1)
+    return torch.stack([clipping.clipped_sum.weights(gradients, torch.full_like(own, k), records) for k in range(count)], dim=1)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_sum_is_that_of_the_pulled_gradients(name: str) -> None:
     records = Records((x,), y)
     expected = pulled(clipped(clone(module, name), records, secret), 0.1)[range(12), secret.own(records)].sum(dim=0) * 0.5
     criterion(model(x), y).backward()
-    sums = optimizer.gap_clipping.total(optimizer.gap_clipping._batch())
+    sums = optimizer.gap_clipping.clipped_sum.total(optimizer.gap_clipping._batch())
     torch.testing.assert_close(
         torch.cat([sums[p].flatten() for p in module.parameters()]).double(), expected, rtol=1e-4, atol=1e-6
     )
@@ -177,7 +177,7 @@ def test_in_turn_is_the_same_as_at_once_for_one_secret() -> None:
     module, data, secret = build("tanh", classes=3)
     parts, _ = gapped(module, data, secret, gap=0.1)
     records = Records((data.tensors[0],), data.tensors[1])
-    gradients, own, _ = parts[1].gap_clipping.weigh(records)
+    gradients, own, _ = parts[1].gap_clipping.clipped_sum.weigh(records)
     shares = secret.shares(records)
     for gap in (1.0, 0.1, 1e-3):
         torch.testing.assert_close(weights_in_turn(gradients, own, [shares], [gap]), at_once(gradients, own, shares, gap))
@@ -222,7 +222,7 @@ def test_each_candidate_of_a_function_counts_once() -> None:
     for secret in (function, column):
         parts, criterion = gapped(clone(module, "tanh"), data, secret, gap=0.05)
         criterion(parts[0](data.tensors[0]), data.tensors[1]).backward()
-        found = parts[1].gap_clipping.total(parts[1].gap_clipping._batch())
+        found = parts[1].gap_clipping.clipped_sum.total(parts[1].gap_clipping._batch())
         sums.append(torch.cat([found[p].flatten() for p in parts[1].params]))
     torch.testing.assert_close(sums[0], sums[1], rtol=1e-5, atol=1e-7)
 

@@ -45,7 +45,7 @@ def play(gap: float, games: int, seed: int) -> int:
 
     def pulled(records: Records) -> Tensor:
         """ĝ of each record, written out."""
-        gradients, _, weights = clipping.weigh(records)
+        gradients, _, weights = clipping.clipped_sum.weigh(records)
         chosen = torch.eye(len(records))[:, :, None]
         sums = [gradients.totals(weights * mask) for mask in chosen]
         return torch.stack([torch.cat([one[p].flatten() for p in optimizer.params]) for one in sums]).double() * CLIP

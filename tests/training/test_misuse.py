@@ -79,7 +79,7 @@ def test_records_that_the_loop_changes() -> None:
     loss = criterion(parts[0](x), y)
     loss.backward()
     x.mul_(100.0)
-    with pytest.raises(RuntimeError, match="the batch was written into"):
+    with pytest.raises(RuntimeError, match="the batch was changed between"):
         parts[1].step()
     assert len(monitor.history) == 0
 
@@ -242,8 +242,8 @@ class Packed(nn.Module):
 
 
 def test_rows_that_are_no_records() -> None:
-    refuse(r"gradients of body \(Linear\) cannot be had: it sees \d+ rows", private(Folded(), table()), kind=GradientError)
-    refuse("cannot be had for packed sequences", private(Packed(), table()), kind=GradientError)
+    refuse(r"gradients of body \(Linear\) cannot be computed: it sees \d+ rows", private(Folded(), table()), kind=GradientError)
+    refuse("cannot be computed for packed sequences", private(Packed(), table()), kind=GradientError)
 
 
 def test_records_that_hold_no_value_of_the_secret() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from types import MethodType
@@ -15,11 +16,12 @@ from torch import nn
 
 import betastar
 from betastar.audit.training_audit import one_game
-from betastar.training.opacus import adapter
-from betastar.training.opacus.adapter import OpacusAdapter, UnsupportedOpacus
+from betastar.training.opacus import internals
+from betastar.training.opacus.adapter import OpacusAdapter
+from betastar.training.opacus.internals import UnsupportedOpacus
 from tests.training.private import build, fit, gapped, private
 
-INTERNALS = [(owner, name) for owner, names in adapter.OF_OPACUS for name in names]
+INTERNALS = [(owner, name) for owner, names in internals.OF_OPACUS for name in names]
 
 
 def made(**options: Any) -> tuple[Any, ...]:
@@ -47,21 +49,21 @@ def test_a_part_that_opacus_lacks_is_refused(owner: Any, name: str, monkeypatch:
     refused(name, *parts)
 
 
-@pytest.mark.parametrize("name", adapter.OF_MODEL)
+@pytest.mark.parametrize("name", internals.OF_MODEL)
 def test_a_model_without_a_part_is_refused(name: str) -> None:
     parts = made()
     delattr(parts[0], name)
     refused(name, *parts)
 
 
-@pytest.mark.parametrize("name", adapter.OF_OPTIMIZER)
+@pytest.mark.parametrize("name", internals.OF_OPTIMIZER)
 def test_an_optimizer_without_a_part_is_refused(name: str) -> None:
     parts = made()
     delattr(parts[1], name)
     refused(name, *parts)
 
 
-@pytest.mark.parametrize("name", adapter.OF_PARAMETER)
+@pytest.mark.parametrize("name", internals.OF_PARAMETER)
 def test_a_parameter_without_a_part_is_refused(name: str) -> None:
     parts = made()
     delattr(parts[1].params[-1], name)
@@ -114,24 +116,76 @@ def test_gap_clipping_refuses_an_optimizer_that_does_not_call_it() -> None:
 
 
 def test_audits_look_for_the_parts_of_opacus_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(adapter.dp_optimizer, "_generate_noise")
+    monkeypatch.delattr(internals.dp_optimizer, "_generate_noise")
     with pytest.raises(UnsupportedOpacus, match="_generate_noise"):
         one_game.check(lambda: nn.Linear(2, 2))
 
 
-#: A name that the project uses for something else as well is looked for as an attribute of another object than `self`.
-AMBIGUOUS = {"_module": r"(?<!self)\._module\b", "max_grad_norm": None, "noise_multiplier": None, "params": None}
-PROMISED = {"expected_batch_size", "loss_reduction", "generator", "secure_mode", "batch_first", "accumulated_iterations"}
+ROOT = Path(betastar.__file__).parent
+ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals", "provided_sums")}
+#: What other modules may import of Opacus: its documented interface.
+IMPORTED_ELSEWHERE = {
+    ("opacus", "PrivacyEngine"),
+    ("opacus.accountants", "IAccountant"),
+    ("opacus.grad_sample", "GradSampleHooks"),
+    ("opacus.optimizers", "DPOptimizer"),
+    ("opacus.accountants.registry", "register_accountant"),
+    ("opacus.utils.uniform_sampler", "DistributedUniformWithReplacementSampler"),
+    ("opacus.utils.uniform_sampler", "UniformWithReplacementSampler"),
+}
 
 
-def test_no_other_module_touches_these_parts() -> None:
-    names = {name for _, name in INTERNALS} | {*adapter.OF_MODEL, *adapter.OF_OPTIMIZER, *adapter.OF_PARAMETER}
-    names |= {"per_sample_gradient_norms", "max_grad_norms", "max_batch_len"}
-    patterns = {name: AMBIGUOUS.get(name, rf"(?<![\w-]){name}\b") for name in names - PROMISED}
-    patterns |= {"disable_hooks": r"\.disable_hooks\((?!\)\.\")", "enable_hooks": r"\.enable_hooks\("}
-    root = Path(betastar.__file__).parent
-    texts = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in root.rglob("*.py")}
-    own = texts.pop("training/opacus/adapter.py")
-    used = {name: pattern for name, pattern in patterns.items() if pattern}
-    assert all(re.search(pattern, own) for name, pattern in used.items())
-    assert [(path, name) for path, text in texts.items() for name, pattern in used.items() if re.search(pattern, text)] == []
+def names_used(tree: ast.AST) -> set[str]:
+    """Names of attributes, and strings that could be given to `getattr`."""
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return attributes | {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def shared_names_of_an_optimizer(tree: ast.AST) -> set[str]:
+    """Attributes of something that is called an optimizer, whose names objects of betastar and PyTorch have as well."""
+    taken = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in internals.SHARED_NAMES]
+    return {node.attr for node in taken if ast.unparse(node.value).endswith("optimizer")}
+
+
+def imported_of_opacus(tree: ast.AST) -> set[tuple[str, str]]:
+    """(module, name) of each import of Opacus."""
+    pairs = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "opacus":
+            pairs |= {(node.module or "", alias.name) for alias in node.names}
+        if isinstance(node, ast.Import):
+            pairs |= {(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "opacus"}
+    return pairs
+
+
+MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
+
+
+def test_no_other_module_uses_what_opacus_does_not_promise() -> None:
+    others = {path: tree for path, tree in MODULES.items() if path not in ADAPTER}
+    used = {path: names_used(tree) & internals.UNPROMISED | shared_names_of_an_optimizer(tree) for path, tree in others.items()}
+    assert {path: names for path, names in used.items() if names} == {}
+
+
+def test_no_other_module_imports_more_than_the_documented_interface() -> None:
+    others = {path: imported_of_opacus(tree) - IMPORTED_ELSEWHERE for path, tree in MODULES.items() if path not in ADAPTER}
+    assert {path: names for path, names in others.items() if names} == {}
+
+
+def test_the_list_of_internals_is_what_the_adapter_uses() -> None:
+    """A name that is not used any more is not asked for."""
+    used = set().union(*(names_used(MODULES[path]) for path in ADAPTER - {"training/opacus/internals.py"}))
+    assert internals.UNPROMISED - used == {internals.LEFT_ON_LAYERS, *internals.UNUSED}
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("value = parameter.summed_grad", "summed_grad"),
+        ("value = getattr(parameter, 'grad_sample', None)", "grad_sample"),
+        ("optimizer.pre_step = None", "pre_step"),
+        ("queue = optimizer._step_skip_queue", "_step_skip_queue"),
+    ],
+)
+def test_the_check_sees_each_way_to_use_a_part(line: str, name: str) -> None:
+    assert names_used(ast.parse(line)) & internals.UNPROMISED == {name}

@@ -114,7 +114,7 @@ def test_any_function() -> None:
         (lambda: Secret.column(0, [1.0, np.nan]), "values must be finite"),
         (lambda: Secret.column(-1, [1.0, 2.0]), r"whole numbers of at least 0, got \[-1\]"),
         (lambda: Secret.column(0, [[1.0, 2.0]]), r"one column, got shape \(1, 2\); see Secret\.columns"),
-        (lambda: Secret.columns([0, 1], [1.0, 2.0]), r"one row a value and 2 columns, got shape \(2,\)"),
+        (lambda: Secret.columns([0, 1], [1.0, 2.0]), r"one row for each value of the secret and 2 columns, got shape \(2,\)"),
         (lambda: Secret.columns([0, 0], [[1.0, 2.0], [2.0, 3.0]]), r"columns must be different"),
         (lambda: Secret.column(0, [1.0, 2.0], labels=["a"]), "labels must be one for each of the 2 values, got 1"),
         (lambda: Secret.column(0, [1.0, 2.0]).only(3.0), r"has no value 3\.0; it has 1\.0, 2\.0"),
@@ -238,3 +238,14 @@ def test_what_cannot_be_encoded() -> None:
         Secret.from_transformer(StandardScaler().fit(np.eye(3)), "age", [17, 90])
     with pytest.raises(ValueError, match="records must be a table with all columns"):
         Secret.from_transformer(transformer, "age", [17, 90], records=TABLE[["age"]])
+
+
+def test_a_digest_tells_values_of_joint_secrets_apart() -> None:
+    """A monitor that goes on from a saved state compares digests."""
+
+    def digest(values: list[float], label: Secret) -> str:
+        return Secret.joint(Secret.column(0, values, labels=["a", "b"], name="x"), label).digest()
+
+    label = Secret.label(2, name="y")
+    assert digest([0.0, 1.0], label) == digest([0.0, 1.0], Secret.label(2, name="y"))
+    assert len({digest([0.0, 1.0], label), digest([0.0, 2.0], label), digest([0.0, 1.0], label.with_prior([0.3, 0.7]))}) == 3

@@ -1,15 +1,22 @@
-"""A real Chromium for tests: Debian's package, driven through Playwright."""
+"""The command `betastar explore`, and a real Chromium for tests: Debian's package, driven through Playwright."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+
+from ..command import COMMAND
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -49,3 +56,54 @@ def chromium() -> Iterator[Any]:
             yield browser
         finally:
             browser.close()
+
+
+#: Limits of the page's times: for every answer, and for the curves as well.
+ANSWERS, CURVES = ("SECONDS", "MOVING"), ("SECONDS", "MOVING", "GLANCE", "EXACT", "CERTIFYING")
+#: The same command with time enough, so that a slow machine shows what a fast one shows.
+UNHURRIED = """
+from betastar.cli.main import main
+from betastar.web import api
+for name in {names}:
+    setattr(api, name, 100.0)
+main()
+"""
+
+
+@contextmanager
+def explored(*words: str, unhurried: tuple[str, ...] = (), **variables: str) -> Iterator[dict[str, Any]]:
+    """The command, as people start it; ended as people end it. Says where it is, and in the end what else it said.
+
+    unhurried: limits of times that are lifted; variables: of its environment.
+    """
+    start = [sys.executable, "-c", UNHURRIED.format(names=unhurried)] if unhurried else [COMMAND]
+    line = [*start, "explore", "--no-browser", "--json", *words]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        urlopen(said["url"]).close()
+        yield said
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said["stderr"] = process.communicate(timeout=30)
+        said["code"] = process.returncode
+
+
+def visit(page: Any, url: str, query: str = "") -> None:
+    page.goto(url + query)
+    settle(page)
+
+
+def settle(page: Any, rest: bool = False) -> None:
+    """Until number and charts belong to the last change; rest: and nothing is left to refine."""
+    page.wait_for_function(
+        """(rest) => {
+            const of = (id) => document.getElementById(id).dataset, beta = of("beta");
+            const now = document.body.dataset.version;
+            const drawn = (id) => (!rest || of(id).rest === "true") && of(id).version === now;
+            return beta.rough === "false" && beta.version === now && drawn("epochs-chart") && drawn("tradeoff-chart");
+        }""",
+        arg=rest,
+        timeout=60_000,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.web import api
+from betastar.vocabulary import METRICS, Metric
+from betastar.web import api, models
+from betastar.web.worker import Worker
 
 from ..command import call
 
@@ -56,16 +58,16 @@ def test_it_is_the_command_lines_json(client: TestClient) -> None:
 
 
 def test_curves_agree_with_the_core(client: TestClient) -> None:
-    found = client.get("/api/epochs", params={**ADULT, "rest": True}).json()
+    lines = client.get("/api/epochs", params={**ADULT, "rest": True}).json()
     risk = bs.analyze(bs.DPSGD.from_epochs(**ADULT))
-    assert found["exact"][-1] == {"at": 20, "lower": pytest.approx(risk.bayes_security.lower, abs=1e-12)}
-    assert found["band"]["method"] == "certified"
-    last = found["band"]["points"][-1]
+    assert lines["exact"][-1] == {"at": 20, "lower": pytest.approx(risk.bayes_security.lower, abs=1e-12)}
+    assert lines["band"]["method"] == "certified"
+    last = lines["band"]["points"][-1]
     assert last["lower"] <= risk.bayes_security.estimate <= last["upper"]
-    assert found["paper"][-1]["estimate"] == pytest.approx(
+    assert lines["paper"][-1]["estimate"] == pytest.approx(
         bs.analyze(bs.DPSGD.from_epochs(**ADULT), method="paper").bayes_security.estimate
     )
-    betas = [point["lower"] for point in found["exact"]]
+    betas = [point["lower"] for point in lines["exact"]]
     assert betas == sorted(betas, reverse=True)
     curve = client.get("/api/tradeoff", params={**ADULT, "rest": True}).json()
     truth = risk.tpr(0.01).estimate
@@ -105,7 +107,7 @@ def test_bad_input_is_said(client: TestClient, path: str, words: str) -> None:
     assert words in answer.json()["detail"]
 
 
-NAMES = [*api.AskTarget.model_fields, "rest", "nonsense"]
+NAMES = [*models.AskTarget.model_fields, "rest", "nonsense"]
 ODD = st.one_of(
     st.floats().map(str),
     st.integers().map(str),
@@ -164,6 +166,59 @@ def _check(answer: Any) -> None:
         json.loads(answer.text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
+WRONG: list[tuple[str, Callable[[Any], Any], str]] = [
+    ("analyze", lambda answer: answer["bayes_security"].pop("lower"), "bayes_security.lower: Field required"),
+    (
+        "analyze",
+        lambda answer: answer["bayes_security"].update(lower="0.9"),
+        "bayes_security.lower: Input should be a valid number",
+    ),
+    (
+        "analyze",
+        lambda answer: answer["advantage"].update(upper=float("inf")),
+        "advantage.upper: Input should be a finite number",
+    ),
+    ("analyze", lambda answer: answer["tpr"][0].pop("fpr"), "tpr.0.fpr: Field required"),
+    ("analyze", lambda answer: answer.update(secret=1), "secret: Extra inputs are not permitted"),
+    ("analyze", lambda answer: answer["parameters"].update(steps=2040.5), "parameters.steps: Input should be a valid integer"),
+    ("analyze", lambda answer: answer.update(warnings="none"), "warnings: Input should be a valid list"),
+    ("epochs", lambda answer: answer.update(unit="hours"), "unit: Input should be 'epochs' or 'steps'"),
+    ("epochs", lambda answer: answer["exact"][0].update(lower=None), "exact.0.lower: Input should be a valid number"),
+    ("tradeoff", lambda answer: answer["curve"][0].pop("upper"), "curve.0.upper: Field required"),
+]
+
+
+@pytest.mark.parametrize(("path", "spoil", "words"), WRONG)
+def test_a_wrong_answer_is_not_given(
+    client: TestClient, path: str, spoil: Callable[[Any], Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = Worker.ask
+
+    def spoiled(self: Worker, *arguments: Any) -> Any:
+        answer = ask(self, *arguments)
+        spoil(answer)
+        return answer
+
+    assert client.get(f"/api/{path}", params=ADULT).status_code == 200
+    monkeypatch.setattr(Worker, "ask", spoiled)
+    answer = client.get(f"/api/{path}", params=ADULT)
+    assert answer.status_code == 500
+    assert f"response.{words}" in answer.json()["detail"]
+    assert "this is a fault of betastar" in answer.json()["detail"]
+
+
+def test_every_metric_of_the_vocabulary_is_described(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = client.get("/api/analyze", params=ADULT).json()
+    monkeypatch.setitem(METRICS, "area", Metric("area", "the area", "area", "area<=0.1", at="fpr"))
+    answer, calibrated = models.answer_models()
+    bound = {"lower": 0.1, "estimate": 0.2, "upper": None}
+    assert answer.model_validate({**told, "area": [{"fpr": 0.5, **bound}]})
+    with pytest.raises(ValueError, match="valid list"):
+        answer.model_validate({**told, "area": {"fpr": 0.5, **bound}})
+    with pytest.raises(ValueError, match="found"):
+        calibrated.model_validate({**told, "target": "area<=0.1"})
+
+
 def test_documented_and_for_this_machine_only(client: TestClient) -> None:
     described = client.get("/openapi.json").json()
     assert set(described["paths"]) == {"/api/analyze", "/api/calibrate", "/api/epochs", "/api/tradeoff"}
@@ -171,7 +226,7 @@ def test_documented_and_for_this_machine_only(client: TestClient) -> None:
     assert client.get("/docs").status_code == 404
     assert client.get("/../pyproject.toml").status_code == 404
     assert client.post("/api/analyze").status_code == 405
-    for name in ("", "style.css", "app.js", "charts.js", "state.js"):
+    for name in ("", "style.css", "app.js", "charts.js", "state.js", "rounding.js", "words.js"):
         text = client.get(f"/{name}").text
         assert "//cdn" not in text
         assert "https://" not in text

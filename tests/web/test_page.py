@@ -2,96 +2,45 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from math import floor
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 import betastar as bs
 
-from ..command import COMMAND
 from . import browser as browsers
-from .browser import chromium
-
-#: The same command with time enough for every curve, so that a slow machine shows what a fast one shows.
-UNHURRIED = """
-from betastar.cli.main import main
-from betastar.web import api
-api.SECONDS = api.MOVING = api.GLANCE = api.EXACT = api.CERTIFYING = 100.0
-main()
-"""
-
-
-@contextmanager
-def explored(*words: str, unhurried: bool = False) -> Iterator[dict[str, Any]]:
-    """The command, as people start it; ended as people end it. Says where it is, and in the end what else it said."""
-    start = [sys.executable, "-c", UNHURRIED] if unhurried else [COMMAND]
-    line = [*start, "explore", "--no-browser", "--json", *words]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        urlopen(said["url"]).close()
-        yield said
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, said["stderr"] = process.communicate(timeout=30)
-        said["code"] = process.returncode
+from .browser import CURVES, chromium, explored, settle, visit
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with explored("--port", "18765", unhurried=True) as said:
+    with explored("--port", "18765", unhurried=CURVES) as said:
         yield said["url"]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
 def page(browser: Any, url: str) -> Iterator[Any]:
     """A page whose console stays silent, and which asks nobody but its server."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
-    found = context.new_page()
+    opened = context.new_page()
     said: list[str] = []
-    found.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    found.on("pageerror", lambda problem: said.append(str(problem)))
-    found.on("request", lambda ask: said.append(ask.url) if not ask.url.startswith((url, "data:", "blob:")) else None)
-    yield found
+    opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on("pageerror", lambda problem: said.append(str(problem)))
+    opened.on("request", lambda ask: said.append(ask.url) if not ask.url.startswith((url, "data:", "blob:")) else None)
+    yield opened
     context.close()
     assert said == []
-
-
-def visit(page: Any, url: str, query: str = "") -> None:
-    page.goto(url + query)
-    settle(page)
-
-
-def settle(page: Any, rest: bool = False) -> None:
-    """Until number and charts belong to the last change; rest: and nothing is left to refine."""
-    page.wait_for_function(
-        """(rest) => {
-            const of = (id) => document.getElementById(id).dataset, beta = of("beta");
-            const now = document.body.dataset.version;
-            const drawn = (id) => (!rest || of(id).rest === "true") && of(id).version === now;
-            return beta.rough === "false" && beta.version === now && drawn("epochs-chart") && drawn("tradeoff-chart");
-        }""",
-        arg=rest,
-        timeout=60_000,
-    )
 
 
 def move(page: Any, name: str, place: int) -> None:
@@ -105,8 +54,8 @@ def knobs(page: Any) -> dict[str, float]:
 
 
 def run_of(page: Any) -> bs.DPSGD:
-    found = knobs(page)
-    return bs.DPSGD.from_epochs(found["noise"], int(found["batch"]), int(found["records"]), found["epochs"])
+    values = knobs(page)
+    return bs.DPSGD.from_epochs(values["noise"], int(values["batch"]), int(values["records"]), values["epochs"])
 
 
 def four_digits(value: float) -> str:
@@ -162,10 +111,10 @@ def test_solving_agrees_with_calibrate(page: Any, url: str) -> None:
     page.select_option("#target", "success")
     page.fill("#limit", "0.52")
     settle(page)
-    found = knobs(page)
+    values = knobs(page)
     target = bs.Target(success=0.52)
-    core = bs.calibrate(target, noise_multiplier=found["noise"], batch_size=256, epochs=found["epochs"])
-    assert found["records"] == pytest.approx(256 / core.sample_rate)
+    core = bs.calibrate(target, noise_multiplier=values["noise"], batch_size=256, epochs=values["epochs"])
+    assert values["records"] == pytest.approx(256 / core.sample_rate)
 
 
 def test_the_address_restores_a_setting(page: Any, url: str) -> None:
@@ -176,9 +125,9 @@ def test_the_address_restores_a_setting(page: Any, url: str) -> None:
     page.click("#share")
     page.wait_for_function("() => document.getElementById('done').textContent !== ''")
     shared = page.evaluate("navigator.clipboard.readText()")
-    number, found = page.inner_text("#beta"), knobs(page)
+    number, values = page.inner_text("#beta"), knobs(page)
     visit(page, shared)
-    assert knobs(page) == found
+    assert knobs(page) == values
     assert page.inner_text("#beta") == number
     assert page.is_checked("#log")
     page.wait_for_selector("#pins tbody td:nth-child(5):not(:text('…'))")

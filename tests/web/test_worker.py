@@ -31,9 +31,9 @@ PATIENCE = 100.0
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
-    found = Worker()
-    yield found
-    found.stop()
+    started = Worker()
+    yield started
+    started.stop()
 
 
 def wait_for(path: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from math import isfinite
 from typing import Any
 
@@ -12,7 +11,7 @@ from betastar.answers import wording
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
 from betastar.validation import ArgumentError
-from betastar.vocabulary import RUN
+from betastar.vocabulary import METRICS, RUN, Metric
 
 Answer = dict[str, Any]
 
@@ -27,10 +26,10 @@ def answer(setting: Setting) -> Answer:
         warnings.simplefilter("always")
         risk = bs.analyze(setting.run(), setting.attack, method=setting.chosen_method)
     success = risk.success(setting.prior)  # needed for the sentence in any case
-    said_success = {"prior": setting.prior, **bound(success)}
-    found = {name: said_success if name == "success" else _READ[name](setting, risk) for name in setting.metrics}
+    at_prior = {"prior": setting.prior, **bound(success)}
+    metrics = {name: at_prior if name == "success" else reading(setting, risk, METRICS[name]) for name in setting.metrics}
     return {
-        **found,
+        **metrics,
         "sentence": wording.sentence(setting, success),
         "certainty": wording.certainty(setting, risk.bayes_security),
         "assumptions": wording.assumptions(setting),
@@ -61,14 +60,13 @@ def calibrated(setting: Setting, wish: Wish) -> Answer:
     return {"target": str(wish), "found": {name: getattr(full, name)}, **more}
 
 
-def parameters(setting: Setting) -> dict[str, Any]:
+def parameters(setting: Setting) -> Answer:
     """What was asked, with the rate and the steps that follow from it."""
     run = setting.run()
     full = {**setting.given, "sample_rate": run.sample_rate, "steps": run.steps}
-    more = {"distance": setting.distance} if setting.distance is not None else {}
     return {name: full[name] for name in RUN if name in full} | {
         "threat": setting.threat,
-        **more,
+        **setting.taken,
         "method": setting.chosen_method,
         "prior": setting.prior,
     }
@@ -79,19 +77,16 @@ def bound(one: bs.Bound) -> dict[str, float | None]:
     return {name: number(getattr(one, name)) for name in ("lower", "estimate", "upper")}
 
 
-def number(value: Any) -> float | None:
+def number(value: float) -> float | None:
     return float(value) if isfinite(value) else None
 
 
-def _gaussian(setting: Setting, risk: bs.Risk) -> Any:
-    fit = risk.gdp_mu
-    return {**bound(fit), "regret": number(fit.regret), "smallest_fpr": fit.smallest_fpr}
-
-
-_READ: dict[str, Callable[[Setting, bs.Risk], Any]] = {
-    "bayes_security": lambda setting, risk: bound(risk.bayes_security),
-    "advantage": lambda setting, risk: bound(risk.advantage),
-    "tpr": lambda setting, risk: [{"fpr": rate, **bound(risk.tpr(rate))} for rate in setting.fpr],
-    "epsilon": lambda setting, risk: [{"delta": delta, **bound(risk.epsilon(delta))} for delta in setting.delta],
-    "gdp_mu": _gaussian,
-}
+def reading(setting: Setting, risk: bs.Risk, metric: Metric) -> Answer | list[Answer]:
+    """A metric as JSON: one bound, with the number that it depends on; a list where the setting has several such numbers."""
+    read = getattr(risk, metric.name)
+    if metric.at is None:
+        return {**bound(read), **{name: number(getattr(read, name)) for name in metric.also}}
+    given = getattr(setting, metric.at)
+    if isinstance(given, tuple):
+        return [{metric.at: one, **bound(read(one))} for one in given]
+    return {metric.at: given, **bound(read(given))}

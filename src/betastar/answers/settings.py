@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from shlex import quote
 from typing import Any
 
 import betastar as bs
+from betastar import plugins
 from betastar.rounding import plain
 from betastar.scenario.run import opacus_differs
 from betastar.scenario.threats import Threat
 from betastar.validation import WrongValueError
-from betastar.vocabulary import METHODS, PARAMETERS, RUN, THREATS, TOLD, usual_method
+from betastar.vocabulary import METHODS, OF_THREATS, PARAMETERS, RUN, THREATS, listed, told, usual_method
+
+#: The threats of betastar itself; each is called with what it takes.
+OWN_THREATS: dict[str, Callable[..., Threat]] = {
+    "membership": bs.Membership,
+    "membership-add-remove": lambda: bs.Membership("add-remove"),
+    "attribute": lambda distance: bs.AttributeInference(distance),
+}
+
+
+def threat_of(name: str, **taken: float | None) -> Threat:
+    """The threat of this name, with what it takes."""
+    build = THREATS[name].build or OWN_THREATS[name]
+    threat: Threat = build(**taken)
+    return threat
 
 
 @dataclass(frozen=True)
@@ -32,19 +49,23 @@ class Setting:
     prior: float = PARAMETERS["prior"].default
     fpr: tuple[float, ...] = PARAMETERS["fpr"].default
     delta: tuple[float, ...] = PARAMETERS["delta"].default
-    metrics: tuple[str, ...] = TOLD
+    metrics: tuple[str, ...] = field(default_factory=told)
 
     def __post_init__(self) -> None:
-        choose("threat", self.threat, THREATS)
+        if isinstance(self.epochs, float) and self.epochs.is_integer():
+            object.__setattr__(self, "epochs", int(self.epochs))  # 20.0 epochs are 20: said back as people say it
+        takes = THREATS[choose("threat", self.threat, THREATS)].takes
         if self.method is not None:
             choose("method", self.method, METHODS)
         for metric in self.metrics:
-            choose("metric", metric, TOLD)
-        if self.threat == "attribute" and self.distance is None:
-            raise WrongValueError("distance", "{argument} must be given with threat attribute.")
-        if self.threat != "attribute" and self.distance is not None:
-            text = "{argument} must be left out with threat {word}; it belongs to threat attribute."
-            raise WrongValueError("distance", text, {"word": self.threat})
+            choose("metric", metric, told())
+        for name in OF_THREATS:
+            if name in takes and getattr(self, name) is None:
+                raise WrongValueError(name, "{argument} must be given with threat {word}.", {"word": self.threat})
+            if name not in takes and getattr(self, name) is not None:
+                text = "{argument} must be left out with threat {word}; it belongs to threat {others}."
+                others = listed(word.name for word in THREATS.values() if name in word.takes)
+                raise WrongValueError(name, text, {"word": self.threat, "others": others})
 
     @property
     def chosen_method(self) -> str:
@@ -52,9 +73,12 @@ class Setting:
 
     @property
     def attack(self) -> Threat:
-        if self.threat == "attribute":
-            return bs.AttributeInference(self.distance)
-        return bs.Membership("add-remove" if self.threat == "membership-add-remove" else "substitution")
+        return threat_of(self.threat, **self.taken)
+
+    @property
+    def taken(self) -> dict[str, float | None]:
+        """What the threat takes."""
+        return {name: getattr(self, name) for name in THREATS[self.threat].takes}
 
     @property
     def given(self) -> dict[str, Any]:
@@ -100,7 +124,7 @@ class Setting:
         other = " (or {sample_rate} and {steps})" if name == "batch_size" and len(given) < 2 else ""
         raise WrongValueError(name, f"{{argument}} must be given, too{other}.")
 
-    def _first_missing(self, given: Mapping[str, Any]) -> str:
+    def _first_missing(self, given: Mapping[str, object]) -> str:
         by_rate = "sample_rate" in given or ("steps" in given and not {"batch_size", "dataset_size"} & set(given))
         wanted = (
             ("noise_multiplier", "sample_rate", "steps")
@@ -115,8 +139,7 @@ class Setting:
         if self.opacus is not None and {"batch_size", "dataset_size"} & set(given):
             given["opacus"] = self.opacus
         inside = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        attack = THREATS[self.threat].python.format(distance=self.distance)
-        lines = ["import betastar as bs", ""]
+        lines, attack = self._python_threat()
         if target is None:
             lines.append(f"run = bs.DPSGD{'.from_epochs' if 'epochs' in given else ''}({inside})")
         else:
@@ -127,11 +150,21 @@ class Setting:
         lines.append("print(risk.bayes_security)")
         return "\n".join(lines)
 
+    def _python_threat(self) -> tuple[list[str], str]:
+        """The imports, and the threat; what a plug-in adds is imported, too."""
+        word, solve = THREATS[self.threat], METHODS[self.chosen_method].solve
+        imports = ["import betastar as bs"] + ([] if solve is None else [f"import {solve.__module__}"])
+        if word.build is None:
+            return [*imports, ""], word.python.format(**self.taken)
+        name = word.build.__qualname__
+        inside = ", ".join(f"{key}={value!r}" for key, value in self.taken.items())
+        return [*imports, f"from {word.build.__module__} import {name}", ""], f"{name}({inside})"
+
     def command(self, verb: str = "analyze", *more: str) -> str:
         """The command line that repeats it."""
-        words = ["betastar", verb, *more]
-        defaults = {field.name: field.default for field in fields(self)}
-        for name in (*RUN, "threat", "distance", "method", "prior"):
+        words = [*self._plugins(), "betastar", verb, *more]
+        defaults = {one.name: one.default for one in fields(self)} | {"metrics": told()}
+        for name in (*RUN, "threat", *OF_THREATS, "method", "prior"):
             if getattr(self, name) not in (None, defaults[name]):
                 words += [PARAMETERS[name].brief, _plain(getattr(self, name))]
         words += [] if self.opacus is None else ["--opacus" if self.opacus else "--no-opacus"]
@@ -139,6 +172,12 @@ class Setting:
             if getattr(self, name) != defaults[name]:
                 words += [word for value in getattr(self, name) for word in (PARAMETERS[parameter].brief, _plain(value))]
         return " ".join(words)
+
+    def _plugins(self) -> list[str]:
+        """The variable that names the plug-ins, if one of them is needed."""
+        needed = THREATS[self.threat].build is not None or METHODS[self.chosen_method].solve is not None
+        named = os.environ.get(plugins.VARIABLE)
+        return [f"{plugins.VARIABLE}={quote(named)}"] if needed and named else []
 
     def with_run(self, run: bs.DPSGD) -> Setting:
         """The same, with what a calibration found."""
@@ -161,15 +200,15 @@ def _largest_batch(rate: float, records: int, opacus: bool) -> int:
     return (records - 1) // (batches - 1)
 
 
-def choose(name: str, value: str, allowed: Any) -> str:
+def choose(name: str, value: str, allowed: Iterable[str]) -> str:
     """One of the words that are allowed, or a suggestion of the nearest."""
-    if value in allowed:
+    if value in (allowed := list(allowed)):
         return value
-    near = get_close_matches(str(value), list(allowed), 1, 0.4)
+    near = get_close_matches(str(value), allowed, 1, 0.4)
     hint = f" Did you mean {near[0]}?" if near else ""
     values = {"allowed": ", ".join(allowed), "value": repr(value), "hint": hint}
     raise WrongValueError(name, "{argument} must be one of {allowed}, got {value}.{hint}", values)
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     return value if isinstance(value, str) else plain(value)

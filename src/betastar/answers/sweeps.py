@@ -18,12 +18,12 @@ import numpy as np
 
 import betastar as bs
 from betastar import files
-from betastar.answers.json_answers import number
+from betastar.answers.json_answers import Answer, number
 from betastar.answers.settings import Setting, choose
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain
 from betastar.validation import MUST, WrongValueError
-from betastar.vocabulary import METRICS, RUN, TOLD
+from betastar.vocabulary import METRICS, RUN, told
 
 PICTURES = (".png", ".svg", ".pdf")
 WHOLE = ("batch_size", "dataset_size", "steps")
@@ -31,13 +31,13 @@ WHOLE = ("batch_size", "dataset_size", "steps")
 
 def read_axis(name: str, text: str) -> tuple[float, ...]:
     """ "2", "1,2,4", "0:1:5" (evenly) or ".5:5:20log" (in even ratios)."""
-    found = re.fullmatch(r"([^:,]+):([^:,]+):(\d+)(log)?", text.replace(" ", ""))
+    grid = re.fullmatch(r"([^:,]+):([^:,]+):(\d+)(log)?", text.replace(" ", ""))
     try:
-        if found:
-            first, last, count = float(found[1]), float(found[2]), int(found[3])
-            if found[4] and not (first > 0.0 and last > 0.0):
+        if grid:
+            first, last, count = float(grid[1]), float(grid[2]), int(grid[3])
+            if grid[4] and not (first > 0.0 and last > 0.0):
                 raise ValueError
-            values = (np.geomspace if found[4] else np.linspace)(first, last, count)
+            values = (np.geomspace if grid[4] else np.linspace)(first, last, count)
         else:
             values = np.array([float(part) for part in text.split(",")])
     except ValueError:
@@ -46,7 +46,7 @@ def read_axis(name: str, text: str) -> tuple[float, ...]:
     if not values.size or not np.isfinite(values).all():
         raise WrongValueError(name, "{argument} must have at least one finite value, got {value}.", {"value": repr(text)})
     if name in WHOLE:
-        values = np.unique(np.round(values)) if found else values
+        values = np.unique(np.round(values)) if grid else values
         if (values != np.round(values)).any():
             raise WrongValueError(name, MUST, {"allowed": "whole numbers", "value": repr(text)})
         return tuple(int(value) for value in values)
@@ -66,7 +66,7 @@ class Grid:
     def read(cls, texts: Mapping[str, str | None], base: Setting, metric: str) -> Grid:
         axes = {name: read_axis(name, text) for name, text in texts.items() if text is not None}
         name, at, rest = metric.partition("@")
-        about = METRICS[choose("metric", name, TOLD)]
+        about = METRICS[choose("metric", name, told())]
         wanted = about.at
         if wanted is None:
             if at:
@@ -144,7 +144,7 @@ class Result:
         writer.writerows(self.rows())
         return text.getvalue()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Answer:
         condition = dict([self.grid.condition]) if self.grid.condition else {}
         if self.grid.metric == "gdp_mu":
             condition = {"smallest_fpr": SMALLEST_FPR}
@@ -217,7 +217,7 @@ def write(result: Result, path: Path) -> None:
         plots.save(result.draw(), path.with_suffix(""), path.suffix.removeprefix("."))
 
 
-def _nested(values: list[Any], shape: list[int]) -> list[Any]:
+def _nested(values: list[object], shape: list[int]) -> list[object]:
     """A flat list as lists of lists, the last axis innermost."""
     for length in reversed(shape[1:]):
         values = [values[i : i + length] for i in range(0, len(values), length)]

@@ -47,10 +47,10 @@ class Wish:
 
 
 def parse(text: str, name: str = "target") -> Wish:
-    found = PATTERN.fullmatch(text)
-    if not found:
+    match = PATTERN.fullmatch(text)
+    if not match:
         raise _wrong(name, "must be a metric and its limit, as in {example}", text, example=METRICS["bayes_security"].example)
-    word, sign, value, condition, given = found.groups()
+    word, sign, value, condition, given = match.groups()
     metric = METRICS[choose(name, word, METRICS)]
     if (sign in (">=", "≥")) != metric.protects:
         raise _wrong(name, "must limit what an attacker can do, as in {example}", text, example=metric.example)

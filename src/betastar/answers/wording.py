@@ -9,8 +9,9 @@ import betastar as bs
 from betastar.answers.settings import Setting
 from betastar.risk.analyze import TOLERANCE
 from betastar.rounding import nearest, plain, significant
+from betastar.scenario.threats import FARTHEST
 from betastar.validation import ArgumentError
-from betastar.vocabulary import DIGITS, METRICS, THREATS, decimals, parameter_of
+from betastar.vocabulary import DIGITS, METHODS, METRICS, THREATS, decimals, parameter_of
 
 #: Certified bounds for an attribute that are wider than this are said to be wide.
 WIDE = 0.01
@@ -19,7 +20,7 @@ WIDE = 0.01
 def sentence(setting: Setting, success: bs.Bound) -> str:
     """What the number means for a person, rounded up."""
     idle = max(setting.prior, 1.0 - setting.prior)
-    about = setting.chosen_method == "paper"
+    about = METHODS[setting.chosen_method].approximate
     reach = float(success.estimate if about else success.upper)
     share = METRICS["success"].rounded(reach, setting.prior)
     return (
@@ -41,25 +42,19 @@ def certainty(setting: Setting, beta: bs.Bound) -> str:
     """How sure the number is."""
     low, high, width = float(beta.lower), float(beta.upper), float(beta.width)
     between = f"β* lies between {METRICS['bayes_security'].rounded(low)} and {significant(high, DIGITS)}"
-    if setting.chosen_method == "certified":
-        if setting.threat == "attribute" and setting.distance != 2.0:
-            wide = "; no single pair of gradients is the worst one here, hence the width" if width > WIDE else ""
-        else:
-            wide = "; no grid that fits in memory is fine enough for a narrower one" if width > TOLERANCE else ""
-        return f"Certified: {between}; both ends are proved, discretisation, tails and rounding included{wide}."
-    if setting.chosen_method == "affinity":
-        return f"Proved by a closed form, but wide: {between}. The other metrics follow from β* alone."
-    if setting.chosen_method == "paper":
-        return (
-            f"Approximate: the paper's closed form. With its error term {between}. The other metrics follow from β* alone; "
-            "use the method exact to rely on it."
-        )
-    if setting.threat == "attribute" and setting.distance != 2.0:
+    if setting.chosen_method == "exact" and setting.distance not in (None, FARTHEST):
         return (
             f"Exact up to numerical errors: {between}. The lower end holds for every sequence of gradients with this distance, "
             "the upper end is an attack that exists."
         )
-    return f"Exact: an integral whose numerical error, {significant(width, 1)} here, is estimated but not proved."
+    text = METHODS[setting.chosen_method].certainty.format(between=between, width=significant(width, 1))
+    if setting.chosen_method == "certified":
+        one_pair = setting.distance in (None, FARTHEST)  # that is the worst one, so that only the grid makes the interval wide
+        if one_pair and width > TOLERANCE:
+            return text.removesuffix(".") + "; no grid that fits in memory is fine enough for a narrower one."
+        if not one_pair and width > WIDE:
+            return text.removesuffix(".") + "; no single pair of gradients is the worst one here, hence the width."
+    return text
 
 
 def explain(problem: Exception, spelling: Callable[[str], str] = str) -> str:
@@ -76,8 +71,8 @@ def table(answer: Mapping[str, Any], short: bool = False) -> list[tuple[str, str
     """Rows for people: metric, the number to rely on, the estimate, and what it is without a model."""
     rows = []
     for metric in METRICS.values():
-        found = answer.get(metric.name, ())
-        for one in found if isinstance(found, list | tuple) else (found,):
+        bounds = answer.get(metric.name, ())
+        for one in bounds if isinstance(bounds, list | tuple) else (bounds,):
             at = one.get(metric.at or "smallest_fpr")
             title = (metric.short if short else metric.title).format(at and plain(at))
             idle = metric.without_model(one.get(metric.at))

@@ -13,7 +13,8 @@ from betastar.audit.results import ALARM, Audit, RocPoint
 if TYPE_CHECKING:
     from betastar.audit.one_run_audit.games import one_run
     from betastar.audit.training_audit.attackers import AuditError
-    from betastar.audit.training_audit.games import Trials, training
+    from betastar.audit.training_audit.games import training
+    from betastar.audit.training_audit.trials import Trials
 
 __all__ = [
     "ALARM",
@@ -33,7 +34,7 @@ __all__ = [
 _TRAINED = {
     "one_run": "one_run_audit.games",
     "AuditError": "training_audit.attackers",
-    "Trials": "training_audit.games",
+    "Trials": "training_audit.trials",
     "training": "training_audit.games",
 }
 

@@ -1,4 +1,4 @@
-"""What games prove about rates: exact intervals and tests for binomial counts, and the number of games they need."""
+"""What games prove about rates: exact intervals and tests for binomial counts, and the number of games that they need."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def curve(positive: Real, negative: Real, rates: Real, confidence: float) -> lis
         return []
     each = 1.0 - (1.0 - confidence) / (2 * len(chosen))
     falling, rising = np.sort(negative)[::-1], np.sort(positive)
-    found = []
+    points = []
     for rank in chosen:
         hits = len(rising) - int(np.searchsorted(rising, falling[rank - 1], side="left"))
-        found.append((rate_at_rank(rank, len(negative), each), clopper_pearson(hits, len(rising), each)))
-    return found
+        points.append((rate_at_rank(rank, len(negative), each), clopper_pearson(hits, len(rising), each)))
+    return points

@@ -1,4 +1,4 @@
-"""Leakage without a model of the attacker: nearest neighbours learn from games what the outputs tell about the worlds.
+"""Leakage without a model of the attack: nearest neighbours learn from games what the outputs tell about the worlds.
 
 After Cherubin, Chatzikokolakis, Palamidessi, "F-BLEAU: Fast Black-box Leakage Estimation" (2019). What such an attacker reaches
 bounds the Bayes security of the outputs from above, never from below.
@@ -11,6 +11,7 @@ from math import log, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from betastar import validation
 from betastar.arrays import Real, Whole
@@ -24,7 +25,7 @@ WIDTH = 0.2
 FEWEST, HALVINGS = 16, 6
 #: A move of the estimate that is too small to matter.
 ROOM = 0.01
-#: Games are said to have been drawn with other priors in at most one of a billion cases.
+#: Priors that were used to draw the games are refused in at most one of a billion cases.
 UNLIKELY = 1e-9
 #: Up to so many features a tree of the outputs is faster than all distances; those are computed for so many outputs at a time.
 TREE, BLOCK = 10, 256
@@ -86,7 +87,10 @@ class Leakage:
 
     @property
     def converged(self) -> bool:
-        """From a quarter and half of the teaching games on, the estimate moved by half its interval's width at most, or ROOM."""
+        """Whether the estimates from a quarter and from half of the teaching games are near the last one.
+
+        Near means within half the width of its interval, or within ROOM.
+        """
         room = max(ROOM, 0.5 * float(self.bayes_security.width))
         last = [estimate for _, estimate in self.convergence[-3:]]
         return len(last) == 3 and all(abs(estimate - last[-1]) <= room for estimate in last)
@@ -97,7 +101,7 @@ class Leakage:
 
     @property
     def sentence(self) -> str:
-        """For a person; the interval is rounded outwards."""
+        """The verdict for a person; the interval is rounded outwards."""
         low, high = down(self.bayes_security.lower, 3), up(min(self.bayes_security.upper, 1.0), 3)
         attacker = "the nearest neighbour" if self.neighbours == 1 else f"the {self.neighbours} nearest neighbours"
         told = (
@@ -112,7 +116,7 @@ class Leakage:
         return told + ("." if self.converged else "; more games may change the estimate.")
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The object that is printed as JSON."""
         names = ("worlds", "games", "examined", "features", "neighbours", "wrong", "confidence", "seed", "converged")
         bounds = {
             name: {"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}
@@ -130,7 +134,13 @@ class Leakage:
 
 
 def leakage(
-    worlds: Any, outputs: Any, *, seed: int = 0, confidence: float = 0.95, prior: Any = None, width: float = WIDTH
+    worlds: ArrayLike,
+    outputs: ArrayLike,
+    *,
+    seed: int = 0,
+    confidence: float = 0.95,
+    prior: ArrayLike | None = None,
+    width: float = WIDTH,
 ) -> Leakage:
     """How much the outputs of games tell about their worlds, by a nearest-neighbour attacker.
 
@@ -227,7 +237,10 @@ def _standardise(lesson: Real, asked: Real) -> tuple[Real, Real]:
 
 
 def _choose(lesson: Real, labels: Whole, worlds: int) -> int:
-    """How many neighbours are wrong least often about games of the lesson, each asked about by the others; at a tie, more."""
+    """The number of neighbours that are wrong least often about each game of the lesson, when the other games vote.
+
+    At a tie it is the larger number.
+    """
     number = len(labels)
     options = sorted({2 * int(0.5 * wanted) + 1 for wanted in (1.0, log(number), sqrt(number))})  # odd: two worlds never tie
     near = _nearest(lesson, lesson, options[-1] + 1)
@@ -245,24 +258,24 @@ def _vote(votes: Whole, worlds: int) -> Whole:
 
 
 def _nearest(lesson: Real, asked: Real, neighbours: int) -> Whole:
-    """Which outputs of the lesson are nearest to each one that is asked about, the nearest first."""
+    """The numbers of the outputs of the lesson that are nearest to each output that is asked about, the nearest first."""
     if lesson.shape[1] == 0:  # all alike
         return np.broadcast_to(np.arange(neighbours), (len(asked), neighbours))
     if lesson.shape[1] <= TREE:
         from scipy.spatial import cKDTree
 
         return cKDTree(lesson).query(asked, k=np.arange(1, neighbours + 1))[1]
-    found = np.empty((len(asked), neighbours), dtype=np.int64)
+    nearest = np.empty((len(asked), neighbours), dtype=np.int64)
     lengths = (lesson**2).sum(axis=1)
     for start in range(0, len(asked), BLOCK):
         far = lengths - 2.0 * asked[start : start + BLOCK] @ lesson.T  # squared distances but for a constant in each row
         some = np.argpartition(far, neighbours - 1, axis=1)[:, :neighbours]
         ranks = np.argsort(np.take_along_axis(far, some, axis=1), axis=1)
-        found[start : start + BLOCK] = np.take_along_axis(some, ranks, axis=1)
-    return found
+        nearest[start : start + BLOCK] = np.take_along_axis(some, ranks, axis=1)
+    return nearest
 
 
-def _games(worlds: Any, outputs: Any, prior: Any) -> tuple[Whole, Real, Real]:
+def _games(worlds: ArrayLike, outputs: ArrayLike, prior: ArrayLike | None) -> tuple[Whole, Real, Real]:
     labels = np.atleast_1d(validation.whole("worlds", worlds, low=0))
     seen = np.asarray(validation.numbers("outputs", outputs, "finite numbers of size at most 1e100", low=-1e100, high=1e100))
     if labels.ndim != 1:

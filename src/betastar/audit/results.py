@@ -1,19 +1,24 @@
-"""What the games say: success, advantage and ROC with intervals, beside the bound. For any game, however it was played."""
+"""The result of games, however they were played: success, advantage and ROC with their intervals, beside the bound.
+
+Notation: π is the prior of the positive world, P and Q are the laws of what the attacker sees in the positive world and in the
+other, and idle is the share of wrong guesses of an attacker without the model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, log
 from typing import Any
 
 import numpy as np
 
-from betastar.arrays import Real
+from betastar.arrays import Booleans, Real, Whole
 from betastar.audit import intervals
 from betastar.risk.analyze import analyze
 from betastar.risk.interval import Bound
-from betastar.rounding import down, percent
+from betastar.rounding import down, nearest_percent, percent, tiny
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import Threat
 
@@ -115,18 +120,18 @@ class Audit:
         measured = self._measured(self.tuned, self.games // 2) if tuned else self._measured(self.success, self.games)
         return (
             f"Bound violated: {measured}, where at most {limit} is possible; if the bound held, so many right guesses would "
-            f"have probability {p_value:.1e} at most."
+            f"have probability {tiny(p_value)} at most."
         )
 
     def _measured(self, success: Bound, games: int) -> str:
         low, high = percent(success.lower, 2, upwards=False).removesuffix(" %"), percent(success.upper, 2)
         return (
-            f"in {games:,} games the attacker was right {100.0 * success.estimate:.2f} % of the time "
+            f"in {games:,} games the attacker was right {nearest_percent(success.estimate, 2)} of the time "
             f"({100.0 * self.confidence:g} % interval {low} to {high})"
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The object that is printed as JSON."""
         claim = {"run": repr(self.run), "threat": self.threat.describe(), "pair": self.pair}
         plain = {name: getattr(self, name) for name in ("games", "seed", "confidence", "prior", "right")}
         bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound", "tuned")}
@@ -135,86 +140,129 @@ class Audit:
         return {**claim, **plain, **bounds, "roc": roc, **verdict}
 
 
-def advantage_bound(run: DPSGD, threat: Threat, prior: float) -> Bound:
-    """What analyze says about the advantage in a game with this prior."""
-    risk = analyze(run, threat)
-    return risk.advantage if prior == 0.5 else _advantage(risk.success(prior), min(prior, 1.0 - prior))
+@dataclass(frozen=True)
+class AuditSetting:
+    """What all verdicts of an audit have in common.
+
+    Attributes
+    ----------
+    run : DPSGD
+        What is claimed to have been run.
+    threat : Threat
+        Who attacks.
+    prior : float or tuple of float
+        The probability of the positive world, or of each world where there are more than two.
+    confidence : float
+        The confidence of each interval.
+    seed : int
+        The seed of the games.
+    """
+
+    run: DPSGD
+    threat: Threat
+    prior: float | tuple[float, ...]
+    confidence: float
+    seed: int
+
+    @property
+    def idle(self) -> float:
+        """The share of wrong guesses without the model."""
+        return 1.0 - max(self.prior) if isinstance(self.prior, tuple) else min(self.prior, 1.0 - self.prior)
+
+    @cached_property
+    def bound(self) -> Bound:
+        """The advantage that `analyze` computes for a game with this prior.
+
+        Over all priors of more than two worlds the attacker gains most, 1 - β*, from a fair pair of worlds (theory, section 8):
+        wrong guesses are at least β*·(1 - max π).
+        """
+        risk = analyze(self.run, self.threat)
+        if isinstance(self.prior, tuple) or self.prior == 0.5:
+            return risk.advantage
+        return _advantage(risk.success(self.prior), self.idle)
+
+    def verdict(self, pair: str, right: int, games: int, tuned: Bound, p_value: float, roc: Sequence[RocPoint] = ()) -> Audit:
+        """The audit of an attacker who guessed right in so many of the games."""
+        success = intervals.clopper_pearson(right, games, self.confidence)
+        return Audit(
+            run=self.run,
+            threat=self.threat,
+            pair=pair,
+            games=games,
+            seed=self.seed,
+            confidence=self.confidence,
+            prior=self.prior,
+            right=right,
+            success=success,
+            advantage=_advantage(success, self.idle),
+            allowed=_success(self.bound, self.idle),
+            bound=self.bound,
+            tuned=tuned,
+            roc=tuple(roc),
+            p_value=p_value,
+        )
 
 
 def judge(
-    positive: np.ndarray,
+    setting: AuditSetting,
+    positive: Booleans,
     evidence: Real,
     ties: Real,
-    run: DPSGD,
-    threat: Threat,
-    bound: Bound,
-    *,
-    prior: float,
-    confidence: float,
-    seed: int,
     pair: str,
     others: Sequence[Real] = (),
 ) -> Audit:
-    """An audit from games: the world of each, drawn with `prior`, the evidence log P/Q for it, and numbers that break ties.
+    """The audit of games with two worlds.
 
     The attacker says "positive" if the evidence exceeds log((1-π)/π). That threshold is known before the games and is the best
     one for every pair, symmetric or not (Bayes' rule; at π = 1/2 it is 0 and reaches the total variation). So the number of
-    right guesses is binomial, and its interval exact. others: more statistics that are large in the positive world; what each
-    says of an odd game may depend on the even ones.
+    right guesses is binomial, and its interval exact.
+
+    Parameters
+    ----------
+    setting : AuditSetting
+        The claim, the prior, and the confidence.
+    positive : array of bool
+        Whether the world of each game was the positive one, drawn with the prior.
+    evidence : array of float
+        The attacker's evidence log P/Q for the positive world.
+    ties : array of float
+        Random numbers, which break ties of the evidence.
+    pair : str
+        The pair of gradients, or what the attacker sees.
+    others : sequence of array
+        More statistics that are large in the positive world. What each says of an odd game may depend on the even ones.
     """
+    prior = setting.prior
+    assert not isinstance(prior, tuple)
     games = len(evidence)
     right = _right(positive, evidence, log((1.0 - prior) / prior))
     statistic = max((evidence, *others), key=lambda one: _right(positive[::2], one[::2], _best(positive[::2], one[::2])))
     held_out, again = games // 2, _right(positive[1::2], statistic[1::2], _best(positive[::2], statistic[::2]))
-    idle = min(prior, 1.0 - prior)
     score = np.empty(games)
     score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
-    found = intervals.curve(score[positive], score[~positive], RATES, confidence)
-    most = _success(bound, idle).upper
+    points = intervals.curve(score[positive], score[~positive], RATES, setting.confidence)
+    most = _success(setting.bound, setting.idle).upper
     p_value = min(1.0, 2.0 * min(intervals.p_value(*counts, most) for counts in ((right, games), (again, held_out))))
-    tuned = intervals.clopper_pearson(again, held_out, confidence)
-    roc = tuple(RocPoint(fpr, tpr) for fpr, tpr in found)
-    about: dict[str, Any] = {"run": run, "threat": threat, "pair": pair, "seed": seed, "confidence": confidence, "prior": prior}
-    return _audit(right, games, bound, idle, tuned=tuned, roc=roc, p_value=p_value, **about)
+    tuned = intervals.clopper_pearson(again, held_out, setting.confidence)
+    return setting.verdict(pair, right, games, tuned, p_value, [RocPoint(fpr, tpr) for fpr, tpr in points])
 
 
-def judge_many(
-    world: np.ndarray,
-    evidence: Real,
-    run: DPSGD,
-    threat: Threat,
-    *,
-    prior: tuple[float, ...],
-    confidence: float,
-    seed: int,
-    pair: str,
-) -> Audit:
-    """The same for more than two worlds: the evidence has a column for each, and the attacker names the likeliest.
+def judge_many(setting: AuditSetting, world: Whole, evidence: Real, pair: str) -> Audit:
+    """The audit of games with more than two worlds.
 
-    Over all priors the attacker gains most, 1 - β*, from a fair pair of worlds (theory, section 8): wrong guesses are at least
-    β*·(1 - max π).
+    The evidence has a column for each world, and the attacker names the likeliest.
     """
-    games, idle = len(world), 1.0 - max(prior)
-    right = int(np.count_nonzero(np.argmax(evidence + np.log(prior), axis=1) == world))
-    bound = analyze(run, threat).advantage
-    p_value = intervals.p_value(right, games, _success(bound, idle).upper)
-    tuned = intervals.clopper_pearson(right, games, confidence)
-    about: dict[str, Any] = {"run": run, "threat": threat, "pair": pair, "seed": seed, "confidence": confidence, "prior": prior}
-    return _audit(right, games, bound, idle, tuned=tuned, roc=(), p_value=p_value, **about)
+    games = len(world)
+    right = int(np.count_nonzero(np.argmax(evidence + np.log(setting.prior), axis=1) == world))
+    p_value = intervals.p_value(right, games, _success(setting.bound, setting.idle).upper)
+    return setting.verdict(pair, right, games, intervals.clopper_pearson(right, games, setting.confidence), p_value)
 
 
-def _audit(right: int, games: int, bound: Bound, idle: float, **known: Any) -> Audit:
-    """From the counts of an attacker; idle: share of wrong guesses without the model."""
-    success = intervals.clopper_pearson(right, games, known["confidence"])
-    found: dict[str, Any] = {"success": success, "advantage": _advantage(success, idle), "allowed": _success(bound, idle)}
-    return Audit(right=right, games=games, bound=bound, **found, **known)
-
-
-def _right(positive: np.ndarray, evidence: Real, threshold: float) -> int:
+def _right(positive: Booleans, evidence: Real, threshold: float) -> int:
     return int(np.count_nonzero((evidence > threshold) == positive))
 
 
-def _best(positive: np.ndarray, evidence: Real) -> float:
+def _best(positive: Booleans, evidence: Real) -> float:
     """The threshold with the most right guesses in these games."""
     order = np.argsort(evidence)
     gains = np.cumsum(np.where(positive[order], -1, 1))  # of saying "negative" up to here
@@ -223,7 +271,7 @@ def _best(positive: np.ndarray, evidence: Real) -> float:
 
 
 def _advantage(success: Bound, idle: float) -> Bound:
-    """By how much the model reduces wrong guesses, 1 - (1-s)/idle, where idle is their share without it; 2s - 1 at idle 1/2."""
+    """The share of wrong guesses that the model saves the attacker, 1 - (1-s)/idle; it is 2s - 1 at idle 1/2."""
     return Bound(*(1.0 - (1.0 - s) / idle for s in (success.lower, success.estimate, success.upper)))
 
 

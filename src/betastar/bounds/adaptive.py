@@ -43,26 +43,35 @@ class Effort:
     angles: tuple[int, int] = (17, 5)
     nodes: int = 16384
     inflation: float = 0.002
-    share: float = 0.15
+    share: float = 0.2
     pause: float = 0.03
     cells: tuple[float, float] = (0.12, 0.05)
 
 
-#: A figure in about a tenth of a second, some per cent above the best one; from above only.
+#: A figure in less than a tenth of a second, some per cent above the best one; from above only.
 QUICK = Effort((5, 0), 1024, 0.01, 0.25, 0.03, (0.3, 0.15))
+#: Both ends in some tenths of a second, one to three per cent apart.
+MODERATE = Effort((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06))
 
 
 def effort(count: int) -> Effort:
     """Fewer steps leave time for more pairs and a finer grid."""
     if count <= 64:
         return Effort((65, 17), inflation=2e-4, cells=(0.1, 0.025))
-    return Effort((33, 9), inflation=1e-3, share=0.08, cells=(0.08, 0.035)) if count <= 3000 else Effort()
+    if count <= 3000:
+        return Effort((33, 9), inflation=1e-3, share=0.08, cells=(0.08, 0.035))
+    return Effort((25, 7), share=0.1, cells=(0.1, 0.04)) if count <= 20_000 else Effort()
 
 
-#: Half of the grid in standard deviations of the whole run, and the deficit that a single step may have beyond it.
-WIDTH, BEYOND = 8.0, 1e-5
-#: Largest log r on the grid, however little is left of the security: e^100 is still a number.
+#: Half of the grid in standard deviations of the whole run.
+WIDTH = 6.5
+#: The deficit that all steps may have beyond the largest loss on the grid, in standard deviations: little, or more where
+#: rare large losses would take up most of the grid.
+BEYOND = (1e-5, 5e-4)
+#: Largest log r on the grid. A run with larger losses has no security left.
 WIDEST = 60.0
+#: Longest tail, in half grids: with rare losses that are so large one hit tells everything, and other bounds are as good.
+FARTHEST_TAIL = 5.0
 #: Coarsest grid, in standard deviations of one step: beyond it other bounds are better.
 COARSEST = 3.0
 #: Steps that are taken one by one before the first path.
@@ -83,6 +92,17 @@ class Solution:
 
 def solve(steps: Sequence[Step], effort: Effort, attained: bool = True) -> Solution | None:
     """The worst case of these steps, taken in their order; None where other bounds are better than any affordable grid."""
+    solutions = _solve(steps, effort, attained, ())
+    return None if solutions is None else solutions[-1]
+
+
+def solve_each(step: Step, counts: Sequence[int], effort: Effort, attained: bool = True) -> list[Solution] | None:
+    """The worst cases of runs of so many equal steps, in one pass: the shorter runs are what the longest one ends with."""
+    return _solve([replace(step, count=max(counts))], effort, attained, sorted(counts))
+
+
+def _solve(steps: Sequence[Step], effort: Effort, attained: bool, counts: Sequence[int]) -> list[Solution] | None:
+    """The worst cases of the last so many steps, for each of the counts; without counts, of all steps."""
     steps = [step for step in steps if step.distance > 0.0]
     if not steps or any(
         s.rate >= 1.0 or s.rate < LEAST_RATE or s.distance / s.noise < LEAST_RATIO or s.noise < kernels.LEAST_NOISE for s in steps
@@ -92,24 +112,33 @@ def solve(steps: Sequence[Step], effort: Effort, attained: bool = True) -> Solut
     sizes = {kind: _size(step) for kind, step in kinds.items()}
     variance = sum(step.count * sizes[_kind(step)][0] ** 2 for step in steps)
     count = sum(step.count for step in steps)
-    tail = max(_tail(*sizes[_kind(step)][1:], BEYOND * min(1.0, sqrt(variance)) / count) for step in steps)
     width = min(WIDTH * sqrt(variance), WIDEST)
-    tail = min(tail, WIDEST)
+    for beyond in BEYOND:
+        slack = beyond * min(1.0, sqrt(variance)) / count
+        tail = min(max(_tail(step, sizes[kind][1:], effort.angles[0], slack) for kind, step in kinds.items()), WIDEST)
+        if tail <= width:
+            break
+    if tail > FARTHEST_TAIL * width or WIDTH * sqrt(variance) > WIDEST:
+        return None
     finest = min(_finest(*sizes[_kind(step)], effort.inflation) for step in steps)
-    grid = max(finest, min(width + tail, 1.5 * width + 1.0) / effort.nodes)
+    nodes = effort.nodes if tail <= width else 3 * effort.nodes // 4  # a wide kernel costs as much as the grid
+    grid = max(finest, min(width + tail, 1.5 * width + 1.0) / nodes)
     if grid > COARSEST * sqrt(variance / count):
         return None
-    half = min(effort.nodes, ceil((width + tail) / grid))
+    half = min(nodes, ceil((width + tail) / grid))
     reach = min(half, ceil(tail / grid) + 1)
 
     if half > CROWDED:
         effort = replace(effort, angles=(max(13, effort.angles[0] * CROWDED // half), effort.angles[1]))
-    plan = _Plan([(step, sizes[_kind(step)][0]) for step in reversed(steps)], grid, half, tail)
+    plan = _Plan([(step, sizes[_kind(step)][0]) for step in reversed(steps)], grid, half, tail, counts or [count])
     above = plan.above(effort, reach)
-    if not np.all(np.isfinite(above)):
+    if not all(np.all(np.isfinite(values)) for values in above):
         return None
-    below = NodeCurve(grid, plan.below(effort, max(1, ceil(grid / finest))), False) if attained else None
-    return Solution(NodeCurve(grid, above, True), below)
+    below = plan.below(effort, max(1, ceil(grid / finest))) if attained else [None] * len(above)
+    return [
+        Solution(NodeCurve(grid, most, True), None if least is None else NodeCurve(grid, least, False))
+        for most, least in zip(above, below, strict=True)
+    ]
 
 
 def _kind(step: Step) -> tuple[float, float, float]:
@@ -119,14 +148,24 @@ def _kind(step: Step) -> tuple[float, float, float]:
 def _size(step: Step) -> tuple[float, Real, Real]:
     """Standard deviation of the loss of one step (under √(PQ)) at its largest, and the outcomes of the pair on a line."""
     angles = kernels.angles(step.distance, 3)
-    found = [kernels.spread(step.rate, step.noise, step.distance, angle, (0.4, 0.1)) for angle in angles]
-    deviations = [sqrt(float(np.sum(mass * np.exp(0.5 * loss) * loss * loss))) for loss, mass in found]
-    return max(deviations), *found[0]
+    outcomes = [kernels.spread(step.rate, step.noise, step.distance, angle, (0.4, 0.1)) for angle in angles]
+    deviations = [sqrt(float(np.sum(mass * np.exp(0.5 * loss) * loss * loss))) for loss, mass in outcomes]
+    return max(deviations), *outcomes[0]
 
 
-def _tail(loss: Real, mass: Real, slack: float) -> float:
+def _tail(step: Step, outcomes: tuple[Real, Real], number: int, slack: float) -> float:
+    """The loss beyond which a step has a deficit of `slack`, with what covers the angles between so many."""
+    angles = kernels.angles(step.distance, number)
+    sides = [outcomes]
+    for angle in angles[[0, -1]]:
+        extra = kernels.between(step.rate, step.noise, step.distance, angle, float(angles[1] - angles[0]))
+        sides += [extra[:2], extra[2:]]
+    return max(_beyond(loss, mass, slack) for loss, mass in sides)
+
+
+def _beyond(loss: Real, mass: Real, slack: float) -> float:
     """The loss l with H_{e^l} = slack."""
-    low, high = 0.0, max(float(loss.max()), 0.0)
+    low, high = 0.0, max(float(loss.max()), 0.0) if loss.size else 0.0
     for _ in range(24):
         middle = 0.5 * (low + high)
         over = loss > middle
@@ -149,30 +188,36 @@ def _finest(deviation: float, loss: Real, mass: Real, inflation: float) -> float
 
 
 class _Plan:
-    """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks."""
+    """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks.
 
-    def __init__(self, run: Sequence[tuple[Step, float]], grid: float, half: int, tail: float) -> None:
-        self.run, self.grid, self.half, self.tail = run, grid, half, tail
+    counts: the numbers of steps, increasing, after which the curve is wanted.
+    """
 
-    def _blocks(self, share: float, doubling: bool) -> Iterator[tuple[Step, float, int, int]]:
-        """(step, its deviation, steps at once, nodes needed)."""
-        spread = 0.0
+    def __init__(self, run: Sequence[tuple[Step, float]], grid: float, half: int, tail: float, counts: Sequence[int]) -> None:
+        self.run, self.grid, self.half, self.tail, self.counts = run, grid, half, tail, counts
+
+    def _blocks(self, share: float, doubling: bool) -> Iterator[tuple[Step, float, int, int, bool]]:
+        """(step, its deviation, steps at once, nodes needed, the curve is wanted after them)."""
+        spread, done, ends = 0.0, 0, iter(self.counts)
+        end = next(ends)
         for step, deviation in self.run:
             left = step.count
             while left:
-                at_once = min(left, max(1, int(share * (spread / deviation**2 - ALONE))))
+                at_once = min(left, end - done, max(1, int(share * (spread / deviation**2 - ALONE))))
                 if doubling:  # few different numbers, so that what is computed for each can be used again
                     at_once = 1 << (at_once.bit_length() - 1)
                 spread += at_once * deviation**2
-                left -= at_once
+                left, done = left - at_once, done + at_once
                 need = min(self.half, ceil((WIDTH * sqrt(spread) + self.tail) / self.grid))
-                yield step, deviation, at_once, need
+                yield step, deviation, at_once, need, done == end
+                end = next(ends, end) if done == end else end
 
-    def above(self, effort: Effort, most: int) -> Real:
-        """H at the nodes from 0 on, from above."""
+    def above(self, effort: Effort, most: int) -> list[Real]:
+        """H at the nodes from 0 on, from above, after each of the counts."""
         f, relative, constant = np.zeros(1), 0.0, 0.0
         operator: Above | None = None
-        for step, _, at_once, need in self._blocks(effort.share, False):
+        curves = []
+        for step, _, at_once, need, wanted in self._blocks(effort.share, False):
             if operator is None or operator.step is not step or need > operator.half:
                 operator = Above(
                     step, self.grid, self._size(need, f), _kernels(step, self.grid, most, effort.angles[0], effort.cells)
@@ -180,22 +225,25 @@ class _Plan:
                 f = operator.widened(f)
             f, more, everywhere = operator.advance(f, at_once)
             relative, constant = relative + more, constant + everywhere
-        assert operator is not None
-        return operator.curve(f, relative, constant)
+            if wanted:
+                curves.append(operator.curve(f, relative, constant))
+        return curves
 
-    def below(self, effort: Effort, fine: int) -> Real:
-        """H at the nodes from 0 on, from below."""
+    def below(self, effort: Effort, fine: int) -> list[Real]:
+        """H at the nodes from 0 on, from below, after each of the counts."""
         f, wrong = np.zeros(1), 0.0
         operator: Below | None = None
-        for step, deviation, at_once, need in self._blocks(effort.pause, True):
+        curves = []
+        for step, deviation, at_once, need, wanted in self._blocks(effort.pause, True):
             if operator is None or operator.key != (step, at_once) or need > operator.half:
                 laws = _laws(step, deviation, at_once, self.grid, fine, self.tail, effort.angles[1], effort.cells)
                 operator = Below((step, at_once), self.grid, self._size(need, f), laws)
                 f = operator.widened(f)
             f, error = operator.once(f)
             wrong += error
-        assert operator is not None
-        return operator.curve(f, wrong)
+            if wanted:
+                curves.append(operator.curve(f, wrong))
+        return curves
 
     def _size(self, need: int, f: Real) -> int:
         return max(min(self.half, ceil(1.4 * need)), len(f) // 2)

@@ -49,8 +49,10 @@ def total(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> f
 
 def largest(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> float:
     """Λ, not below the truth: infinite if a step's exponent cannot be told from MOST, or has less noise than QUIET."""
-    found = [exponent(build, rate, noise, distance) if noise >= QUIET else MOST for _, rate, noise, distance in condense(steps)]
-    return inf if np.isinf(_unbounded(np.array(found))).any() else total(build, steps)
+    exponents = [
+        exponent(build, rate, noise, distance) if noise >= QUIET else MOST for _, rate, noise, distance in condense(steps)
+    ]
+    return inf if np.isinf(_unbounded(np.array(exponents))).any() else total(build, steps)
 
 
 def leakage(rate: float, noise: float, distances: Any) -> Real:
@@ -62,8 +64,8 @@ def leakage(rate: float, noise: float, distances: Any) -> Real:
     if noise < QUIET:
         return np.where(far > 0.0, inf, 0.0)
     if noise < STEEP:
-        found = [exponent(transform.glued, rate, noise, node) for node in (np.arange(GRID + 1) * (2.0 / GRID)).tolist()]
-        return _unbounded(np.array(found)[np.ceil(far * (0.5 * GRID)).astype(int)]) * (1.0 + 1e-6)
+        exponents = [exponent(transform.glued, rate, noise, node) for node in (np.arange(GRID + 1) * (2.0 / GRID)).tolist()]
+        return _unbounded(np.array(exponents)[np.ceil(far * (0.5 * GRID)).astype(int)]) * (1.0 + 1e-6)
     with np.errstate(divide="ignore"):
         logs = chebval(far - 1.0, _smooth(rate, noise)) + 2.0 * np.log(far)
     return np.exp(logs) * (1.0 + 1e-6)

@@ -1,20 +1,21 @@
 """Certified interval: the run on a grid from above and from below, refined until the interval is narrow enough.
 
-Membership: the pair itself from both sides. Attribute distances below 2: the glued curve from above, which bounds every
-admissible run, and from below the two fixed pairs that are known to do most damage (theory, section 2): the pair on a line,
-and the symmetric pair of the plane with its outcome rounded to small rectangles, which only weakens the attacker.
+Membership: the pair itself from both sides. Attribute distances below 2: the dynamic programme of `adaptive` from both sides
+(`enclose`), and `certify` as a second opinion and where the programme has no affordable grid: the glued curve from above,
+which bounds every admissible run, and from below the two fixed pairs that are known to do most damage (theory, section 2): the
+pair on a line, and the symmetric pair of the plane with its outcome rounded to small rectangles, which only weakens the attacker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from math import exp, sqrt
 
 import numpy as np
 
-from betastar.bounds import affinity, fixed_pairs, no_noise, transform
-from betastar.bounds.discrete import DiscreteCurve
+from betastar.bounds import adaptive, affinity, fixed_pairs, no_noise, transform
+from betastar.bounds.discrete import DiscreteCurve, LeastCurve, NodeCurve
 from betastar.bounds.exact import LEAST_NOISE
 from betastar.bounds.grid import PAD
 from betastar.bounds.refinement import losses_given_up, refined
@@ -26,16 +27,48 @@ NEAREST = 1e-12
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 #: Where β* is surely below this, one grid that works is enough.
 NOTHING_LEFT = 1e-6
+#: Tolerance from which on the adaptive programme is solved on a coarse grid only, as for a first look or a search.
+COARSE = 1e-3
+#: Tolerance of the glued curve beside the programme, as a share of the advantage: it is better far out, if anywhere.
+SECOND = 0.02
 
 
 @dataclass(frozen=True)
 class Certificate:
     """Curves that enclose the truth: `above` dominates every admissible run, each of `below` is attained or less."""
 
-    above: DiscreteCurve | None
-    below: tuple[DiscreteCurve, ...]
+    above: DiscreteCurve | NodeCurve | LeastCurve | None
+    below: tuple[DiscreteCurve | NodeCurve, ...]
     lower: float
     upper: float
+    #: The ends are the adaptive programme's: no attack is known that is better than the one of `upper`.
+    adaptive: bool = False
+
+
+def enclose(steps: Sequence[Step], in_order: Sequence[Step] | None, tolerance: float, attained: bool = True) -> Certificate:
+    """Enclose β* of a symmetric threat. in_order: steps in their order that dominate those of the run; None if it is not known.
+
+    Each end is the better of the adaptive programme's and of `certify`'s. attained: as for `certify`.
+    """
+    steps = [step for step in steps if step.distance > 0.0]
+    count = sum(step.count for step in steps)
+    if in_order is None or count <= 1 or all(step.distance == 2.0 for step in steps):
+        return certify(steps, True, tolerance, attained)
+    in_order = [step for step in in_order if step.distance > 0.0]
+    quick = tolerance >= COARSE
+    same_steps = sorted(map(astuple, in_order)) == sorted(map(astuple, steps))
+    solution = adaptive.solve(
+        in_order, adaptive.QUICK if quick else adaptive.effort(count), attained and same_steps and not quick
+    )
+    if solution is None:
+        return certify(steps, True, tolerance, attained)
+    above, below = solution.above, solution.below
+    advantage = float(above.values[0])
+    second = certify(steps, True, max(tolerance, SECOND * advantage), attained and below is None)
+    lower = min(max(1.0 - advantage, second.lower), BELOW_ONE)
+    upper = second.upper if below is None else min(second.upper, 1.0 - float(below.values[0]))
+    curve = LeastCurve(above, second.above) if isinstance(second.above, DiscreteCurve) else above
+    return Certificate(curve, second.below if below is None else (below,), min(lower, upper), upper, True)
 
 
 def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, attained: bool = True) -> Certificate:

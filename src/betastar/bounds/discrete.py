@@ -13,7 +13,7 @@ from math import ceil, exp, expm1
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds.exact import Value
+from betastar.bounds.exact import FourierCurve, Value
 
 #: Largest finite loss that is told from an infinite one (e^700 is about the largest number there is).
 FARTHEST = 700.0
@@ -168,3 +168,32 @@ class NodeCurve:
             reverse = float(np.min(1.0 - (1.0 - value - fpr) / alpha))
         rate = min(float(np.min(value + alpha * fpr)), reverse)
         return Value(min(max(rate, fpr), 1.0), 0.0)
+
+    def threshold(self, fpr: float) -> float:
+        """The log of the α at which `true_positives` has its least value."""
+        alpha, value = self._corners
+        ahead, behind = value + alpha * fpr, 1.0 - (1.0 - value - fpr) / alpha
+        i, j = int(np.argmin(ahead)), int(np.argmin(behind))
+        return self.grid * i if ahead[i] <= behind[j] else -self.grid * j
+
+
+class LeastCurve:
+    """The better of symmetric curves that all dominate the same runs."""
+
+    def __init__(self, *curves: DiscreteCurve | NodeCurve | FourierCurve) -> None:
+        self.curves = curves
+
+    def reversed(self) -> LeastCurve:
+        return self
+
+    def overlap(self) -> Value:
+        return max((curve.overlap() for curve in self.curves), key=lambda overlap: overlap.value - overlap.error)
+
+    def hockey_stick(self, tau: float) -> Value:
+        return min((curve.hockey_stick(tau) for curve in self.curves), key=sum)
+
+    def true_positives(self, fpr: float) -> Value:
+        return min((curve.true_positives(fpr) for curve in self.curves), key=sum)
+
+    def threshold(self, fpr: float) -> float:
+        return min(self.curves, key=lambda curve: sum(curve.true_positives(fpr))).threshold(fpr)

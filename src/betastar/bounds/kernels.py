@@ -54,10 +54,10 @@ class Kernel:
 
     def source_on(self, half: int) -> Real:
         """source·e^{|x|/2} at the nodes -half…half."""
-        found = np.where(np.arange(-half, half + 1) < 0, self.rest[0], self.rest[1])
+        source = np.where(np.arange(-half, half + 1) < 0, self.rest[0], self.rest[1])
         inside = min(half, self.reach)
-        found[half - inside : half + inside + 1] = self.source[self.reach - inside : self.reach + inside + 1]
-        return found
+        source[half - inside : half + inside + 1] = self.source[self.reach - inside : self.reach + inside + 1]
+        return source
 
 
 def widest_angle(distance: float) -> float:
@@ -280,7 +280,7 @@ def composed(one: Laws, fine: float, times: int, deviation: float, grid: float) 
     reach = len(one.first) // 2
     half = min(times, 3) * reach + ceil(12.0 * sqrt(times) * deviation / fine)
     length = next_fast_len(2 * half + 1, real=True)
-    found, error = [], 0.0
+    laws, error = [], 0.0
     for law in (one.first, one.second):
         row = np.zeros(length)
         row[np.arange(-reach, reach + 1)] = law
@@ -290,8 +290,8 @@ def composed(one: Laws, fine: float, times: int, deviation: float, grid: float) 
         doubt = FFT_ERROR * log2(length) * (np.abs(power) * (times + 1.0))
         error = max(error, sqrt(2.0 * float(np.sum(doubt * doubt))) + _wrapped(law, times, half))
         mass = np.maximum(np.roll(irfft(power, length), half)[: 2 * half + 1], 0.0)
-        found.append(_rounded(fine * np.arange(-half, half + 1), mass, grid))
-    return Laws(found[0], found[1], error)
+        laws.append(_rounded(fine * np.arange(-half, half + 1), mass, grid))
+    return Laws(laws[0], laws[1], error)
 
 
 def _wrapped(law: Real, times: int, half: int) -> float:
@@ -315,10 +315,10 @@ def _on_grid(loss: Real, mass: Real, grid: float, reach: int) -> tuple[Real, flo
     beyond = float((mass * np.exp(capped) * np.expm1(np.minimum(loss - capped, LARGEST_EXPONENT))).sum())
     index = np.minimum((capped / grid).astype(np.int64), reach - 1)
     part = mass * np.clip(np.expm1(capped - index * grid) / np.expm1(grid), 0.0, 1.0)
-    found = np.bincount(index, weights=mass - part, minlength=reach + 1) + np.bincount(
+    masses = np.bincount(index, weights=mass - part, minlength=reach + 1) + np.bincount(
         index + 1, weights=part, minlength=reach + 1
     )
-    return found[1:], beyond
+    return masses[1:], beyond
 
 
 def _hockey_stick(mass: Real, infinite: float, grid: float) -> Real:

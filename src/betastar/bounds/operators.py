@@ -71,16 +71,16 @@ class Operator:
 class Above(Operator):
     """f(x) = e^{-x/2}·(min(1, r) - v(r)) from above, for kernels that tell more than their pairs. Profile: e^{-|x|/2}."""
 
-    def __init__(self, step: Step, grid: float, half: int, found: Sequence[Kernel]) -> None:
+    def __init__(self, step: Step, grid: float, half: int, kernels: Sequence[Kernel]) -> None:
         self.profile = np.exp(-0.5 * grid * np.abs(np.arange(-half, half + 1)))
-        sources = [kernel.source_on(half) * self.profile for kernel in found]
-        super().__init__(grid, half, [kernel.jump for kernel in found], sources)
+        sources = [kernel.source_on(half) * self.profile for kernel in kernels]
+        super().__init__(grid, half, [kernel.jump for kernel in kernels], sources)
         # A pair's drift is at most its total variation times the profile, and an average of its hockey-stick divergences, which
         # are sums of that many positive terms.
-        terms = max(kernel.terms for kernel in found)
+        terms = max(kernel.terms for kernel in kernels)
         self.step = step
         self.rounding = step.rate * (ROUNDING + (ROUNDING + EPS * terms) * min(1.0, step.distance / step.noise))
-        self.widest = int(np.argmax([kernel.jump @ np.arange(-kernel.reach, kernel.reach + 1) ** 2 for kernel in found]))
+        self.widest = int(np.argmax([kernel.jump @ np.arange(-kernel.reach, kernel.reach + 1) ** 2 for kernel in kernels]))
 
     def beyond(self, f: Real, room: int) -> Real:
         """v(r) does not fall beyond the last node, nor does v(r)/r rise before the first one."""
@@ -133,12 +133,12 @@ class Above(Operator):
         from scipy.fft import irfft, rfft
 
         powers = _powers(self.spectra[guides], rfft(self.source[guides], self.length, axis=1), 0.5 * steps)
-        found = []
+        stages = []
         for _ in range(2):
             for kept, grown in powers:
                 f = self.best(irfft(kept * self._spectrum(f)[0] + grown, self.length, axis=1)[:, : len(f)])
-            found.append(f)
-        return found[0], found[1]
+            stages.append(f)
+        return stages[0], stages[1]
 
     def _guides(self, drifts: Real) -> Whole:
         """The few rows that are the best at most nodes, counted by how much they change."""

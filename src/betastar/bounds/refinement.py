@@ -23,6 +23,8 @@ WIDEST_SPREAD = 64.0
 MANY_STEPS = 16
 #: Nodes per octave there, times the root of the tolerance; rounds, each with twice as many nodes.
 NODES, NODE_ROUNDS = 0.3, 4
+#: Tolerance that decides how fine the first grids are where a larger one is asked for: coarser ones save nothing.
+COARSEST = 3e-4
 #: Steps that leak less than this share of the whole do not decide how fine the lattice is.
 SMALL_SHARE = 1e-4
 
@@ -83,7 +85,7 @@ def refined(
             best, narrowest = (curves[0], curves[1], on), width
         return width, most_error + least_error
 
-    root = sqrt(tolerance)
+    root = sqrt(min(tolerance, COARSEST))
     sparse = Nodes(_smallest_deviation(nodes, symmetric) * root, ceil(NODES / root))
     largest, size = max(spread, *(largest_loss(step, slack) for step in steps)), min(spread, WIDEST_SPREAD) / 8.0
     for few, many in SIZES:  # first what takes milliseconds

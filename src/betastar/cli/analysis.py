@@ -4,63 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from betastar.answers import settings
-from betastar.cli.options import (
-    Attack,
-    Batch,
-    Command,
-    Delta,
-    Distance,
-    Epochs,
-    Force,
-    Fpr,
-    Json,
-    Method,
-    Metric,
-    Noise,
-    Opacus,
-    Prior,
-    Rate,
-    Records,
-    Require,
-    Steps,
-    for_pipelines,
-    option,
-)
+from betastar.answers.json_answers import Answer
+from betastar.answers.settings import Setting
+from betastar.answers.targets import Wish, parse
+from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain, significant
-from betastar.vocabulary import DIGITS, METHODS, METRICS, PARAMETERS, RUN
+from betastar.vocabulary import DIGITS, METRICS, OF_THREATS, RUN
 
 
 def register(app: typer.Typer) -> None:
-    for command in (analyze, calibrate, compare, sweep, explore):
-        app.command(cls=Command)(for_pipelines(command))
+    for function in (analyze, calibrate, compare, sweep):
+        command(app)(function)
+    command(app, pipeline=False)(explore)  # a server must survive a browser that goes away
 
 
-def analyze(
-    noise_multiplier: Noise = None,
-    sample_rate: Rate = None,
-    batch_size: Batch = None,
-    dataset_size: Records = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    opacus: Opacus = None,
-    threat: Attack = PARAMETERS["threat"].default,
-    distance: Distance = None,
-    method: Method = None,
-    prior: Prior = PARAMETERS["prior"].default,
-    fpr: Fpr = None,
-    delta: Delta = None,
-    metric: Metric = None,
-    require: Require = None,
-    json: Json = False,
-) -> None:
-    """How well a model trained like this resists an attack.
+def analyze(setting: Setting, required: RequireOption, printed: JsonOption) -> None:
+    """Tell how well a model that is trained like this resists an attack.
 
     \b
     Examples:
@@ -68,35 +35,21 @@ def analyze(
       betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --threat attribute --distance 0.8
       betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --require "bayes_security>=0.95" --json
     """
-    options = dict(locals())
     from betastar.answers import json_answers
     from betastar.cli import printing
 
-    setting = settings.Setting(**fields_of(options))
-    wishes = wished(require)
+    wishes = wished(required)
     answer = json_answers.answer(setting)
-    printing.as_json(answer) if json else printing.one(answer)
+    printing.as_json(answer) if printed.json else printing.one(answer)
     demand([(setting, "")], wishes)
 
 
-def calibrate(
-    target: Annotated[str, option("target")],
-    noise_multiplier: Noise = None,
-    sample_rate: Rate = None,
-    batch_size: Batch = None,
-    dataset_size: Records = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    opacus: Opacus = None,
-    threat: Attack = PARAMETERS["threat"].default,
-    distance: Distance = None,
-    method: Method = None,
-    prior: Prior = PARAMETERS["prior"].default,
-    fpr: Fpr = None,
-    delta: Delta = None,
-    metric: Metric = None,
-    json: Json = False,
-) -> None:
+@dataclass(frozen=True)
+class TargetOption:
+    target: str
+
+
+def calibrate(asked: TargetOption, setting: Setting, printed: JsonOption) -> None:
     """Find the missing parameter that just meets a target.
 
     Leave out --noise for the least noise, --rate or --batch for the largest, --steps or --epochs for the most, --records for
@@ -107,42 +60,32 @@ def calibrate(
       betastar calibrate --target "success<=0.51" --batch 256 --records 50000 --epochs 30
       betastar calibrate --target "tpr<=0.05@fpr=0.01" --noise 1.5 --batch 256 --records 50000
     """
-    options = dict(locals())
-    from betastar.answers import json_answers, targets
+    from betastar.answers import json_answers
     from betastar.cli import printing
 
-    setting = settings.Setting(**fields_of(options))
-    answer = json_answers.calibrated(setting, targets.parse(target))
-    if json:
+    answer = json_answers.calibrated(setting, parse(asked.target))
+    if printed.json:
         printing.as_json(answer)
         return
     name, value = next(iter(answer["found"].items()))
     printing.one(answer, f"{RUN[name].brief} {plain(value)} just meets {answer['target']}.")
 
 
+@dataclass(frozen=True)
+class CompareOptions:
+    """Several settings, or several methods."""
+
+    setting: tuple[str, ...] = ()
+    method: tuple[str, ...] = option((), "A method: {methods} (may be repeated, to compare them).")
+
+
 def compare(
-    setting: Annotated[list[str] | None, option("setting", metavar="FIELDS")] = None,
-    noise_multiplier: Noise = None,
-    sample_rate: Rate = None,
-    batch_size: Batch = None,
-    dataset_size: Records = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    opacus: Opacus = None,
-    threat: Attack = PARAMETERS["threat"].default,
-    distance: Distance = None,
-    method: Annotated[
-        list[str] | None,
-        option("method", "Method; repeat it to compare them.", metavar="NAME", autocompletion=lambda: list(METHODS)),
-    ] = None,
-    prior: Prior = PARAMETERS["prior"].default,
-    fpr: Fpr = None,
-    delta: Delta = None,
-    metric: Metric = None,
-    require: Require = None,
-    json: Json = False,
+    options: CompareOptions,
+    base: Annotated[Answer, Fields(of=Setting, without=("method",))],
+    required: RequireOption,
+    printed: JsonOption,
 ) -> None:
-    """Several settings, or several methods, in one table.
+    """Compare several settings, or several methods, in one table.
 
     What is given as an option holds for every setting that does not say otherwise.
 
@@ -151,89 +94,96 @@ def compare(
       betastar compare --batch 256 --records 26048 --epochs 20 --setting noise=2 --setting noise=4,name=careful
       betastar compare --noise 0.8 --rate 0.01 --steps 2000 --method exact --method paper --method affinity
     """
-    options = dict(locals())
     from betastar.answers import json_answers
     from betastar.cli import printing
 
-    base = {**fields_of(options), "method": None}
-    named = [_read_setting(text, base) for text in setting or ()] or [("", base)]
-    ways: list[str | None] = [*method] if method else [None]
-    cases = [(name, way, {**fields, "method": way or fields["method"]}) for name, fields in named for way in ways]
-    asked = [settings.Setting(**fields) for *_, fields in cases]
-    wishes = wished(require)
-    found = [json_answers.answer(one) for one in asked]
+    named = [_read_setting(text, base) for text in options.setting] or [("", base)]
+    ways: tuple[str | None, ...] = options.method or (None,)
+    cases = [(name, way, {**given, "method": way or given.get("method")}) for name, given in named for way in ways]
+    asked = [Setting(**given) for *_, given in cases]
+    wishes = wished(required)
+    answers = [json_answers.answer(one) for one in asked]
     names = []
-    for (name, way, _), answer in zip(cases, found, strict=True):
-        words = [name or printing.label(answer["parameters"]) if setting or not way else "", way or ""]
+    for (name, way, _), answer in zip(cases, answers, strict=True):
+        words = [name or printing.label(answer["parameters"]) if options.setting or not way else "", way or ""]
         names.append(", ".join(word for word in words if word))
-    if json:
-        printing.as_json({"settings": [{"name": name, **answer} for name, answer in zip(names, found, strict=True)]})
+    if printed.json:
+        printing.as_json({"settings": [{"name": name, **answer} for name, answer in zip(names, answers, strict=True)]})
     else:
-        printing.side_by_side(found, names)
+        printing.side_by_side(answers, names)
     demand(zip(asked, names, strict=True), wishes)
 
 
-def sweep(
-    noise_multiplier: Annotated[
-        str | None, option("noise_multiplier", "Noise multiplier: a number, 1,2,4, or a grid as .5:5:20log.")
-    ] = None,
-    sample_rate: Annotated[str | None, option("sample_rate", "Sampling rate, or a grid.")] = None,
-    batch_size: Annotated[str | None, option("batch_size", "Batch size, or a grid.")] = None,
-    dataset_size: Annotated[str | None, option("dataset_size", "Number of training records, or a grid.")] = None,
-    steps: Annotated[str | None, option("steps", "Number of updates, or a grid.")] = None,
-    epochs: Annotated[str | None, option("epochs", "Epochs, or a grid.")] = None,
-    opacus: Opacus = None,
-    threat: Attack = PARAMETERS["threat"].default,
-    distance: Distance = None,
-    method: Method = None,
-    metric: Annotated[
-        str,
-        option("metric", "What to tell: bayes_security, advantage, success, tpr@fpr=0.01, epsilon@delta=1e-5, …", default=None),
-    ] = "bayes_security",
-    output: Annotated[
-        Path | None, option("output", "File: .csv, .json, or a heat map as .png, .svg or .pdf.", default="CSV on the terminal")
-    ] = None,
-    force: Force = False,
-    json: Json = False,
-) -> None:
-    """A metric over a grid, as CSV, JSON or heat map.
+@dataclass(frozen=True)
+class GridOptions:
+    """The axes of a grid, as text."""
 
-    A grid is FIRST:LAST:COUNT, with log for even ratios, or a list with commas. Without --output it is CSV on the terminal.
+    noise_multiplier: str | None = option(None, "Noise multiplier: a number, a list such as 1,2,4, or a grid such as .5:5:20log.")
+    sample_rate: str | None = option(None, "Sampling rate, or a grid.")
+    batch_size: str | None = option(None, "Batch size, or a grid.")
+    dataset_size: str | None = option(None, "Number of training records, or a grid.")
+    steps: str | None = option(None, "Number of updates, or a grid.")
+    epochs: str | None = option(None, "Epochs, or a grid.")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """The metric, and where its values are written."""
+
+    metric: str = option(
+        "bayes_security", "The metric, such as bayes_security, advantage, success, tpr@fpr=0.01 or epsilon@delta=1e-5."
+    )
+    output: Path | None = option(None, "File: .csv, .json, or a heat map as .png, .svg or .pdf.", "CSV on the terminal")
+    force: bool = False
+
+
+def sweep(
+    axes: GridOptions,
+    base: Annotated[Setting, Fields(without=(*RUN, "prior", "fpr", "delta", "metrics"))],
+    options: SweepOptions,
+    printed: JsonOption,
+) -> None:
+    """Compute a metric over a grid, as CSV, JSON or a heat map.
+
+    A grid is FIRST:LAST:COUNT, with log for even ratios, or a list with commas. Without --output, CSV is printed.
 
     \b
     Examples:
       betastar sweep --noise 0.5:5:20log --rate 1e-4:1e-1:20log --steps 1000 -o heat.png
       betastar sweep --noise 1,2,4 --batch 256 --records 50000 --epochs 5:50:10 --metric tpr@fpr=0.01
     """
-    options = dict(locals())
     from betastar.answers import sweeps
     from betastar.cli import printing
 
-    texts = {name: options[name] for name in RUN}
+    output = options.output
     if output is not None:
-        sweeps.check_output(output, force)
-    grid = sweeps.Grid.read(texts, settings.Setting(threat=threat, distance=distance, method=method, opacus=opacus), metric)
+        sweeps.check_output(output, options.force)
+    grid = sweeps.Grid.read(vars(axes), base, options.metric)
     if output is not None and output.suffix in sweeps.PICTURES:
         grid.axes_of_picture()
     for notice in next((point.rate_notice for point in grid.points() if point.rate_notice), []):
         printing.complain(notice)
     with printing.counting("points", grid.size) as tell:
-        found = grid.compute(tell)
+        result = grid.compute(tell)
     if output is not None:
-        sweeps.write(found, output)
-        printing.as_json({"output": str(output), "points": found.size}) if json else print(f"{found.size} points in {output}")
-    elif json:
-        printing.as_json(found.as_json())
+        sweeps.write(result, output)
+        written = {"output": str(output), "points": result.size}
+        printing.as_json(written) if printed.json else print(f"{result.size} points in {output}")
+    elif printed.json:
+        printing.as_json(result.as_json())
     else:
-        sys.stdout.write(found.as_csv())
+        sys.stdout.write(result.as_csv())
 
 
-def explore(
-    port: Annotated[int, option("port", min=1, max=65535)] = 8765,
-    browser: Annotated[bool, option("browser", flag=True)] = True,
-    json: Annotated[bool, option("json", "Print where the page is as one JSON object.")] = False,
-) -> None:
-    """Turn the knobs on a page and see the risk move.
+@dataclass(frozen=True)
+class ExploreOptions:
+    port: int = option(8765, min=1, max=65535)
+    browser: bool = True
+    json: bool = option(False, "Print where the page is as one JSON object.")
+
+
+def explore(options: ExploreOptions) -> None:
+    """Serve a page with sliders for the parameters of a training, and see how the risk follows them.
 
     The page is served on this machine and for this machine only; nothing leaves it.
 
@@ -249,34 +199,21 @@ def explore(
         raise ValueError(f"the page needs {', '.join(missing)}: pip install 'betastar[web]'.")
     from betastar.web.server import serve
 
-    serve(port, browser, json)
+    serve(options.port, options.browser, options.json)
 
 
-def fields_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a command to the fields of a setting."""
-    fields = {name: options[name] for name in (*RUN, "opacus", "threat", "distance", "method", "prior")}
-    lists = {"fpr": "fpr", "delta": "delta", "metrics": "metric"}
-    return _whole_epochs(fields | {name: tuple(options[option]) for name, option in lists.items() if options[option]})
-
-
-def _whole_epochs(fields: dict[str, Any]) -> dict[str, Any]:
-    """20.0 epochs are 20: said back as people say it."""
-    epochs = fields["epochs"]
-    return {**fields, "epochs": int(epochs) if isinstance(epochs, float) and epochs.is_integer() else epochs}
-
-
-def _read_setting(text: str, base: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _read_setting(text: str, base: Answer) -> tuple[str, Answer]:
     """A name (or none) and the fields of "noise=3.51,batch=256,name=careful", on top of the base."""
     known = {spelling.removeprefix("--"): name for name, one in RUN.items() for spelling in reversed(one.spellings)}
-    known |= {name: name for name in ("threat", "distance", "method", "prior", "name")}
-    fields = {**base, "name": ""}
+    known |= {name: name for name in ("threat", *OF_THREATS, "method", "prior", "name")}
+    given = {**base, "name": ""}
     for part in text.split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
             raise ValueError(f"--setting must be as in noise=3.51,batch=256,records=26048,epochs=20, got {part!r}.")
         name = known[settings.choose("--setting", key, known)]
-        fields[name] = value if name in ("threat", "method", "name") else _parse_number(value, part)
-    return fields.pop("name"), _whole_epochs(fields)
+        given[name] = value if name in ("threat", "method", "name") else _parse_number(value, part)
+    return given.pop("name"), given
 
 
 def _parse_number(value: str, part: str) -> float | int:
@@ -287,13 +224,11 @@ def _parse_number(value: str, part: str) -> float | int:
     return int(number) if value.isdigit() else number
 
 
-def wished(texts: list[str] | None) -> list[Any]:
-    from betastar.answers import targets
-
-    return [targets.parse(text, "require") for text in texts or ()]
+def wished(required: RequireOption) -> list[Wish]:
+    return [parse(text, "require") for text in required.require]
 
 
-def demand(cases: Iterable[tuple[settings.Setting, str]], wishes: list[Any]) -> None:
+def demand(cases: Iterable[tuple[Setting, str]], wishes: list[Wish]) -> None:
     """Exit with 1 unless every wish holds for every setting, at the end of the bound that is not too optimistic."""
     import betastar
     from betastar.cli import printing

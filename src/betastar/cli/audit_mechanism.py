@@ -1,74 +1,59 @@
-"""The command `betastar audit`: games against the bound."""
+"""The command `betastar audit mechanism`, and what all audits print and keep."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from betastar import files
-from betastar.answers import settings
+from betastar.answers.settings import Setting
 from betastar.audit import Audit
-from betastar.cli.analysis import demand, fields_of, wished
-from betastar.cli.options import (
-    Attack,
-    Batch,
-    Command,
-    Distance,
-    Epochs,
-    Force,
-    Json,
-    Noise,
-    Opacus,
-    Prior,
-    Rate,
-    Records,
-    Require,
-    Steps,
-    for_pipelines,
-    option,
-)
+from betastar.cli.analysis import demand, wished
+from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
 from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
-from betastar.vocabulary import PARAMETERS
-
-Seed = Annotated[int | None, option("seed")]
-Into = Annotated[Path | None, option("into")]
+from betastar.runs.reading import Json
 
 app = typer.Typer(
     name="audit",
-    help="Play the attacker's game, and see that nobody beats the bound.",
+    help="Play the attacker's game many times, and compare how often they are right with the bound.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 
+@dataclass(frozen=True)
+class MechanismOptions:
+    games: int = 100_000
+    seed: int | None = None
+    confidence: float = option(0.95, "Confidence of the intervals and of the band.")
+    width: float = 0.2
+    jobs: int = 1
+    plot: Path | None = option(None, "File for a figure of the bound and the measured curve: .png, .svg or .pdf.")
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class KeepOptions:
+    """Where the result of an audit is kept."""
+
+    into: Path | None = None
+    force: bool = False
+
+
+@command(app)
 def mechanism(
-    noise_multiplier: Noise = None,
-    sample_rate: Rate = None,
-    batch_size: Batch = None,
-    dataset_size: Records = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    opacus: Opacus = None,
-    threat: Attack = PARAMETERS["threat"].default,
-    distance: Distance = None,
-    prior: Prior = PARAMETERS["prior"].default,
-    games: Annotated[int, option("games")] = 100_000,
-    seed: Seed = None,
-    confidence: Annotated[float, option("confidence")] = 0.95,
-    width: Annotated[float, option("width")] = 0.2,
-    jobs: Annotated[int, option("jobs")] = 1,
-    plot: Annotated[Path | None, option("plot")] = None,
-    log: Annotated[bool, option("log")] = False,
-    into: Into = None,
-    force: Force = False,
-    require: Require = None,
-    json: Json = False,
+    setting: Annotated[Setting, Fields(without=("method", "fpr", "delta", "metrics"))],
+    options: MechanismOptions,
+    kept: KeepOptions,
+    required: RequireOption,
+    printed: JsonOption,
 ) -> None:
-    """Games on the mechanism itself: worst-case gradients, and the best attacker there is.
+    """Play games on the mechanism itself, with worst-case gradients and the best attacker there is.
 
     Exits with 1 if the bound is violated: measured success that has probability below 0.001 if the bound holds.
 
@@ -77,36 +62,40 @@ def mechanism(
       betastar audit mechanism --noise 3.51 --batch 256 --records 26048 --epochs 20 --jobs 2
       betastar audit mechanism --noise 1 --rate 0.01 --steps 500 --threat attribute --distance 0.8 --plot roc.png --seed 1
     """
-    options = dict(locals())
     from betastar.audit import mechanism as play
     from betastar.cli import printing
 
-    setting = settings.Setting(**fields_of({**options, "method": None, "fpr": None, "delta": None, "metric": None}))
-    wishes, run = wished(require), setting.run()
+    wishes, run = wished(required), setting.run()
     for notice in setting.rate_notice:
         printing.complain(notice)
-    if plot is not None:
-        check_plot(plot, force)
-    keep(into, "mechanism", force=force)
-    with printing.counting("games", games) as tell:
-        audit = play(run, setting.attack, games, seed, confidence, jobs, lambda done, _: tell(done), prior=prior, width=width)
-    if plot is not None:
+    check_plot(options.plot, kept.force)
+    keep(kept, "mechanism")
+    with printing.counting("games", options.games) as tell:
+        audit = play(
+            run,
+            setting.attack,
+            options.games,
+            options.seed,
+            options.confidence,
+            options.jobs,
+            lambda done, _: tell(done),
+            prior=setting.prior,
+            width=options.width,
+        )
+    if options.plot is not None:
         from betastar.figures import plots
 
-        plots.save(plots.audit(audit, log=log), plot.with_suffix(""), plot.suffix[1:])
-    keep(into, "mechanism", {"kind": "mechanism", **audit.as_dict()}, force)
-    if json:
+        plots.save(plots.audit(audit, log=options.log), options.plot.with_suffix(""), options.plot.suffix[1:])
+    keep(kept, "mechanism", {"kind": "mechanism", **audit.as_dict()})
+    if printed.json:
         printing.as_json(audit.as_dict())
     else:
         show(audit.sentence, {f"the best there is, gradients {audit.pair}": audit})
-        if plot is not None:
-            print(f"The curve is in {plot}.")
+        if options.plot is not None:
+            print(f"The curve is in {options.plot}.")
     demand([(setting, "")], wishes)
     if audit.violated:
         raise typer.Exit(1)
-
-
-app.command(cls=Command)(for_pipelines(mechanism))
 
 
 @app.callback()
@@ -138,8 +127,9 @@ def show(sentence: str, audits: dict[str, Audit]) -> None:
     print(f"\nPlayed: {first.threat.describe()}, seed {first.seed}.")
 
 
-def keep(folder: Path | None, kind: str, found: dict[str, Any] | None = None, force: bool = False) -> None:
+def keep(options: KeepOptions, kind: str, result: Json | None = None) -> None:
     """The result of an audit in the folder of a run, where its report finds it; without a result, see that there is a place."""
+    folder = options.into
     if folder is None:
         return
     run = RunFolder(folder)
@@ -148,16 +138,18 @@ def keep(folder: Path | None, kind: str, found: dict[str, Any] | None = None, fo
         raise ValueError(f"--into must be the folder of a run, got {str(folder)!r}.")
     run.check_format()
     files.check(path)
-    if path.exists() and not force:
+    if path.exists() and not options.force:
         raise ValueError(f"--into {str(folder)!r} has an audit of this kind already; write over it with --force.")
-    if found is not None:
-        run.write_audit(kind, found)
+    if result is not None:
+        run.write_audit(kind, result)
 
 
-def check_plot(path: Path, force: bool) -> None:
-    """Before anything is played."""
+def check_plot(path: Path | None, force: bool) -> None:
+    """That a figure can be written, before anything is played."""
     from betastar.answers.sweeps import PICTURES
 
+    if path is None:
+        return
     if path.suffix not in PICTURES:
         raise ValueError(f"--plot must end with one of {', '.join(PICTURES)}, got {str(path)!r}.")
     files.check(path)

@@ -7,12 +7,16 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from betastar.answers import wording
 from betastar.answers.json_answers import Answer
 from betastar.rounding import plain
 from betastar.vocabulary import PARAMETERS, RUN
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 def quiet_pipe() -> None:
@@ -34,7 +38,7 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-def as_json(thing: Any) -> None:
+def as_json(thing: object) -> None:
     print(json.dumps(thing, indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -91,7 +95,7 @@ def side_by_side(answers: Sequence[Answer], names: Sequence[str]) -> None:
             console.print(f"{name}: {warning}", style="yellow")
 
 
-def label(parameters: dict[str, Any]) -> str:
+def label(parameters: Answer) -> str:
     """A setting in a few words."""
     names = [name for name in (*RUN, "distance") if parameters.get(name) is not None]
     kept = [name for name in names if "batch_size" not in parameters or name not in ("sample_rate", "steps")]
@@ -102,7 +106,7 @@ def complain(text: str) -> None:
     print(f"betastar: {text}", file=sys.stderr)
 
 
-def _grid(*titles: str) -> Any:
+def _grid(*titles: str) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -112,7 +116,7 @@ def _grid(*titles: str) -> Any:
     return grid
 
 
-def _console() -> Any:
+def _console() -> Console:
     """Colour on a terminal only; into a pipe, lines as long as they are."""
     from rich.console import Console
 

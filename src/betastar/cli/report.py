@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
-
-from betastar.cli.options import Force, option
+from betastar.cli.options import option
+from betastar.runs.reading import Json
 
 
-def report(
-    source: Annotated[str, typer.Argument(metavar="RUN|JSON", help="Folder of a run, JSON file of a setting, or - for stdin.")],
-    output: Annotated[Path | None, option("output", "File or folder.", "in the run's folder or beside the JSON")] = None,
-    kind: Annotated[str | None, option("format")] = None,
-    list_records: Annotated[bool, option("list_records")] = False,
-    force: Force = False,
-    as_json: Annotated[bool, option("json", "Print the verdict as JSON.")] = False,
-) -> None:
+@dataclass(frozen=True)
+class ReportOptions:
+    source: str = option(help="Folder of a run, JSON file of a setting, or - for stdin.", argument="RUN|JSON")
+    output: Path | None = option(None, "File or folder.", "in the run's folder or beside the JSON")
+    format: str | None = None
+    list_records: bool = False
+    force: bool = False
+    json: bool = option(False, "Print the verdict as JSON.")
+
+
+def report(options: ReportOptions) -> None:
     """Write a report for people: verdict, figures, the table against (ε, δ), what is proved, and how to repeat it.
 
-    betastar report runs/adult
-
-    betastar report runs/adult -o adult.md --list-records
-
-    echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
+    \b
+    Examples:
+      betastar report runs/adult
+      betastar report runs/adult -o adult.md --list-records
+      echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
     """
     from betastar.report.facts import Against
     from betastar.report.report import write
     from betastar.report.statement import verdicts
 
-    facts, files = write(source, output, kind, list_records, force)
-    found = verdicts(facts)
-    if not as_json:
-        print(f"{found[0].band.capitalize()}: {found[0].sentence}\nThe report is in {files[0]}.")
+    facts, files = write(options.source, options.output, options.format, options.list_records, options.force)
+    said = verdicts(facts)
+    if not options.json:
+        print(f"{said[0].band.capitalize()}: {said[0].sentence}\nThe report is in {files[0]}.")
         return
 
-    def told(one: Against) -> dict[str, Any]:
+    def told(one: Against) -> Json:
         return {"threat": one.name, "kind": one.kind, "bayes_security": {"lower": one.lower, "estimate": one.attained}}
 
-    every = [told(one) | {"band": said.band} for one, said in zip((facts.membership, *facts.attributes), found, strict=True)]
+    against = zip((facts.membership, *facts.attributes), said, strict=True)
+    every = [told(one) | {"band": verdict.band} for one, verdict in against]
     answer = {"files": [str(file) for file in files], "finished": facts.finished, "proof": facts.proof, "threats": every}
     print(json.dumps(answer, ensure_ascii=False))

@@ -7,11 +7,15 @@ import io
 import lzma
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING
 
 from betastar.datasets.sensitive import check, secret_of, with_public
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
 from betastar.training.secrets.restated_columns import restated
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from sklearn.pipeline import Pipeline
 
 SHA256 = "5506925c2f972b5ac74aa402e3f27d4bfc109ccc47a0fe4e32ce4332187f0dc6"
 RECIPE = Recipe(batch_size=256, noise_multiplier=3.51, max_grad_norm=2.0, learning_rate=1e-4)
@@ -19,7 +23,7 @@ TARGET = "income"
 AGES = range(17, 91)
 
 
-def table(part: str = "data") -> Any:
+def table(part: str = "data") -> DataFrame:
     """The raw records: "data" (32,561 of them, the paper's) or "test" (16,281)."""
     import pandas as pd
 
@@ -30,7 +34,7 @@ def table(part: str = "data") -> Any:
     return frame[frame["part"] == part].drop(columns="part").reset_index(drop=True)
 
 
-def encoder(frame: Any) -> Any:
+def encoder(frame: DataFrame) -> Pipeline:
     """One-hot encoding, then every column to mean 0 and deviation 1; fitted on all records, so that no category is missing."""
     from sklearn.compose import ColumnTransformer
     from sklearn.pipeline import Pipeline

@@ -2,4 +2,4 @@
 
 
 class StudyError(ValueError):
-    """What a person gave cannot be studied: says what, and what to do."""
+    """What a person gave cannot be studied; the text says why, and what to do."""

@@ -1,4 +1,7 @@
-"""Purchase-100: 197,324 customers, 600 bits each, 100 classes. Too large to ship: read from the public archive, or made up."""
+"""Purchase-100: 197,324 customers, 600 bits each, 100 classes.
+
+It is too large to ship: the records are read from the public archive, or a synthetic stand-in is made.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from betastar import files
 from betastar.datasets.seeds import derive
@@ -40,7 +43,7 @@ def purchase(
     return Study(name, tensors(x[train], y[train]), tensors(x[test], y[test]), SECRET, list(range(CLASSES)), RECIPE, path is None)
 
 
-def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Any, Any]:
+def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Tensor, Tensor]:
     """A stand-in of the same shape: each class buys each item with its own probability, few of them often."""
     generator = torch.Generator().manual_seed(derive(seed, "synthetic records"))
     likes = torch.rand(CLASSES, BITS, generator=generator) ** 3
@@ -49,15 +52,15 @@ def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Any, Any]:
     return x.to(torch.uint8), y
 
 
-def load(source: str | Path, checksum: str | None = None, folder: Path | None = None) -> tuple[Any, Any]:
+def load(source: str | Path, checksum: str | None = None, folder: Path | None = None) -> tuple[Tensor, Tensor]:
     """Bits and labels (from 0) of the archive's CSV: label from 1 to 100, then 600 bits; packed (.tgz, .gz, .xz) or not."""
     import pandas as pd
 
     path = _download(str(source), folder or Path.cwd()) if str(source).startswith(("http://", "https://")) else Path(source)
     if not path.is_file():
         raise StudyError(f"no file {path}: give the path or the URL of the Purchase-100 archive.")
-    if checksum is not None and (found := _sha256(path)) != checksum.lower():
-        raise StudyError(f"{path} has the SHA-256 {found}, not {checksum}: it is damaged or another file.")
+    if checksum is not None and (actual := _sha256(path)) != checksum.lower():
+        raise StudyError(f"{path} has the SHA-256 {actual}, not {checksum}: it is damaged or another file.")
     try:
         if path.suffixes[-1:] == [".tgz"] or path.suffixes[-2:] == [".tar", ".gz"]:
             with tarfile.open(path) as archive:
@@ -75,7 +78,7 @@ def load(source: str | Path, checksum: str | None = None, folder: Path | None = 
     labels, bits = table[:, 0], table[:, 1:]
     if not ((bits == 0) | (bits == 1)).all() or labels.min() < 1 or labels.max() > CLASSES:
         raise StudyError(
-            f"{path} must hold labels from 1 to {CLASSES} and bits; found {labels.min()}…{labels.max()} and {bits.max()}."
+            f"{path} must hold labels from 1 to {CLASSES} and bits, got {labels.min()}…{labels.max()} and {bits.max()}."
         )
     return torch.from_numpy(bits.astype("uint8")), torch.from_numpy(labels.astype("int64") - 1)
 
@@ -86,7 +89,7 @@ def _sha256(path: Path) -> str:
 
 
 def _download(url: str, folder: Path) -> Path:
-    """Into the folder, with progress; goes on where it stopped."""
+    """Download a file into the folder and show the progress; a download that broke off goes on where it stopped."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     path = folder / (url.rstrip("/").rsplit("/", 1)[-1] or "purchase")

@@ -15,7 +15,7 @@ import numpy as np
 
 #: Seeds below this one are given to torch and NumPy as they are.
 SMALL = 2**32
-#: Seeds below this one are told apart from drawn ones: a date, a telephone number, or found by trying.
+#: Somebody may guess a seed below this one, which a person chose: it may be a date or a telephone number, or few enough to try.
 GUESSABLE = 2**64
 #: Where torch's state of a generator keeps the 624 words of the Mersenne twister, each in eight bytes.
 WORDS = slice(24, 24 + 8 * 624)
@@ -27,7 +27,7 @@ def draw() -> int:
 
 
 def guessable(seed: object) -> bool:
-    """Whether somebody may find the seed of a run by trying; what is no whole number counts as found."""
+    """Whether somebody may find the seed of a run by trying; what is no whole number counts as guessable."""
     return not isinstance(seed, int) or seed < GUESSABLE
 
 

@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from betastar.datasets.study import StudyError
 from betastar.training import Secret
 
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+    from sklearn.pipeline import Pipeline
+
 #: More values of a sensitive column than this must be asked for.
 MANY_VALUES = 1000
 
 
 def secret_of(
-    encode: Any,
-    frame: Any,
+    encode: Pipeline,
+    frame: DataFrame,
     sensitive: str,
     along: Sequence[str] = (),
     values: list[str] | None = None,
     between: tuple[float, float] | None = None,
-    records: Any = None,
+    records: DataFrame | None = None,
 ) -> Secret:
-    """The secret that a column is, to a fitted scikit-learn transformer. along: columns that change together with it."""
+    """The secret that a column of a table is.
+
+    Parameters
+    ----------
+    encode : Pipeline
+        The fitted scikit-learn transformer of the table.
+    frame : DataFrame
+        The table.
+    sensitive : str
+        The column.
+    along : sequence of str
+        Columns that change together with it.
+    values, between : optional
+        The values that the attacker hesitates between, or their range; see `values_of`.
+    records : DataFrame, optional
+        Some records, on which the transformer is tried.
+    """
     if not along:
         shown = values_of(frame[sensitive], sensitive, values, between)
         secret = Secret.from_transformer(encode, sensitive, shown, unseen=True, records=records)
@@ -41,7 +61,7 @@ def secret_of(
     return secret
 
 
-def with_public(secret: Secret, public: Any, sensitive: str, along: Sequence[str] = ()) -> Secret:
+def with_public(secret: Secret, public: DataFrame, sensitive: str, along: Sequence[str] = ()) -> Secret:
     """The secret with the frequencies that its values have among public records; a value that does not occur counts once."""
     names = [sensitive, *along]
     if missing := [name for name in names if name not in public.columns]:
@@ -52,8 +72,8 @@ def with_public(secret: Secret, public: Any, sensitive: str, along: Sequence[str
     return secret.with_prior(counts / counts.sum())
 
 
-def check(frame: Any, names: Sequence[str]) -> None:
-    """That these columns are there, and that each record holds a secret in them."""
+def check(frame: DataFrame, names: Sequence[str]) -> None:
+    """Raise StudyError unless these columns are there and each record holds a secret in them."""
     for name in names:
         if name not in frame.columns:
             raise StudyError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}.")
@@ -67,8 +87,11 @@ def check(frame: Any, names: Sequence[str]) -> None:
             raise StudyError(f"the sensitive column {name!r} is constant ({frame[name].iloc[0]!r}): there is no secret in it.")
 
 
-def values_of(column: Any, name: str, values: list[str] | None, between: tuple[float, float] | None) -> list[Any]:
-    """What an attacker hesitates between: the given values or range, or all that occur (whole numbers: and those in between)."""
+def values_of(column: Series, name: str, values: list[str] | None, between: tuple[float, float] | None) -> list[Any]:
+    """The values that an attacker hesitates between: the given values or range, or all that occur.
+
+    Where whole numbers occur, those between them count as well.
+    """
     numeric = column.dtype.kind in "iufb"
     held = sorted(column.unique().tolist())
     if values is not None and between is not None:

@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar.datasets.errors import StudyError as StudyError
+from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
 from betastar.training import Secret
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """Parameters of a private training."""
-
-    batch_size: int
-    noise_multiplier: float
-    max_grad_norm: float
-    learning_rate: float
-    epochs: int = 30
-    hidden: tuple[int, ...] = (128,)
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
 class Study:
+    """Records, a secret, and how to train.
+
+    Attributes
+    ----------
+    name : str
+        The name of the data set.
+    train, test : TensorDataset
+        The records to train on and to test on, as a model sees them.
+    secret : Secret
+        The sensitive attribute.
+    classes : sequence
+        The labels of the classes.
+    recipe : Recipe
+        The parameters of training.
+    synthetic : bool
+        Whether the records are made up.
+    raw : DataFrame or None
+        The test records before they were encoded, where they are a table.
+    restated : tuple of str
+        What else in a record gives the secret away, in words.
+    """
+
     name: str
     train: TensorDataset
     test: TensorDataset
     secret: Secret
-    classes: list[Any]
+    classes: Sequence[object]
     recipe: Recipe
     synthetic: bool = False
-    #: The test records before they were encoded, where they are a table.
-    raw: Any = None
-    #: What else in a record gives the secret away, in words.
+    raw: DataFrame | None = None
     restated: tuple[str, ...] = ()
 
     @property
@@ -46,7 +60,7 @@ class Study:
         return f"{self.name} (synthetic)" if self.synthetic else self.name
 
     def fingerprint(self) -> str:
-        """Of the records as they are trained and tested on, and of the secret."""
+        """A hash of the records as they are trained and tested on, and of the secret."""
         secret = self.secret
         total = hashlib.sha256(repr((self.classes, secret.name, list(map(str, secret.labels)))).encode())
         for tensor in (*self.train.tensors, *self.test.tensors, *(() if secret.prior is None else (secret.prior,))):
@@ -59,13 +73,14 @@ class Study:
         return int(self.train.tensors[0].shape[1])
 
 
-def tensors(x: Any, y: Any) -> TensorDataset:
+def tensors(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> TensorDataset:
+    """Records and the numbers of their classes, as a model sees them."""
     table: Tensor = torch.as_tensor(x, dtype=torch.float32)
     return TensorDataset(table, torch.as_tensor(y, dtype=torch.long))
 
 
-def split(number: int, seed: int, share: float = 0.2) -> tuple[Any, Any]:
-    """Indices of the training and the test part."""
+def split(number: int, seed: int, share: float = 0.2) -> tuple[list[int], list[int]]:
+    """The indices of the training part and of the test part."""
     from sklearn.model_selection import train_test_split
 
     return train_test_split(range(number), test_size=share, random_state=derive(seed, "split"))

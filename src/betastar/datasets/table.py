@@ -1,4 +1,4 @@
-"""Somebody's own table (CSV or Parquet) as a study: columns of numbers and of words are found by themselves."""
+"""Somebody's own table (CSV or Parquet) as a study; the types of its values tell columns of numbers from columns of words."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import lzma
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from betastar.arrays import Whole
 from betastar.datasets.sensitive import check, secret_of, with_public
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
 from betastar.training.secrets.restated_columns import restated
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+    from sklearn.pipeline import Pipeline
 
 #: A column of words with more categories is an identifier rather than an attribute.
 MANY_CATEGORIES = 500
@@ -21,7 +26,8 @@ MANY_CATEGORIES = 500
 OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-def read(path: str | Path) -> Any:
+def read(path: str | Path) -> DataFrame:
+    """The table in a CSV or Parquet file; raises StudyError if it is none."""
     import pandas as pd
 
     path = Path(path)
@@ -45,7 +51,7 @@ def read(path: str | Path) -> Any:
 
 
 def _check_rows(path: Path) -> None:
-    """Each row of a CSV has a value for each column: where one has more or fewer, they may belong to other columns."""
+    """Refuse a CSV with a row that has more or fewer values than there are columns: they may belong to other columns."""
     if path.suffix in (".zip", ".tar", ".tgz", ".zst"):
         raise StudyError(f"{path} is an archive: unpack it first. A CSV may be packed as {', '.join(OPEN)}.")
     with OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -62,14 +68,14 @@ def _check_rows(path: Path) -> None:
                 )
 
 
-def _plain(frame: Any, needed: Sequence[str]) -> Any:
-    """Columns of numbers and of words as NumPy has them; what is neither is named."""
+def _plain(frame: DataFrame, needed: Sequence[str]) -> DataFrame:
+    """The table with columns of numbers and of words as NumPy has them; raises StudyError for other columns."""
     import numpy as np
     import pandas as pd
 
     if twice := list(frame.columns[frame.columns.duplicated()]):
         raise StudyError(f"the table has two columns that are called {twice[0]!r}: rename one of them.")
-    found = {}
+    columns = {}
     for name, column in frame.items():
         out = "" if name in needed else f", or leave it out (--drop {shlex.quote(str(name))})"
         if column.isna().all():
@@ -86,8 +92,8 @@ def _plain(frame: Any, needed: Sequence[str]) -> Any:
             raise StudyError(f"the column {name!r} holds complex numbers: make a column of each part{out}.")
         if column.dtype.kind == "f" and (endless := int(np.isinf(column).sum())):
             raise StudyError(f"the column {name!r} is infinite in {endless} records: put a number there{out}.")
-        found[name] = column
-    return pd.DataFrame(found)
+        columns[name] = column
+    return pd.DataFrame(columns)
 
 
 def own(
@@ -101,11 +107,28 @@ def own(
     along: Sequence[str] = (),
     public: str | Path | None = None,
 ) -> Study:
-    """Train on 80 % of the records of a table to predict `target`; `sensitive` is the secret.
+    """The study of a table: train on 80 % of its records.
 
-    values: its values, as in the table; between: the whole numbers from … to …. By default all that occur.
-    along: columns that restate it, and change together with it. public: other people's records, which tell how frequent the
-    values are.
+    Parameters
+    ----------
+    path : path
+        A CSV or Parquet file.
+    target : str
+        The column to predict.
+    sensitive : str
+        The column that is the secret.
+    values : list of str, optional
+        The values of the secret, as in the table; all that occur by default.
+    between : (float, float), optional
+        The range of the secret, instead of its values.
+    drop : list of str, optional
+        Columns to leave out.
+    seed : int
+        The seed of the split.
+    along : sequence of str
+        Columns that restate the secret, and change together with it.
+    public : path, optional
+        Other people's records, which tell how frequent the values of the secret are.
     """
     frame = read(path)
     for column in (target, sensitive, *along, *(drop or [])):
@@ -133,7 +156,7 @@ def own(
     return Study(Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away)
 
 
-def _labels(goal: Any, target: str) -> tuple[list[str], Any]:
+def _labels(goal: Series, target: str) -> tuple[list[str], Whole]:
     """The classes of the target column, and the number of the class of each record."""
     goal = goal.astype(str)
     classes = sorted(goal.unique())
@@ -144,7 +167,7 @@ def _labels(goal: Any, target: str) -> tuple[list[str], Any]:
     return classes, goal.map({name: i for i, name in enumerate(classes)}).to_numpy()
 
 
-def _encoder(frame: Any, sensitive: str) -> Any:
+def _encoder(frame: DataFrame, sensitive: str) -> Pipeline:
     """Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Words: one-hot."""
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer

@@ -1,1 +1,1 @@
-"""Figures of risks and runs."""
+"""Figures of risks, runs and audits; `plots` has them all."""

@@ -12,16 +12,27 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from betastar import files
+from betastar.arrays import Real
 from betastar.audit import Audit
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.risk.risk import Risk
+from betastar.rounding import nearest
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import AttributeInference, Candidates, Threat
+from betastar.vocabulary import METRICS, RUN
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
+
     from betastar.audit import Trials
 
+#: Colours of the lines about each threat.
 MEMBERSHIP, ATTRIBUTE, OTHER, PROVED = "#3b6ea8", "#c8553d", "#6a6f73", "#2f855a"
+#: The label of an axis.
+BAYES_SECURITY = METRICS["bayes_security"].title
 #: False-positive rates of the two views of a trade-off curve.
 EARLY = (5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.015, 0.03)  # where a curve is steepest
 RATES = {False: np.union1d(np.linspace(0.0, 1.0, 51), EARLY), True: np.geomspace(1e-5, 1.0, 51)}
@@ -31,7 +42,7 @@ WHO = {"updates": "sees every update", "weights": "has the final weights", "outp
 SHOWN = 12
 
 
-def axes(ax: Any = None, size: tuple[float, float] = (5.2, 3.4)) -> Any:
+def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.4)) -> Axes:
     """The given Axes, or a new figure's, drawn without a display."""
     if ax is not None:
         return ax
@@ -45,15 +56,32 @@ def axes(ax: Any = None, size: tuple[float, float] = (5.2, 3.4)) -> Any:
     return ax
 
 
-def _legend_above(ax: Any) -> None:
-    """Out of the way of lines that may be anywhere."""
+def _legend_above(ax: Axes) -> None:
+    """Put the legend above the axes, because the lines may be anywhere in them."""
     ax.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.2)
 
 
-def tradeoff(risk: Risk, ax: Any = None, log: bool = False, label: str = "", color: str = MEMBERSHIP) -> Any:
-    """How many of the right records the best attack finds (TPR) for each share of false alarms (FPR).
+def tradeoff(risk: Risk, ax: Axes | None = None, log: bool = False, label: str = "", color: str = MEMBERSHIP) -> Axes:
+    """Draw the trade-off curve of a risk.
 
-    The line is what no attack exceeds; the band reaches down to an attack that exists. `log` shows the rare false alarms.
+    Parameters
+    ----------
+    risk : Risk
+        The risk of one run.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    log : bool
+        Whether the axes are logarithmic, which shows the rare false alarms.
+    label : str
+        The name of the line in the legend; the threat by default.
+    color : str
+        The colour of the line.
+
+    Returns
+    -------
+    Axes
+        The line is the share of right alarms (TPR) that no attack exceeds, for each share of false alarms (FPR). The band
+        reaches down to an attack that exists.
     """
     if risk.shape:
         raise ValueError(f"risk must be of one run, got a sweep of shape {risk.shape}; draw its curves one by one.")
@@ -70,56 +98,73 @@ def tradeoff(risk: Risk, ax: Any = None, log: bool = False, label: str = "", col
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda value, _: f"{100.0 * value:.6g} %")
     ax.set_xlabel("false alarms (FPR)")
-    ax.set_ylabel("right records found (TPR)")
+    ax.set_ylabel("right alarms (TPR)")
     ax.legend(frameon=False, fontsize=8)
     return ax
 
 
-def audit(found: Audit, ax: Any = None, log: bool = False) -> Any:
-    """The measured ROC of an audit, with the band that holds for the whole curve, beside the bound.
+def audit(result: Audit, ax: Axes | None = None, log: bool = False) -> Axes:
+    """Draw the measured ROC of an audit beside the bound.
 
-    Between points the band is what monotony leaves open above, and what chance between two tests reaches below.
+    The band holds for the whole curve. Between two points its upper end is what monotony leaves open, and its lower end is what
+    an attacker reaches who chooses between the two tests by chance.
     """
     ax = axes(ax, (4.6, 4.0))
-    tradeoff(analyze(found.run, found.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
-    fpr_low, fpr_high = ([getattr(point.fpr, end) for point in found.roc] for end in ("lower", "upper"))
-    tpr_low, tpr_high = ([getattr(point.tpr, end) for point in found.roc] for end in ("lower", "upper"))
+    tradeoff(analyze(result.run, result.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
+    fpr_low, fpr_high = ([getattr(point.fpr, end) for point in result.roc] for end in ("lower", "upper"))
+    tpr_low, tpr_high = ([getattr(point.tpr, end) for point in result.roc] for end in ("lower", "upper"))
     rates = np.union1d(RATES[log], [*fpr_low, *np.nextafter(fpr_low, 1.0), *fpr_high])  # both sides of each stair
     below = np.interp(rates, [0.0, *fpr_high, 1.0], [0.0, *tpr_low, 1.0])
     above = np.array([*tpr_high, 1.0])[np.searchsorted(fpr_low, rates)]
-    ax.fill_between(rates, below, above, color=ATTRIBUTE, alpha=0.18, linewidth=0, label=f"{100 * found.confidence:g} % band")
-    x, y = ([getattr(point, rate).estimate for point in found.roc] for rate in ("fpr", "tpr"))
-    ax.plot(x, y, "o", ms=2.5, color=ATTRIBUTE, label=f"measured, {found.games:,} games")
+    ax.fill_between(rates, below, above, color=ATTRIBUTE, alpha=0.18, linewidth=0, label=f"{100 * result.confidence:g} % band")
+    x, y = ([getattr(point, rate).estimate for point in result.roc] for rate in ("fpr", "tpr"))
+    ax.plot(x, y, "o", ms=2.5, color=ATTRIBUTE, label=f"measured, {result.games:,} games")
     if log:
         least = min([*fpr_low, *tpr_low, 0.01]) / 2.0
         ax.set(xlim=(least, 1.0), ylim=(least, 1.0))
-    verdict = f"bound violated (p = {found.p_value:.0e})" if found.violated else "bound not violated"
-    ax.set_title(f"{found.threat.describe()}: {verdict}", fontsize=9)
+    verdict = f"bound violated (p = {nearest(result.p_value, 1)})" if result.violated else "bound not violated"
+    ax.set_title(f"{result.threat.describe()}: {verdict}", fontsize=9)
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 
 
-def trials(found: Trials, ax: Any = None, log: bool = False) -> Any:
-    """The measured ROC of each attacker on real training, beside the bound; bars are the intervals, which hold together."""
+def trials(result: Trials, ax: Axes | None = None, log: bool = False) -> Axes:
+    """Draw the measured ROC of each attacker on real training beside the bound. Bars are the intervals, which hold together."""
     ax = axes(ax, (4.6, 4.0))
-    first = next(iter(found.audits.values()))
+    first = next(iter(result.audits.values()))
     tradeoff(analyze(first.run, first.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
-    for (place, one), color in zip(found.audits.items(), (ATTRIBUTE, PROVED, OTHER), strict=False):
+    for (place, one), color in zip(result.audits.items(), (ATTRIBUTE, PROVED, OTHER), strict=False):
         points = [one.roc[i] for i in np.unique(np.linspace(0, len(one.roc) - 1, SHOWN).round().astype(int))] if one.roc else []
         x, y = ([getattr(point, rate).estimate for point in points] for rate in ("fpr", "tpr"))
         low, high = ([getattr(point.tpr, end) for point in points] for end in ("lower", "upper"))
         bars = [np.subtract(y, low), np.subtract(high, y)]
         ax.errorbar(x, y, bars, fmt="o-", ms=2.5, lw=0.8, elinewidth=0.6, alpha=0.9, color=color, label=WHO[place])
-    verdict = f"bound violated (p = {found.p_value:.0e})" if found.violated else "bound not violated"
+    verdict = f"bound violated (p = {nearest(result.p_value, 1)})" if result.violated else "bound not violated"
     ax.set_title(f"{first.threat.describe()}: {verdict}", fontsize=9)
     ax.legend(frameon=False, fontsize=8, loc="lower right")
     return ax
 
 
-def over_steps(run: DPSGD, threat: Threat | None = None, ax: Any = None, method: str = "exact", points: int = 40) -> Any:
-    """β* as training goes on: the band of a method (its lower end is the line) and the paper's closed form.
+def over_steps(run: DPSGD, threat: Threat | None = None, ax: Axes | None = None, method: str = "exact", points: int = 40) -> Axes:
+    """Draw β* as training goes on: the band of a method, whose lower end is the line, and the paper's closed form.
 
-    Distances that differ from step to step take up to seconds a point by the methods exact and certified; affinity does not.
+    Parameters
+    ----------
+    run : DPSGD
+        One run.
+    threat : Threat, optional
+        Who attacks; membership inference by substitution by default.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    method : str
+        The method of `analyze`. Where distances differ from step to step, exact and certified take up to seconds a point.
+    points : int
+        The number of steps at which β* is computed, at most.
+
+    Returns
+    -------
+    Axes
+        The figure's.
     """
     if run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}.")
@@ -129,7 +174,7 @@ def over_steps(run: DPSGD, threat: Threat | None = None, ax: Any = None, method:
     pairs = [(_first(run, int(moment)), _until(threat, int(moment))) for moment in moments]
     bounds = [analyze(part, against, method).bayes_security for part, against in pairs]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RegimeWarning)  # the figure shows by how much it is off
+        warnings.simplefilter("ignore", RegimeWarning)  # the figure shows the error of the closed form
         paper = [analyze(part, against, "paper").bayes_security.estimate for part, against in pairs]
     lower, upper = ([getattr(bound, end) for bound in bounds] for end in ("lower", "upper"))
     marker = "o" if len(moments) == 1 else ""
@@ -137,7 +182,7 @@ def over_steps(run: DPSGD, threat: Threat | None = None, ax: Any = None, method:
     ax.fill_between(moments, lower, upper, color=color, alpha=0.18, linewidth=0)
     ax.plot(moments, paper, "--", marker=marker, color=OTHER, lw=1, label="paper's closed form")
     ax.set_xlabel("step")
-    ax.set_ylabel("Bayes security β*")
+    ax.set_ylabel(BAYES_SECURITY)
     ax.legend(frameon=False, fontsize=8)
     return ax
 
@@ -167,21 +212,40 @@ def _until(threat: Threat | None, steps: int) -> Threat | None:
 
 
 def heatmap(
-    values: Any,
-    ax: Any = None,
-    x: Any = None,
-    y: Any = None,
-    xlabel: str = "sampling rate",
-    ylabel: str = "noise multiplier",
-    title: str = "Bayes security β*",
+    values: Risk | ArrayLike,
+    ax: Axes | None = None,
+    x: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    xlabel: str = RUN["sample_rate"].label,
+    ylabel: str = RUN["noise_multiplier"].label,
+    title: str = BAYES_SECURITY,
     levels: Sequence[float] = (0.9, 0.98),
     limits: tuple[float, float] | None = None,
     risky: bool = False,
-) -> Any:
-    """A sweep over two parameters: a Risk (the lower end of its β*) or an array, rows along y, columns along x.
+) -> Axes:
+    """Draw a sweep over two parameters. An axis whose values span a factor of eight or more is logarithmic.
 
-    Lines mark the levels. An axis whose values span a factor of eight or more is logarithmic. limits: of the colours. risky: the
-    larger the worse, so that the colours are the other way round.
+    Parameters
+    ----------
+    values : Risk or array
+        The lower end of the β* of a Risk, or an array: rows along y, columns along x.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    x, y : array, optional
+        The values of the parameters along each axis.
+    xlabel, ylabel, title : str
+        The labels of the axes and of the colours.
+    levels : sequence of float
+        Values that lines mark.
+    limits : (float, float), optional
+        The values of the first and the last colour.
+    risky : bool
+        Whether larger values are worse, so that the colours are the other way round.
+
+    Returns
+    -------
+    Axes
+        The figure's.
     """
     grid = np.ma.masked_invalid(values.bayes_security.lower if isinstance(values, Risk) else values)
     if grid.ndim != 2:
@@ -208,7 +272,7 @@ def heatmap(
     return ax
 
 
-def _few_ticks(axis: Any, place: Any) -> None:
+def _few_ticks(axis: Axis, place: Real) -> None:
     """Plain numbers on a logarithmic axis; 1, 2 and 5 of each decade where there are few decades."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -217,52 +281,56 @@ def _few_ticks(axis: Any, place: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def over_epochs(entries: Sequence[dict[str, Any]], ax: Any = None) -> Any:
-    """β* against membership and attribute inference after each epoch: measured, and proved in advance."""
+def over_epochs(entries: Sequence[dict[str, Any]], ax: Axes | None = None) -> Axes:
+    """Draw β* against membership and attribute inference after each epoch: measured, and proved in advance."""
+    from matplotlib.ticker import AutoLocator
+
     ax = axes(ax)
     epochs = [entry["epoch"] for entry in entries]
     last = entries[-1] if entries else {}
     marker = "o" if len(entries) == 1 else ""
     ax.plot(epochs, [e["membership"]["lower"] for e in entries], color=MEMBERSHIP, marker=marker, label="membership, exact")
     for i, secret in enumerate(last.get("proved", {})):
-        found = [entry["proved"][secret]["lower"] for entry in entries]
-        ax.plot(epochs, found, ("-", "--", "-.", ":")[i % 4], color=PROVED, marker=marker, label=f"{plain(secret)}, proved")
+        beta = [entry["proved"][secret]["lower"] for entry in entries]
+        ax.plot(epochs, beta, ("-", "--", "-.", ":")[i % 4], color=PROVED, marker=marker, label=f"{plain(secret)}, proved")
     for name, style in (("exact", "-"), ("ball", "-."), ("centroid", "--")):
         if name in last:
-            found = [e[name]["estimate"] for e in entries]
-            ax.plot(epochs, found, style, color=ATTRIBUTE, marker=marker, label=f"attribute, {name} diameter")
+            beta = [e[name]["estimate"] for e in entries]
+            ax.plot(epochs, beta, style, color=ATTRIBUTE, marker=marker, label=f"attribute, {name} diameter")
             if name == "exact":
                 low, high = ([e[name][key] for e in entries] for key in ("lower", "estimate"))
                 ax.fill_between(epochs, low, high, color=ATTRIBUTE, alpha=0.15, linewidth=0, label="estimate to lower bound")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    whole = AutoLocator()
+    whole.set_params(integer=True)
+    ax.xaxis.set_major_locator(whole)
     ax.set_xlabel("epoch")
-    ax.set_ylabel("Bayes security β*")
+    ax.set_ylabel(BAYES_SECURITY)
     _legend_above(ax)
     return ax
 
 
-def accuracy(entries: Sequence[dict[str, Any]], ax: Any = None, title: str = "") -> Any:
-    """Privacy against accuracy: each epoch is a point, from the first to the last."""
+def accuracy(entries: Sequence[dict[str, Any]], ax: Axes | None = None, title: str = "") -> Axes:
+    """Draw privacy against accuracy: each epoch is a point, from the first to the last."""
     ax = axes(ax)
-    found = [100.0 * entry["accuracy"] for entry in entries]
+    accuracies = [100.0 * entry["accuracy"] for entry in entries]
     last = entries[-1] if entries else {}
     style: dict[str, Any] = {"marker": "o", "ms": 3, "lw": 1}
-    ax.plot(found, [entry["membership"]["lower"] for entry in entries], color=MEMBERSHIP, label="membership", **style)
+    ax.plot(accuracies, [entry["membership"]["lower"] for entry in entries], color=MEMBERSHIP, label="membership", **style)
     for secret in last.get("proved", {}):
         beta = [entry["proved"][secret]["lower"] for entry in entries]
-        ax.plot(found, beta, color=PROVED, label=f"{plain(secret)}, proved", **style)
+        ax.plot(accuracies, beta, color=PROVED, label=f"{plain(secret)}, proved", **style)
     name = next((name for name in ("exact", "ball", "centroid") if name in last), None)
     if name:
-        ax.plot(found, [entry[name]["estimate"] for entry in entries], color=ATTRIBUTE, label="attribute", **style)
+        ax.plot(accuracies, [entry[name]["estimate"] for entry in entries], color=ATTRIBUTE, label="attribute", **style)
     ax.set_xlabel("accuracy on test records (%)")
-    ax.set_ylabel("Bayes security β*")
+    ax.set_ylabel(BAYES_SECURITY)
     _legend_above(ax)
     ax.set_title(title, fontsize=10)
     return ax
 
 
-def exposure(beta: Any, ax: Any = None) -> Any:
-    """How the records' own β* against attribute inference are distributed."""
+def exposure(beta: Sequence[float] | Real, ax: Axes | None = None) -> Axes:
+    """Draw how the records' own β* against attribute inference are distributed."""
     ax = axes(ax)
     ax.hist(beta, bins=40, color=ATTRIBUTE, alpha=0.8)
     ax.set_yscale("log")
@@ -271,19 +339,28 @@ def exposure(beta: Any, ax: Any = None) -> Any:
     return ax
 
 
-def save(ax: Any, path: Any, *kinds: str) -> None:
-    """As PNG, and in other formats that are named."""
+def save(ax: Axes, path: str | Path, *kinds: str) -> None:
+    """Write the figure into files: as PNG, or in each of the formats that are named."""
     files.write_all({Path(f"{path}.{kind}"): image(ax, kind) for kind in kinds or ("png",)}, private=False)
 
 
-def image(ax: Any, kind: str = "png") -> bytes:
-    """The content of a file, which says nothing of when it was made."""
+def image(ax: Axes, kind: str = "png") -> bytes:
+    """The content of the figure's file, which does not tell when it was made."""
     target = BytesIO()
     extra: dict[str, Any] = {"metadata": {"Date": None}} if kind == "svg" else {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
-        ax.figure.savefig(target, format=kind, dpi=150, **extra)
+        _figure(ax).savefig(target, format=kind, dpi=150, **extra)
     return target.getvalue()
+
+
+def _figure(ax: Axes) -> Figure:
+    """The whole figure that the axes are in."""
+    from matplotlib.figure import Figure
+
+    if not isinstance(ax.figure, Figure):
+        raise TypeError(f"ax must be in a figure of its own, got axes in a {type(ax.figure).__name__}.")
+    return ax.figure
 
 
 def plain(text: str) -> str:
@@ -292,15 +369,15 @@ def plain(text: str) -> str:
     return short.lstrip("_").replace("$", r"\$") or "attribute"
 
 
-def inline(ax: Any, name: str) -> str:
-    """As an SVG element for a page: its colours follow the page's, its ids are its own, and it refers to nothing outside."""
+def inline(ax: Axes, name: str) -> str:
+    """The figure as an SVG element for a page: its colours follow the page's, its ids are its own, and it loads nothing."""
     import matplotlib
 
     target = StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the page's fonts may have them
-        ax.figure.savefig(target, format="svg", transparent=True, metadata=nothing)
+        _figure(ax).savefig(target, format="svg", transparent=True, metadata=nothing)
     text = target.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r' xmlns(:\w+)?="[^"]*"| version="1.1"', "", text).replace("xlink:href", "href")

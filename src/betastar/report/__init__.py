@@ -1,1 +1,5 @@
-"""A report for people: facts of a run, words, figures, HTML and Markdown."""
+"""The report about a run or a setting.
+
+In reading order: `facts` (what is known; `setting` and `recomputed` read and check it), `statement` and `audits` (the
+words), `report` (the figures and the file). `audit_page` and `gap_clipping_page` write two pages of the site.
+"""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from betastar import files
 from betastar.figures.plots import WHO
-from betastar.rounding import down, up
-from betastar.runs.reading import Inside, object_of
+from betastar.rounding import down, nearest, nearest_percent, up
+from betastar.runs.reading import Inside, Json, object_of
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: The audits of the page, by the names of their files.
@@ -22,7 +21,7 @@ HEADS = ("attacker", "games", "right guesses", "advantage", "95 % interval", "bo
 
 
 def write(folder: Path) -> Path:
-    """README.md from the files beside it."""
+    """Write README.md from the files beside it."""
     import jinja2
 
     games = []
@@ -36,7 +35,7 @@ def write(folder: Path) -> Path:
     return path
 
 
-def _words(told: dict[str, Any]) -> str:
+def _words(told: Json) -> str:
     first = next(iter(told["audits"].values()))
     text = f"Challenge: {told['challenge']}. {told['sentence']}"
     if told["leakage"] is not None:
@@ -46,19 +45,19 @@ def _words(told: dict[str, Any]) -> str:
     return f"{text} The attackers are ordered {order}, within their intervals. Seed {seed}.".replace("β*", "β\\*")
 
 
-def ordered(told: dict[str, Any]) -> bool:
-    """Nobody who sees less is certain to have done better."""
-    found = [told["audits"][place]["advantage"] for place in WHO if place in told["audits"]]
-    return all(less["lower"] <= more["upper"] for i, more in enumerate(found) for less in found[i + 1 :])
+def ordered(told: Json) -> bool:
+    """Whether no attacker who sees less is certain to have done better than one who sees more."""
+    advantages = [told["audits"][place]["advantage"] for place in WHO if place in told["audits"]]
+    return all(less["lower"] <= more["upper"] for i, more in enumerate(advantages) for less in advantages[i + 1 :])
 
 
-def _table(told: dict[str, Any]) -> str:
+def _table(told: Json) -> str:
     rows = [HEADS, ("---",) * len(HEADS)]
     for place, audit in told["audits"].items():
         advantage = audit["advantage"]
         interval = f"{down(advantage['lower'], 3)} to {up(advantage['upper'], 3)}"
-        share, limit = f"{100 * audit['success']['estimate']:.1f} %", up(audit["bound"]["upper"], 3)
-        p_value = f"{audit['p_value']:.2g}"
+        share, limit = nearest_percent(audit["success"]["estimate"]), up(audit["bound"]["upper"], 3)
+        p_value = nearest(audit["p_value"], 2)
         rows.append((WHO[place], f"{audit['games']}", share, f"{advantage['estimate']:.3f}", interval, limit, p_value))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from betastar.figures.plots import WHO
 from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
-from betastar.runs.reading import Inside
+from betastar.runs.reading import Inside, Json
 from betastar.scenario.run import DPSGD
 
-#: What was played.
+#: What was played, by the kind of the audit.
 KINDS = {"mechanism": "Games on the mechanism", "training": "Games on real training", "one-run": "One run, many canaries"}
 HEADS = ("attacker", "games", "right guesses", "interval", "at most", "p-value")
 
 
 @dataclass(frozen=True)
 class Played:
-    """An audit in words. own: of this very run. rows: attackers, by the columns of HEADS; remarks: what else there is to know."""
+    """An audit in words.
+
+    Attributes
+    ----------
+    title, sentence : str
+        What was played, and the verdict.
+    violated : bool
+        Whether the bound is violated.
+    own : bool
+        Whether this very run was audited.
+    rows : tuple of tuple of str
+        A row for each attacker, by the columns of HEADS.
+    remarks : tuple of str
+        What else there is to know.
+    """
 
     title: str
     sentence: str
@@ -29,7 +42,7 @@ class Played:
 
 
 def played(folder: RunFolder, run: DPSGD) -> tuple[Played, ...]:
-    """The audits in the folder of a run; what is audited may be another one (fewer records), and that is said first."""
+    """The audits in the folder of a run. Another run may have been audited (one on fewer records); the first remark says so."""
     told = []
     for kind, result in folder.audits.items():
         with Inside(folder.audit_path(kind)):
@@ -37,11 +50,11 @@ def played(folder: RunFolder, run: DPSGD) -> tuple[Played, ...]:
     return tuple(told)
 
 
-def _in_words(kind: str, title: str, told: dict[str, Any], run: DPSGD) -> Played:
+def _in_words(kind: str, title: str, told: Json, run: DPSGD) -> Played:
     first = next(iter(told["audits"].values())) if kind == "training" else told
     audited = str(first["run"])
     own = audited == repr(run)
-    said: dict[str, Any] = {"sentence": str(told["sentence"]), "violated": bool(told["violated"]), "own": own}
+    said: Json = {"sentence": str(told["sentence"]), "violated": bool(told["violated"]), "own": own}
     remarks: tuple[str, ...] = () if own else (f"Not this very run, {run!r}, but another one was audited: {audited}.",)
     if kind == "mechanism":
         return Played(f"{title}: {told['threat']}", rows=(_row("the best there is", told),), remarks=remarks, **said)
@@ -54,7 +67,7 @@ def _in_words(kind: str, title: str, told: dict[str, Any], run: DPSGD) -> Played
     return Played(f"{title}: {first['threat']}", rows=rows, remarks=remarks, **said)
 
 
-def _row(who: str, audit: dict[str, Any]) -> tuple[str, ...]:
+def _row(who: str, audit: Json) -> tuple[str, ...]:
     success = audit["success"]
     return (
         who,
@@ -62,5 +75,5 @@ def _row(who: str, audit: dict[str, Any]) -> tuple[str, ...]:
         nearest(success["estimate"]),
         f"{significant(success['lower'], 4, False)} to {significant(success['upper'], 4)}",
         significant(audit["allowed"]["upper"], 4),
-        f"{audit['p_value']:.2g}",
+        nearest(audit["p_value"], 2),
     )

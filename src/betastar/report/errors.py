@@ -4,4 +4,4 @@ from betastar.datasets.errors import StudyError
 
 
 class ReportError(StudyError):
-    """What was given cannot be reported on: says what, and what is expected."""
+    """What was given cannot be reported on; the text says why, and what is expected."""

@@ -1,4 +1,7 @@
-"""What a report is about: facts of a run folder, or of a setting in a JSON file. Reads and checks; no figures, no words."""
+"""What a report is about: the facts of a run folder, or of a setting in a JSON file.
+
+This module reads and checks; `statement` finds the words, and `report` draws.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from betastar.datasets.seeds import guessable
 from betastar.report import recomputed, setting
@@ -18,18 +20,42 @@ from betastar.report.errors import ReportError
 from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
-from betastar.rounding import down, plain
-from betastar.runs.folder import CONFIG, DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
+from betastar.rounding import plain
+from betastar.runs.config import Config
+from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
 from betastar.runs.reading import Inside, Json, object_of, parsed
+from betastar.runs.status import Status
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import AttributeInference, Membership, Threat
-from betastar.vocabulary import PARAMETERS
+from betastar.vocabulary import METRICS, PARAMETERS
+
+BETA = METRICS["bayes_security"]
 
 
 @dataclass(frozen=True)
 class Against:
-    """One threat to the run. kind: worst (holds for any data), proved (by gap clipping), assumed (if the distance is what
-    was said), dataset or batch (distances that a monitor measured, in that scope)."""
+    """One threat to the run, and what is known about it.
+
+    Attributes
+    ----------
+    threat : Threat
+        Who attacks.
+    name : str
+        "membership", or the name of the attribute.
+    kind : str
+        How the number is known: "worst" (it holds for any data), "proved" (by gap clipping), "assumed" (it holds if the distance
+        is what was said), "dataset" or "batch" (from distances that a monitor measured in that scope).
+    run : DPSGD
+        What was run.
+    label : str
+        What a number from measured distances is.
+    values : int or None
+        The number of values of the attribute.
+    gap : float or None
+        The gap that gap clipping enforced.
+    known : (float, float) or None
+        The lower end and the estimate of β* by the method exact, if a run has them already.
+    """
 
     threat: Threat
     name: str
@@ -38,7 +64,6 @@ class Against:
     label: str = ""
     values: int | None = None
     gap: float | None = None
-    #: Lower end and estimate of β* by the method exact, if a run has them already.
     known: tuple[float, float] | None = None
 
     @cached_property
@@ -68,17 +93,17 @@ class Against:
 
     @property
     def attained(self) -> float:
-        """β* against an attack that exists."""
+        """β* of an attack that exists."""
         return self.known[1] if self.known else float(self.exact.bayes_security.estimate)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a run or of a setting; what only a run has is empty for a setting."""
+    """What is known of a run or of a setting. A field that only runs have is empty for a setting."""
 
     title: str
     run: DPSGD
-    parameters: dict[str, Any]
+    parameters: Json
     command: str
     attributes: tuple[Against, ...] = ()
     is_run: bool = False
@@ -86,7 +111,7 @@ class Facts:
     stopped: str | None = None
     #: What the run proved under a budget, if its steps keep to it.
     budget: str | None = None
-    entries: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[Json] = field(default_factory=list)
     #: β* of single records that were looked at, by their index.
     exposures: dict[int, float] = field(default_factory=dict)
     #: Columns from which the secret can be read off, as the run describes them.
@@ -95,9 +120,9 @@ class Facts:
     versions: str = ""
     #: Audits that were kept with the run.
     audits: tuple[Played, ...] = ()
-    #: The seed of the run: "given", "guessable" (given, and may be found by trying), "kept" (drawn) or "deleted" (drawn).
+    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn) or "deleted" (drawn).
     seed: str = ""
-    #: What is said of the rate of Opacus, if a setting does not choose between the two.
+    #: A notice about the sampling rate of Opacus, if a setting does not choose between the two rates.
     rate_notice: str | None = None
 
     @cached_property
@@ -112,7 +137,8 @@ class Facts:
     def proof(self) -> str | None:
         """What a budget or gap clipping has proved."""
         proved = [
-            f"Proved in advance: whoever knows all of a record but its {one.name} faces β* ≥ {down(one.lower)} (gap {one.gap})."
+            f"Proved in advance: whoever knows all of a record but its {one.name} faces β* ≥ {BETA.rounded(one.lower)} "
+            f"(gap {one.gap})."
             for one in self.attributes
             if one.kind == "proved"
         ]
@@ -120,7 +146,7 @@ class Facts:
 
     @property
     def internal(self) -> bool:
-        """Some figure depends on the data in a way that no theorem covers."""
+        """Whether some number depends on the data in a way that no theorem covers."""
         return any(one.kind in ("batch", "dataset") for one in self.attributes) or bool(self.exposures)
 
 
@@ -137,82 +163,82 @@ def load(source: str | Path) -> Facts:
 
 
 def of_setting(given: Json, source: str) -> Facts:
-    """From a JSON object that `setting.read` understands."""
+    """The facts of a JSON object that `setting.read` understands."""
     told = setting.read(given, source)
     attributes = () if told.threat is None else (Against(told.threat, told.secret, "assumed", told.run),)
     return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes, rate_notice=told.rate_notice)
 
 
 def of_run(path: str | Path) -> Facts:
-    """From a folder made by `betastar train`, finished or not."""
+    """The facts of a folder made by `betastar train`, finished or not."""
     record = RunFolder(path).read()
-    config, status, last = record.config, record.status, record.last
+    config, status = record.config, record.status
     run = _run(record)
-    with Inside(record.folder / (STATUS if status else CONFIG)):
-        parameters = _parameters(config, status, run)
-        versions = ", ".join(f"{name} {number}" for name, number in status.get("versions", {}).items())
-        restated = tuple(map(str, status.get("restated", ())))
     epochs = f"{len(record.epochs)} {'epoch' if len(record.epochs) == 1 else 'epochs'}"
+    title = Path(config.study).stem if status is None else status.study
+    stopped = status is not None and status.stopped
     facts = Facts(
-        title=f"{_title(config, status)}: {epochs} of DP-SGD",
+        title=f"{title}: {epochs} of DP-SGD",
         run=run,
-        parameters=parameters,
+        parameters=_parameters(config, status, run),
         command=_command(config),
         attributes=tuple(_attributes(record, run)),
         is_run=True,
-        finished=bool(status.get("finished")),
-        stopped=f"the next step would break the budget of β* ≥ {config.get('target_beta')}." if status.get("stopped") else None,
+        finished=status is not None and status.finished,
+        stopped=f"the next step would break the budget of β* ≥ {config.target_beta}." if stopped else None,
         budget=recomputed.budget(record),
         entries=record.epochs,
         exposures={entry.record: entry.bayes_security for entry in record.folder.ledger},
-        restated=restated,
-        versions=versions,
+        restated=() if status is None else status.restated,
+        versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
         audits=played(record.folder, run),
         seed=_seed(record),
     )
-    proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
-    for one, said in [(facts.membership, last["membership"]), *proved]:
-        if said is None or not abs(one.integrated - float(said["lower"])) <= recomputed.SAME:
-            raise ReportError(
-                f"{record.folder / EPOCHS} says that β* ({one.name}) is {said and said['lower']}, but noise, rate and steps of "
-                f"the run give {one.integrated:.6f}: these files are not of one run."
-            )
+    _check_epochs(record, facts)
     recomputed.agree(record, run)
     return facts
 
 
+def _check_epochs(record: RunRecord, facts: Facts) -> None:
+    """Refuse epochs.jsonl where its last β* is not the one that noise, rate and steps of the run give."""
+    last = record.last
+    proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
+    for one, written in [(facts.membership, last["membership"]), *proved]:
+        if written is None or not abs(one.integrated - float(written["lower"])) <= recomputed.SAME:
+            raise ReportError(
+                f"{record.folder / EPOCHS} says that β* ({one.name}) is {written and written['lower']}, but noise, rate and "
+                f"steps of the run give {one.integrated:.6f}: these files are not of one run."
+            )
+
+
 def _seed(record: RunRecord) -> str:
-    seed = record.config.get("seed")
+    seed = record.config.seed
     if seed is not None:
         return "guessable" if guessable(seed) else "given"
     return "kept" if record.folder.tells_noise else "deleted"
 
 
-def _title(config: Json, status: Json) -> str:
-    return str(status.get("study") or Path(str(config.get("study", "run"))).stem)
-
-
 def _run(record: RunRecord) -> DPSGD:
     """What was run, step by step if a monitor wrote it down."""
     folder, status, steps = record.folder, record.status, record.steps
-    if not steps and not status:
+    if not steps and status is None:
         raise ReportError(f"{folder / STATUS} is missing: the run is not finished, and without a monitor only it names noise.")
     if steps and len(steps) < record.step_count:
         raise ReportError(f"{folder / STEPS} has {len(steps)} steps, of the {record.step_count} that {EPOCHS} counts.")
     with Inside(folder / (STEPS if steps else STATUS)):
-        if not steps:
-            return DPSGD(status["noise_multiplier"], status["sample_rate"], record.step_count)
+        if not steps and status is not None:
+            return DPSGD(status.noise_multiplier, status.sample_rate, record.step_count)
         parts = groupby((line["noise_multiplier"], line["sample_rate"]) for line in steps)
         first, *others = [DPSGD(noise, rate, len(list(same))) for (noise, rate), same in parts]
         return sum(others, start=first)
-    raise AssertionError
 
 
 def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     """Secrets with a gap that was fixed in advance, then what the monitor measured."""
     status, last = record.status, record.last
+    values = None if status is None else status.values
     for name, gap in recomputed.gaps(record, run).items():
-        yield Against(AttributeInference(enforced(gap)), name, "proved", run, values=status.get("values"), gap=gap)
+        yield Against(AttributeInference(enforced(gap)), name, "proved", run, values=values, gap=gap)
     diameter = next((name for name in DIAMETERS if name in last), None)
     if diameter is None:
         return
@@ -220,49 +246,44 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
         threat = AttributeInference([float(line["distance"]) for line in record.steps])
         kind, label = "batch" if record.steps[0]["scope"] == "batch" else "dataset", recomputed.label(record.steps)
     known = float(last[diameter]["lower"]), float(last[diameter]["estimate"])
-    secret = str(status.get("secret", "sensitive attribute"))
-    yield Against(threat, secret, kind, run, label, status.get("values"), known=known)
+    secret = "sensitive attribute" if status is None or status.secret is None else status.secret
+    yield Against(threat, secret, kind, run, label, values, known=known)
 
 
-def _parameters(config: Json, status: Json, run: DPSGD) -> dict[str, Any]:
+def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
+    """The parameters of a run, as far as they are known."""
     names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
-    source = status or config
-    found = {name: source[name] for name in names if source.get(name) not in (None, [], {})}
-    found |= {"records": int(found["records"])} if "records" in found else {}
-    return found | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
+    known = {name: getattr(status or config, name, None) for name in names}
+    shown = {name: value for name, value in known.items() if value not in (None, (), {})}
+    return shown | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
 
 
-#: What `betastar train` takes for granted, and parameters that are called otherwise than the field of config.json.
-DEFAULTS: dict[str, Any] = {"seed": None, "scope": "batch", "every": 1, "diameter": "exact", "ledger": True, "monitor": True}
-CALLED = {"target": "label", "values": "value", "along": "with", "records": "synthetic_records"}
+#: Fields of a configuration whose option has another name.
+OPTION_OF_FIELD = {"target": "label", "values": "value", "along": "with", "records": "synthetic_records"}
+#: Fields of a configuration that no option sets; the command leaves out the seed, because whoever knows it can compute the noise.
+NOT_OPTIONS = ("study", "seed", "ledger", "monitor")
 
 
-def _command(config: Json) -> str:
-    """The command that makes such a run again. The seed is left out: who knows it can compute the noise."""
-    words = ["betastar", "train", str(config.get("study", "adult"))]
-    for name, value in config.items():
-        if name in ("study", "seed") or value is None or value is False or value in ([], {}) or value == DEFAULTS.get(name):
-            continue  # a gap of 0 stays, which equals False
-        option = _option(CALLED.get(name, name))
+def _command(config: Config) -> str:
+    """The command that makes such a run again."""
+    words = ["betastar", "train", config.study]
+    usual = Config()
+    for name, value in vars(config).items():
+        if name in NOT_OPTIONS or value == getattr(usual, name):
+            continue
+        option = PARAMETERS[OPTION_OF_FIELD.get(name, name)].brief
         if value is True:
             words.append(option)
         elif name == "between":
             words += [option, ":".join(map(plain, value))]
-        elif isinstance(value, dict):
-            words += [word for key, one in value.items() for word in (option, f"{key}={one}")]
         else:
-            words += [word for one in (value if isinstance(value, list) else [value]) for word in (option, str(one))]
-    seed = [] if config.get("seed") is None else ["--seed", "SEED"]
+            words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (option, str(one))]
+    seed = [] if config.seed is None else ["--seed", "SEED"]
     return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
 
 
-def _option(name: str) -> str:
-    """The spelling that is printed; a field that no option sets (of another version's file) is told by its own name."""
-    return PARAMETERS[name].brief if name in PARAMETERS else "--" + name.replace("_", "-")
-
-
 def _quoted(word: str) -> str:
-    """For a shell, on one line: what cannot be printed (a line break, an escape sequence) is written as its bytes."""
+    """A word for a shell, on one line: what cannot be printed (a line break, an escape sequence) is written as its bytes."""
     if word.isprintable():
         return shlex.quote(word)
     shown = (f"\\{one}" if one in "\\'" else one if one.isprintable() else _bytes(one) for one in word)

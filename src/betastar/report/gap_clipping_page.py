@@ -6,22 +6,27 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from betastar import files
 from betastar.figures import plots
 from betastar.rounding import down
+from betastar.runs.reading import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = {"age": "#c8553d", "sex": "#3b6ea8", "race": "#5b8c5a", "marital_status": "#8e6c8a", "item": "#c8553d"}
 TITLES = {"age": "age", "sex": "sex", "race": "race", "marital_status": "marital status", "item": "first item"}
 TEMPLATES = Path(__file__).parent / "templates"
-Run = dict[str, Any]
+#: One training of the study: an entry of results.json.
+Run = Json
 #: Share of the records below which a group's accuracy says nothing.
 SMALLEST_GROUP = 0.005
 
 
 def write(folder: str | Path) -> Path:
-    """README.md and its figures beside results.json."""
+    """Write README.md and its figures beside results.json."""
     import jinja2
 
     path = Path(folder)
@@ -36,10 +41,10 @@ def write(folder: str | Path) -> Path:
     return file
 
 
-def _words(runs: list[Run], results: dict[str, Any]) -> dict[str, Any]:
+def _words(runs: list[Run], results: Json) -> Json:
     noise = _of(runs, "adult", "noise_multiplier")[0]
     one = select(runs, study="adult")[0]
-    words: dict[str, Any] = {
+    words: Json = {
         "seeds": results["seeds"],
         "epochs": round(one["steps"] * one["sample_rate"]),
         "noise": f"{noise:g}",
@@ -70,7 +75,7 @@ def _spread(runs: Sequence[Run]) -> str:
 
 
 def _of(runs: list[Run], study: str, key: str, **wanted: Any) -> list[Any]:
-    """Different values of something, in the order of the runs."""
+    """The different values of an entry, in the order of the runs."""
     return list(dict.fromkeys(run[key] for run in select(runs, study=study, **wanted)))
 
 
@@ -83,7 +88,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _gap_rows(runs: list[Run], study: str) -> list[list[str]]:
-    """A row a gap: the proved β*, then the accuracy for each secret."""
+    """A row for each gap: the proved β*, then the accuracy for each secret."""
     noise = _of(runs, study, "noise_multiplier")[0]
     secrets = _of(runs, study, "secret", kind="gap")
     plain = _baseline(runs, study, noise)
@@ -96,7 +101,7 @@ def _gap_rows(runs: list[Run], study: str) -> list[list[str]]:
 
 
 def _noise_rows(runs: list[Run], study: str) -> list[list[str]]:
-    """A row a noise: membership, gap, and the accuracy of plain DP-SGD and for each secret."""
+    """A row for each noise: membership, gap, and the accuracy of plain DP-SGD and for each secret."""
     secrets = _of(runs, study, "secret", kind="target")
     rows = []
     for noise in _of(runs, study, "noise_multiplier", kind="target"):
@@ -130,7 +135,7 @@ def _deleting(runs: list[Run]) -> str:
 # ---------------------------------------------------------------------- figures
 
 
-def _by_gap(runs: list[Run]) -> Any:
+def _by_gap(runs: list[Run]) -> Axes:
     """Accuracy against 1 - β*, on a logarithmic axis: each point to the left is a narrower gap."""
     ax = plots.axes(size=(5.6, 3.8))
     noise = _of(runs, "adult", "noise_multiplier")[0]
@@ -152,7 +157,7 @@ def _by_gap(runs: list[Run]) -> Any:
     return ax
 
 
-def _by_noise(runs: list[Run]) -> Any:
+def _by_noise(runs: list[Run]) -> Axes:
     ax = plots.axes(size=(5.6, 3.8))
     noises = _of(runs, "adult", "noise_multiplier", kind="target")
 
@@ -176,8 +181,8 @@ def _by_noise(runs: list[Run]) -> Any:
     return ax
 
 
-def _groups(runs: list[Run]) -> Any:
-    """One panel a secret; three bars a group."""
+def _groups(runs: list[Run]) -> Axes:
+    """A panel for each secret, with three bars for each group."""
     from matplotlib.figure import Figure
 
     secrets = _of(runs, "adult", "secret", kind="gap")
@@ -210,24 +215,24 @@ def _losses(runs: list[Run]) -> str:
     """For each secret, the group that loses most with the narrowest gap."""
     plain = _baseline(runs, "adult", _of(runs, "adult", "noise_multiplier")[0])
     narrow = min(_of(runs, "adult", "gap", kind="gap"))
-    found = []
+    groups = []
     for secret in _of(runs, "adult", "secret", kind="gap"):
         some = select(runs, study="adult", secret=secret, kind="gap", gap=narrow)
         change = {
             name: _group_accuracy(some, secret, name) - _group_accuracy(plain, secret, name) for name in _sizes(plain, secret)
         }
         name = min(change, key=lambda name: change[name])
-        found.append(f"{_short(name).replace(chr(10), '-')} ({TITLES[secret]}, {change[name]:+.1f})")
-    return ", ".join(found)
+        groups.append(f"{_short(name).replace(chr(10), '-')} ({TITLES[secret]}, {change[name]:+.1f})")
+    return ", ".join(groups)
 
 
 def _sizes(runs: list[Run], secret: str) -> dict[str, int]:
-    """Test records of each group that is not too small."""
-    found: dict[str, int] = {}
+    """The number of test records of each group that is not too small."""
+    sizes: dict[str, int] = {}
     for run in runs:
         for name, (size, _) in run["groups"][secret].items():
-            found[name] = found.get(name, 0) + size
-    return {name: size for name, size in found.items() if size >= SMALLEST_GROUP * sum(found.values())}
+            sizes[name] = sizes.get(name, 0) + size
+    return {name: size for name, size in sizes.items() if size >= SMALLEST_GROUP * sum(sizes.values())}
 
 
 def _group_accuracy(runs: list[Run], secret: str, name: str) -> float:

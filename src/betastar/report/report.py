@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from betastar import validation
@@ -18,35 +18,60 @@ from betastar.report.audits import HEADS
 from betastar.report.errors import ReportError
 from betastar.report.facts import Facts, load
 from betastar.report.recomputed import SAME, contradiction
-from betastar.rounding import down, plain
+from betastar.rounding import nearest_percent, plain
 from betastar.runs.folder import EPOCHS, STEPS
+from betastar.vocabulary import METRICS
 
 if TYPE_CHECKING:
     import jinja2
+    from matplotlib.axes import Axes
 
 TEMPLATES = Path(__file__).parent / "templates"
 FORMATS = ("html", "md")
-#: Most exposed records that are listed on request.
+#: The number of most exposed records that are listed on request.
 LISTED = 20
+BETA = METRICS["bayes_security"]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with its words: `alt` says what is drawn, `caption` how to read it."""
+    """A picture with its words: `alt` says what is drawn, and `caption` says how to read it."""
 
     name: str
     alt: str
     caption: str
-    ax: Any
+    ax: Axes
 
 
 def write(
     source: str | Path, output: str | Path | None = None, kind: str | None = None, records: bool = False, force: bool = False
 ) -> tuple[Facts, list[Path]]:
-    """Report on a run folder or a JSON file; returns the facts and the files, the report first.
+    """Write the report on a run folder or a JSON file.
 
-    output: a file or a folder (default: in the run's folder, or beside the JSON file). kind: html or md (default: as the
-    output's name says, else html). records: list the most exposed records. force: overwrite what is there.
+    Parameters
+    ----------
+    source : path
+        The folder of a run, a JSON file of a setting, or "-" for standard input.
+    output : path, optional
+        A file or a folder; by default the run's folder, or the folder of the JSON file.
+    kind : "html" or "md", optional
+        The format; by default as the name of the output says, else html.
+    records : bool
+        Whether the most exposed records are listed.
+    force : bool
+        Whether existing files are overwritten.
+
+    Returns
+    -------
+    facts : Facts
+        What the report is about.
+    files : list of Path
+        What was written, the report first.
+
+    Raises
+    ------
+    ReportError
+        If the source cannot be reported on, or a file is there already.
     """
     missing = [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]
     if missing:
@@ -77,7 +102,7 @@ def _keep(files: list[Path], force: bool) -> None:
 
 
 def _place(source: str | Path, output: str | Path | None, kind: str) -> Path:
-    """Where a report goes."""
+    """The path of the report."""
     given = Path(source)
     if output is None:
         if given.is_symlink():
@@ -93,7 +118,7 @@ def _place(source: str | Path, output: str | Path | None, kind: str) -> Path:
 
 
 def summarise(path: str | Path) -> Path:
-    """The short Markdown that `betastar train` leaves in its folder as summary.md, anew each time."""
+    """Write summary.md, the short Markdown that `betastar train` leaves in its folder, over an earlier one."""
     facts, folder = load(path), Path(path)
     figures = list(draw(facts, brief=True))
     text = render(facts, figures, "md", brief=True)
@@ -125,14 +150,15 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
         yield Figure(
             "accuracy",
             "privacy against accuracy",
-            "Each point is an epoch: what the model learned, and what it cost in privacy.",
+            "Each point is an epoch: it shows what the model has learned, and what that cost in privacy.",
             plots.accuracy(facts.entries),
         )
     if facts.exposures:
         yield Figure(
             "exposure",
             "exposure of records",
-            f"How exposed single records are, of the {len(facts.exposures):,} that were looked at. Left is worse.",
+            f"How exposed single records are, of the {len(facts.exposures):,} that were measured. Those on the left are exposed "
+            "more.",
             plots.exposure(list(facts.exposures.values())),
         )
 
@@ -145,11 +171,12 @@ def _tradeoffs(facts: Facts) -> Iterator[Figure]:
             label = plots.plain(f"{one.name}, {one.kind}" if one.kind == "proved" else one.name)
             plots.tradeoff(one.certified, ax, log, label, colors.get(one.kind, plots.ATTRIBUTE))
         if log:
-            caption = "The same for rare false alarms: whom can an attacker name who must hardly ever be wrong?"
+            caption = "The same for rare false alarms: it shows which records an attacker can name who must hardly ever be wrong."
             yield Figure("tradeoff-log", "trade-off curve at low false-positive rates", caption, ax)
         else:
             caption = (
-                "What the best attack can do. On the dotted line it guesses; the farther above, the more the model gives away."
+                "What the best attack can do. On the dotted line the attacker guesses; the farther above it, the more the model "
+                "gives away."
             )
             yield Figure("tradeoff", "trade-off curve", caption, ax)
 
@@ -157,26 +184,26 @@ def _tradeoffs(facts: Facts) -> Iterator[Figure]:
 def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False, brief: bool = False, prefix: str = "") -> str:
     """The report's text."""
     environment = _environment(kind)
-    found = statement.verdicts(facts)
+    verdicts = statement.verdicts(facts)
     exposed = sorted(facts.exposures.items(), key=lambda item: (item[1], item[0]))
     return environment.get_template(f"report.{kind}.j2").render(
         facts=facts,
-        verdict=found[0],
-        others=found[1:],
+        verdict=verdicts[0],
+        others=verdicts[1:],
         meaning=statement.MEANING,
         bands=statement.BANDS,
         notices=statement.notices(facts),
         figures={figure.name: figure for figure in figures},
         prefix=prefix,
         brief=brief,
-        accuracy=f"{100 * facts.entries[-1]['accuracy']:.1f} %" if facts.entries else None,
+        accuracy=nearest_percent(facts.entries[-1]["accuracy"]) if facts.entries else None,
         metrics=statement.metrics(facts, brief),
         statement=statement.statement(facts),
         claims=statement.claims(facts),
         protected=statement.PROTECTED if facts.attributes else (),
-        exposed=[(record, down(beta)) for record, beta in exposed[:LISTED]] if records else [],
-        worst=down(exposed[0][1]) if exposed else None,
-        median=down(exposed[len(exposed) // 2][1]) if exposed else None,
+        exposed=[(record, BETA.rounded(beta)) for record, beta in exposed[:LISTED]] if records else [],
+        worst=BETA.rounded(exposed[0][1]) if exposed else None,
+        median=BETA.rounded(exposed[len(exposed) // 2][1]) if exposed else None,
         parameters={name: _shown(value) for name, value in facts.parameters.items()},
         versions=statement.versions(),
         repeat=statement.REPEAT.get(facts.seed),
@@ -184,10 +211,10 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
     )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, float):
         return plain(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         shown = ", ".join(_shown(one) for one in value[:20])
         return f"{shown}, …" if len(value) > 20 else shown
     return ", ".join(f"{key}: {_shown(one)}" for key, one in value.items()) if isinstance(value, dict) else str(value)
@@ -198,7 +225,7 @@ def _environment(kind: str) -> jinja2.Environment:
     import jinja2
     from markupsafe import Markup
 
-    def markdown(value: Any) -> Any:
+    def markdown(value: object) -> str:
         return value if isinstance(value, Markup) else _escaped(str(value))
 
     environment = jinja2.Environment(
@@ -218,6 +245,6 @@ def _environment(kind: str) -> jinja2.Environment:
 
 def _escaped(text: str) -> str:
     """Text that Markdown shows as it is."""
-    text = "".join(one if one.isprintable() or one.isspace() else "\ufffd" for one in text)  # nothing that a terminal obeys
+    text = "".join(one if one.isprintable() or one.isspace() else "\ufffd" for one in text)  # no control characters
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*\[\]|~$]|(?<!\w)_|_(?!\w)|^#)", r"\\\1", text)

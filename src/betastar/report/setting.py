@@ -21,25 +21,25 @@ BY_EPOCHS = ("noise_multiplier", "batch_size", "dataset_size", "epochs")
 
 @dataclass(frozen=True)
 class Setting:
-    """threat: of the distance that was given; secret: what it is about."""
+    """A setting of DP-SGD; `threat` has the distance that was given, and `secret` is the name of the attribute."""
 
     run: DPSGD
     parameters: Json
     threat: AttributeInference | None
     secret: str
-    #: What is said of the rate of Opacus, if the setting does not choose between the two.
+    #: A notice about the sampling rate of Opacus, if the setting does not choose between the two rates.
     rate_notice: str | None
 
     @property
     def command(self) -> str:
-        """What computes β* again."""
+        """The command that computes β* again."""
         threat = self.threat
         against = "" if threat is None else f", bs.AttributeInference(distances={np.asarray(threat.distances).tolist()!r})"
         return f'python -c "import betastar as bs; print(bs.analyze(bs.{self.run!r}{against}).bayes_security)"'
 
 
 def read(given: Json, source: str) -> Setting:
-    """From {"noise_multiplier": …, "sample_rate": …, "steps": …}, at the top or under "parameters".
+    """The setting in {"noise_multiplier": …, "sample_rate": …, "steps": …}, at the top or under "parameters".
 
     batch_size and dataset_size may stand for the rate ("opacus": true takes that of Opacus), then epochs for the steps.
     "distance" (clipping norms) adds attribute inference, "threat" names what it is about; other keys are left alone.
@@ -89,7 +89,7 @@ def _run(names: tuple[str, ...], numbers: list[Any], opacus: bool) -> DPSGD:
     return DPSGD(noise, DPSGD.from_epochs(noise, batch, size, 1, opacus=opacus).sample_rate, length)
 
 
-def _secret(threat: Any) -> str:
-    """What an attribute is called; the words for threats are no names."""
+def _secret(threat: object) -> str:
+    """The name of the attribute; a word for a threat is not one."""
     words = (*THREATS, "attribute inference", *RELATIONS)
     return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat

@@ -1,4 +1,7 @@
-"""The words of a report: a verdict, what each figure is, and the statement that the field asks of every claim of privacy."""
+"""The words of a report: a verdict, what each number is, and the statement that the field asks of every claim of privacy.
+
+Names of metrics and their rounding come from the vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from importlib.metadata import version
 
 from betastar.report.facts import Against, Facts
 from betastar.risk.analyze import RegimeWarning, analyze
-from betastar.rounding import down, percent, plain, tiny, up
-from betastar.vocabulary import METRICS
+from betastar.rounding import plain, significant, tiny
+from betastar.vocabulary import DIGITS, METRICS
+
+BETA = METRICS["bayes_security"]
 
 #: Lowest β* of each band. An example, and the report says so.
 BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
@@ -19,7 +24,7 @@ MEANING = {
     "moderate": "the model gives a determined attacker a small but measurable edge.",
     "weak": "the model gives a determined attacker a clear edge over guessing.",
 }
-#: What a figure of each kind is called.
+#: What a number of each kind is called.
 TAGS = {
     "worst": "holds for any data",
     "proved": "proved in advance",
@@ -51,17 +56,18 @@ DELTAS = (1e-5, 1e-6)
 
 
 def band(beta: float) -> str:
+    """The name of the band that a β* is in."""
     return next(name for least, name in BANDS if beta >= least)
 
 
 def right(beta: float) -> str:
-    """Share of right guesses at even odds."""
+    """The share of right guesses at even odds."""
     return METRICS["success"].rounded(1.0 - beta / 2.0, 0.5)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One threat in a sentence. beta is rounded down."""
+    """One threat in a sentence; `beta` is rounded down."""
 
     title: str
     sentence: str
@@ -72,16 +78,17 @@ class Verdict:
 
 
 def verdicts(facts: Facts) -> list[Verdict]:
-    """Membership first, which is the hardest to resist."""
+    """The verdict on each threat. Membership comes first, because it is the hardest to resist."""
     member = facts.membership
     text = (
         "An attacker who sees every update and guesses which of two records was used is right at most "
         f"{right(member.lower)} of the time, against 50 % without the model."
     )
-    found = [Verdict(member.title, text, down(member.lower), band(member.lower), TAGS["worst"], "worst")]
-    for one in facts.attributes:
-        found.append(Verdict(one.title, _sentence(one), down(one.lower), band(one.lower), TAGS[one.kind], one.kind))
-    return found
+    return [_verdict(member, text), *(_verdict(one, _sentence(one)) for one in facts.attributes)]
+
+
+def _verdict(one: Against, sentence: str) -> Verdict:
+    return Verdict(one.title, sentence, BETA.rounded(one.lower), band(one.lower), TAGS[one.kind], one.kind)
 
 
 def _sentence(one: Against) -> str:
@@ -102,82 +109,90 @@ def _sentence(one: Against) -> str:
 
 
 def notices(facts: Facts) -> list[str]:
-    """What a reader must know before any figure."""
-    found = []
+    """What a reader must know before any number."""
+    remarks = []
     if not facts.finished:
-        found.append(
+        remarks.append(
             f"This run is not finished. The report covers the {len(facts.entries)} epochs that are; each further step lowers β*."
         )
     if facts.rate_notice:
-        found.append(f"Of the sampling rate: {facts.rate_notice}")
+        remarks.append(f"About the sampling rate: {facts.rate_notice}")
     if "synthetic" in facts.title:
-        found.append("The records are synthetic: a stand-in of the same shape. Nobody's data were used.")
+        remarks.append("The records are synthetic: a stand-in of the same shape. Nobody's data were used.")
     if facts.stopped:
-        found.append(
+        remarks.append(
             f"Training was stopped: {facts.stopped} When it stopped depends on the data; the figure for membership covers the "
             "steps that were taken, not what the moment of the stop may tell."
         )
     if facts.restated:
-        found.append(
+        remarks.append(
             f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs "
             "no model to guess it, and the figures for attribute inference do not count that. Name such columns (--with), and "
             "they are protected together."
         )
     if facts.internal:
-        found.append(
+        remarks.append(
             "Not for publication as it is. The figures for attribute inference that were measured, and the exposure of records, "
             "depend on the data: a published attribute figure can leak membership."
         )
-    return found
+    return remarks
 
 
 def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """A table: its columns are threats, its rows what is asked of them; each number is rounded to the safe side.
+    """A table of metrics: its columns are threats, and each number is rounded to the safe side.
 
-    brief: only what costs nothing.
+    Parameters
+    ----------
+    facts : Facts
+        What the report is about.
+    brief : bool
+        Whether the table leaves out what takes seconds to compute.
+
+    Returns
+    -------
+    heads : list of str
+        The heads of the columns.
+    rows : list of (str, list of str)
+        The name of a metric, and its value for each threat.
     """
     columns = [facts.membership, facts.add_remove, *facts.attributes]
     heads = ["membership, substitution", "membership, add or remove"]
     short = {"proved": "proved", "assumed": "assumed"}
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
-        ("Bayes security β*, exact", [down(one.integrated) for one in columns]),
-        ("β*, attained by an attack that exists", [up(one.attained) for one in columns]),
-        ("β*, the paper's closed form", [down(_paper(one)) for one in columns]),
+        (f"{BETA.title}, exact", [BETA.rounded(one.integrated) for one in columns]),
+        (f"{BETA.short}, attained by an attack that exists", [significant(one.attained, DIGITS) for one in columns]),
+        (f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]),
     ]
     if brief:
         return heads, rows
     rows += [
-        ("β*, certified", [down(float(one.certified.bayes_security.lower)) for one in columns]),
-        ("advantage over guessing", [up(1 - one.lower) for one in columns]),
-        ("right guesses at even odds", [right(one.lower) for one in columns]),
+        (f"{BETA.short}, certified", [BETA.rounded(float(one.certified.bayes_security.lower)) for one in columns]),
+        (METRICS["advantage"].title, [METRICS["advantage"].rounded(1 - one.lower) for one in columns]),
+        (METRICS["success"].title.format(plain(0.5)), [right(one.lower) for one in columns]),
     ]
-    rows += [
-        (
-            f"TPR at {100 * rate:g} % FPR",
-            [percent(float(one.certified.tpr(rate).upper), 3 if rate < 0.01 else 2) for one in columns],
-        )
-        for rate in FPRS
-    ]
-    rows += [
-        (f"ε at δ = {delta:.0e}".replace("e-0", "e-"), [up(float(one.certified.epsilon(delta).upper), 3) for one in columns])
-        for delta in DELTAS
-    ]
-    rows.append(("δ at ε = 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]))
-    fits = [one.certified.gdp_mu for one in columns]
-    rows.append((f"μ of Gaussian DP, fitted down to FPR {plain(fits[0].smallest_fpr)}", [up(float(fit.upper)) for fit in fits]))
-    rows.append(("regret of that fit", [up(float(fit.regret)) for fit in fits]))
+    tpr, epsilon = METRICS["tpr"], METRICS["epsilon"]
+    for fpr in FPRS:
+        values = [float(one.certified.tpr(fpr).upper) for one in columns]
+        rows.append((tpr.short.format(plain(fpr)), [tpr.rounded(value, fpr) for value in values]))
+    for delta in DELTAS:
+        values = [float(one.certified.epsilon(delta).upper) for one in columns]
+        rows.append((epsilon.title.format(plain(delta)), [epsilon.rounded(value, delta) for value in values]))
+    rows.append(("δ at ε 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]))
+    fits, gdp_mu = [one.certified.gdp_mu for one in columns], METRICS["gdp_mu"]
+    rows.append((gdp_mu.title.format(plain(fits[0].smallest_fpr)), [gdp_mu.rounded(float(fit.upper)) for fit in fits]))
+    rows.append(("regret of that fit", [significant(float(fit.regret), DIGITS) for fit in fits]))
     return heads, rows
 
 
 def _paper(one: Against) -> float:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RegimeWarning)  # the row above says by how much it is off
+        warnings.simplefilter("ignore", RegimeWarning)  # the first row has the exact value
         return float(analyze(one.run, one.threat, "paper").bayes_security.estimate)
 
 
 def statement(facts: Facts) -> list[tuple[str, str]]:
-    """Unit of privacy, adjacency, checkpoints, sampling, accountant, trust: what a claim means, and for whom."""
+    """What a claim means, and for whom: the unit of privacy, adjacency, checkpoints, sampling, accountant and trust."""
     rate = facts.run.segments[0].sample_rate
     sampling = (
         f"Poisson: each record is drawn independently with probability {plain(rate)} at each of the {facts.run.steps} steps"
@@ -236,18 +251,18 @@ def _seed(facts: Facts) -> str:
 
 
 def claims(facts: Facts) -> list[tuple[str, str]]:
-    """Each figure of the report, and what it is: proved, or a statement after the fact."""
-    found = [
+    """Each number of the report, and what it is: proved, or a statement after the fact."""
+    rows = [
         (
             "Membership inference",
             "A theorem about noise, rate and steps alone: it holds for any data and the worst record, and may be published.",
         )
     ]
     if facts.budget:
-        found.append(("Budget", f"{facts.budget} It may be published."))
+        rows.append(("Budget", f"{facts.budget} It may be published."))
     for one in facts.attributes:
         if one.kind == "proved":
-            found.append(
+            rows.append(
                 (
                     one.title,
                     f"Proved in advance: the gap of {plain(one.gap)} clipping norms is enforced at every step, for every record, "
@@ -255,9 +270,9 @@ def claims(facts: Facts) -> list[tuple[str, str]]:
                 )
             )
         elif one.kind == "assumed":
-            found.append((one.title, "Proved for the distance that was given. That training keeps to it is not checked here."))
+            rows.append((one.title, "Proved for the distance that was given. That training keeps to it is not checked here."))
         else:
-            found.append(
+            rows.append(
                 (
                     one.title,
                     "A statement after the fact: it comes from the distances that this run happened to have. "
@@ -270,8 +285,8 @@ def claims(facts: Facts) -> list[tuple[str, str]]:
                 )
             )
     if facts.exposures:
-        found.append(("Exposure of records", "An estimate, after the fact, about single people: keep it to yourself."))
-    return found
+        rows.append(("Exposure of records", "An estimate, after the fact, about single people: keep it to yourself."))
+    return rows
 
 
 PROTECTED = (
@@ -282,5 +297,6 @@ PROTECTED = (
 
 
 def versions() -> str:
+    """The versions of what the report is written with."""
     named = ", ".join(f"{name} {version(name)}" for name in ("betastar", "numpy", "scipy", "matplotlib"))
     return f"{named}, Python {platform.python_version()}"

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from betastar import validation
-from betastar.bounds import affinity, certified, closed_form, no_noise, transform
+from betastar.bounds import adaptive, affinity, certified, closed_form, no_noise, transform
+from betastar.bounds.discrete import LeastCurve
 from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve, Part
 from betastar.bounds.interpolation import condense
 from betastar.risk.interval import Bound
@@ -16,8 +17,11 @@ from betastar.risk.metrics import Curve, Outcome
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import Step, one_step_advantage, visible
-from betastar.scenario.threats import Membership, Threat
+from betastar.scenario.threats import Membership, Threat, in_order
+from betastar.vocabulary import METHODS
 
+#: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
+KINDS = 4
 #: Width of the certified interval of β* unless another is asked for.
 TOLERANCE = 1e-4
 #: Error of the paper's closed form that its authors call small.
@@ -93,9 +97,9 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     0.899352 [0.899351, 0.899352]
     """
     threat = Membership() if threat is None else threat
-    every, outcomes = _solve(run, threat, method, tolerance, attained=True)
+    outcomes = _solve(run, threat, method, tolerance, attained=True)
     if method == "paper":
-        _warn_outside_regime(every, outcomes, threat)
+        _warn_outside_regime(run, outcomes, threat)
     if method == "certified" and isinstance(threat, Membership):  # attributes have a gap that no grid closes
         _warn_too_wide(outcomes, tolerance)
     return Risk(outcomes, run.shape, threat.describe(), method)
@@ -103,20 +107,23 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
 
 def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float) -> Risk:
     """The same, but only the ends of each bound that a person relies on; attacks that exist are not looked for."""
-    return Risk(_solve(run, threat, method, tolerance, attained=False)[1], run.shape, threat.describe(), method)
+    return Risk(_solve(run, threat, method, tolerance, attained=False), run.shape, threat.describe(), method)
 
 
-def _solve(
-    run: DPSGD, threat: Threat, method: str, tolerance: float, attained: bool
-) -> tuple[list[tuple[Step, ...]], list[Outcome]]:
+def takes_seconds(threat: Threat, method: str, tolerance: float) -> bool:
+    """Whether a figure takes seconds, as for an attacker who adapts, while one of tolerance `certified.COARSE` does not."""
+    adapts = threat.symmetric and not isinstance(threat, Membership)
+    return adapts and method in ("exact", "certified") and tolerance < certified.COARSE
+
+
+def _solve(run: DPSGD, threat: Threat, method: str, tolerance: float, attained: bool) -> list[Outcome]:
     if not isinstance(run, DPSGD):
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
     if not hasattr(threat, "steps"):
         raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
-    solve = METHODS[validation.choice("method", method, METHODS)]
+    solve = METHODS[validation.choice("method", method, METHODS)].solve or OWN_METHODS[method]
     tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
-    every = [threat.steps(scalar) for scalar in run.scalars()]
-    return every, [solve(steps, threat, tolerance, attained) for steps in every]
+    return [solve(scalar, threat, tolerance, attained) for scalar in run.scalars()]
 
 
 def _invisible(steps: Sequence[Step], threat: Threat) -> Outcome | None:
@@ -128,7 +135,8 @@ def _invisible(steps: Sequence[Step], threat: Threat) -> Outcome | None:
     return Outcome(Bound(beta, beta, 1.0), oriented=threat.oriented)
 
 
-def _exact(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+    steps = threat.steps(run)
     if (little := _invisible(steps, threat)) is not None:
         return little
     quiet = any(step.noise <= LEAST_NOISE for step in steps)
@@ -139,6 +147,7 @@ def _exact(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bo
 
     worst: tuple[Curve, ...]
     exist: tuple[Curve, ...]
+    solution = None
     if all(r == 2.0 for *_, r in parts):
         worst = exist = (curve(transform.line, True),)
     elif not threat.symmetric:
@@ -148,6 +157,10 @@ def _exact(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bo
     else:
         worst = (curve(transform.glued, True),)
         exist = (curve(transform.symmetric, True), curve(transform.line, False))
+        solution = _adapted(run, threat, tolerance, attained)
+        if solution is not None:
+            worst = (LeastCurve(solution.above, *worst),)
+            exist = (solution.below, exist[-1]) if solution.below is not None else worst
     if quiet:
         worst = (no_noise.curve(steps),)
         exist = exist[-1:]  # the pair in the plane takes long where noise is so little
@@ -156,35 +169,53 @@ def _exact(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bo
     bottom, bottom_error = worst[0].overlap()
     top, top_error = (bottom, bottom_error) if exist is worst else min(one.overlap() for one in exist)
     upper = min(1.0, max(top + top_error, TINY))
-    estimate = min(max(top, TINY), upper)
+    estimate = min(max(top if solution is None else 0.5 * (bottom + top), TINY), upper)
     return Outcome(Bound(min(max(bottom - bottom_error, 0.0), estimate), estimate, upper), worst, exist, threat.oriented)
 
 
-def _certified(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+def _adapted(run: DPSGD, threat: Threat, tolerance: float, attained: bool) -> adaptive.Solution | None:
+    """The worst case of an attacker who adapts, enclosed; None if the steps are of too many kinds, or no grid is affordable."""
+    steps = in_order(threat, run)
+    if steps is None or steps != threat.steps(run) or len(steps) > KINDS:
+        return None
+    quick = tolerance >= certified.COARSE
+    return adaptive.solve(steps, adaptive.QUICK if quick else adaptive.MODERATE, attained and not quick)
+
+
+def _certified(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+    steps = threat.steps(run)
     if (little := _invisible(steps, threat)) is not None:
         return little
-    proof = certified.certify(steps, threat.symmetric, tolerance, attained)
+    if threat.symmetric:
+        proof = certified.enclose(steps, in_order(threat, run), tolerance, attained)
+    else:
+        proof = certified.certify(steps, False, tolerance, attained)
     lower, upper = max(proof.lower, 0.0), min(max(proof.upper, TINY), 1.0)
-    middle = min(max(_exact(steps, threat, tolerance, attained).bayes_security.estimate, lower), upper)
+    if proof.adaptive:
+        middle = 0.5 * (lower + upper) if attained else lower
+    else:
+        middle = min(max(_exact(run, threat, tolerance, attained).bayes_security.estimate, lower), upper)
     curves = (proof.above,) if proof.above else ()
     return Outcome(Bound(lower, middle, upper), curves, proof.below if curves else (), threat.oriented)
 
 
-def _affinity(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+def _affinity(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
     # What `visible` adds to a step is below 1e-24 of β* in all: both ends stay what they are.
-    steps = [visible(step) for step in steps]
+    steps = [visible(step) for step in threat.steps(run)]
     families = (transform.line, transform.symmetric) if threat.symmetric else (transform.line,)
     largest = affinity.largest(transform.glued if threat.symmetric else transform.line, steps)
     exist = max(affinity.total(family, steps) for family in families)
     return Outcome(Bound(*affinity.bounds(largest, exist)), oriented=threat.oriented)
 
 
-def _paper(steps: Sequence[Step], threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+def _paper(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
+    steps = threat.steps(run)
     beta, error = closed_form.bayes_security(steps), closed_form.error_term(steps)
     return Outcome(Bound(max(0.0, beta - error), beta, min(1.0, beta + error)), oriented=threat.oriented)
 
 
-METHODS: dict[str, Callable[[Sequence[Step], Any, float, bool], Outcome]] = {
+#: The methods of betastar itself; those of plug-ins are in the vocabulary.
+OWN_METHODS: dict[str, Callable[[DPSGD, Any, float, bool], Outcome]] = {
     "exact": _exact,
     "certified": _certified,
     "affinity": _affinity,
@@ -204,11 +235,12 @@ def _warn_too_wide(outcomes: Sequence[Outcome], tolerance: float) -> None:
         )
 
 
-def _warn_outside_regime(every: Sequence[Sequence[Step]], outcomes: Sequence[Outcome], threat: Threat) -> None:
+def _warn_outside_regime(run: DPSGD, outcomes: Sequence[Outcome], threat: Threat) -> None:
     """Warn once, with the actual error where it takes about a millisecond to know."""
+    every = [threat.steps(scalar) for scalar in run.scalars()]
     doubtful = [i for i, steps in enumerate(every) if closed_form.outside_regime(steps)]
     if len(every) == 1 and len({step.distance for step in every[0]}) == 1:
-        truth = _exact(every[0], threat, TOLERANCE).bayes_security.estimate
+        truth = _exact(next(iter(run.scalars())), threat, TOLERANCE).bayes_security.estimate
         error = outcomes[0].bayes_security.estimate - truth
         if doubtful or abs(error) > SMALL_ERROR:
             direction = "too optimistic" if error > 0.0 else "too pessimistic"

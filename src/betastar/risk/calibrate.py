@@ -18,11 +18,11 @@ from betastar import validation
 from betastar.bounds.exact import LEAST_NOISE
 from betastar.bounds.no_noise import curve as ceiling_curve
 from betastar.bounds.no_noise import never_sampled
-from betastar.risk.analyze import TOLERANCE, reliable
+from betastar.risk.analyze import TOLERANCE, reliable, takes_seconds
 from betastar.risk.interval import Bound
 from betastar.risk.metrics import Outcome
 from betastar.risk.risk import Risk
-from betastar.risk.search import Search, solve
+from betastar.risk.search import Search, confirmed
 from betastar.rounding import plain
 from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
 from betastar.scenario.step import Step
@@ -224,7 +224,7 @@ def calibrate(
     search = _search({name: value for name, value in given.items() if value is not None}, target, threat, bool(opacus))
 
     @cache
-    def risk(value: float) -> Risk:
+    def risk(value: float, tolerance: float = tolerance) -> Risk:
         return reliable(search.make(value), threat, method, tolerance)
 
     if search.name == "noise_multiplier":
@@ -237,12 +237,12 @@ def calibrate(
                 stacklevel=2,
             )
             return search.make(LEAST_NOISE)
-    found = solve(search, target, risk)
-    sizes = {"batch_size": batch_size, "dataset_size": dataset_size, search.name: round(found) * search.unit}
+    value = confirmed(search, target, risk, takes_seconds(threat, method, tolerance))
+    sizes = {"batch_size": batch_size, "dataset_size": dataset_size, search.name: round(value) * search.unit}
     chosen = opacus is not None or not (sizes["batch_size"] and sizes["dataset_size"])
     if not chosen and (told := opacus_differs(sizes["batch_size"], sizes["dataset_size"])):
         warnings.warn(told, RateWarning, stacklevel=2)
-    return search.make(found)
+    return search.make(value)
 
 
 def _sampling_only(steps: tuple[Step, ...]) -> Risk:

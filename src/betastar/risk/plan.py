@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from betastar import validation
-from betastar.risk.analyze import TOLERANCE, analyze, reliable
+from betastar.risk.analyze import TOLERANCE, analyze, reliable, takes_seconds
 from betastar.risk.calibrate import Target, calibrate
 from betastar.risk.risk import Risk
-from betastar.risk.search import Search, solve
+from betastar.risk.search import Search, confirmed
 from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
@@ -242,10 +242,11 @@ def _widest(target: Target, run: DPSGD, method: str, tolerance: float) -> float:
     """The widest gap that meets the target."""
 
     @cache
-    def risk(distance: float) -> Risk:
+    def risk(distance: float, tolerance: float = tolerance) -> Risk:
         return reliable(run, AttributeInference(distance), method, tolerance)
 
     if target.met(risk(FARTHEST)):
         return FARTHEST
-    distance = solve(Search("gap", lambda _: run, enforced(0.0), FARTHEST, True, False, 0.1), target, risk)
+    search = Search("gap", lambda _: run, enforced(0.0), FARTHEST, True, False, 0.1)
+    distance = confirmed(search, target, risk, takes_seconds(AttributeInference(FARTHEST), method, tolerance))
     return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))

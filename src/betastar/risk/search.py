@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil, exp, floor, log
 from typing import TYPE_CHECKING
 
+from betastar.bounds.certified import COARSE
 from betastar.risk.risk import Risk
 from betastar.rounding import CALIBRATED, shortened, significant
 from betastar.scenario.run import DPSGD
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 #: Relative accuracy of a calibrated noise or rate.
 ACCURACY = 1e-7
+#: The same where each figure to rely on takes seconds, and of a search among rough figures.
+CLOSE, ROUGH = 1e-4, 1e-2
+#: Figures to rely on that such a search looks at before it only moves to the safe side.
+TRIES = 4
 #: Largest step of the search, in the logarithm of the parameter: far beyond the answer the analysis takes long.
 LONGEST_JUMP = 2.0
 
@@ -38,9 +43,12 @@ class Search:
     unit: int = 1
 
 
-def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> float:
+def solve(search: Search, target: Target, risk: Callable[[float], Risk], accuracy: float = ACCURACY) -> float:
     """The largest (or, for noise and records, smallest) value that meets the target."""
     goal = target.straight(target.value)
+
+    def met(value: float) -> bool:
+        return target.met(risk(value))
 
     def place(value: float) -> float:
         return float(round(value)) if search.whole else value
@@ -53,7 +61,7 @@ def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> floa
     safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
     inside = log(min(max(search.guess, search.low), search.high))
     towards_safe = -1.0 if search.grows else 1.0
-    jump = 0.004
+    jump = max(0.004, 10.0 * accuracy)
     start = excess(inside)
     direction = towards_safe if start > 0.0 else -towards_safe
     other = inside
@@ -66,17 +74,70 @@ def solve(search: Search, target: Target, risk: Callable[[float], Risk]) -> floa
         jump = min(4.0 * jump, LONGEST_JUMP)
     low, high = sorted((inside, other))
     if search.whole:
-        return _whole(search, target, risk, exp(low), exp(high))
+        return _whole(search, met, lambda value: excess(log(value)), exp(low), exp(high))
     from scipy.optimize import brentq
 
     def outward(value: float) -> float:
         """A short number, so that what is printed is what was checked."""
         return min(max(shortened(value, CALIBRATED, not search.grows), search.low), search.high)
 
-    value, nudge = outward(exp(float(brentq(excess, low, high, xtol=0.3 * ACCURACY, rtol=1e-12)))), ACCURACY
-    while not target.met(risk(value)):
+    value, nudge = outward(exp(float(brentq(excess, low, high, xtol=0.3 * accuracy, rtol=1e-12)))), accuracy
+    while not met(value):
         value = outward(value * (1.0 - nudge if search.grows else 1.0 + nudge))
         nudge *= 2.0
+    return value
+
+
+def confirmed(search: Search, target: Target, risk: Callable[..., Risk], takes_seconds: bool) -> float:
+    """The same; risk(value, COARSE) is quick, if risk(value) takes seconds."""
+    if not takes_seconds:
+        return solve(search, target, risk)
+    return _solve_with_few(search, target, risk, lambda value: risk(value, COARSE))
+
+
+def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk], rough: Callable[[float], Risk]) -> float:
+    """The same where `risk` takes seconds and `rough`, which is never below it, does not; only what `risk` confirms is returned.
+
+    The search among rough figures gives a value and how the risk grows there; few secant steps lead to the one to rely on.
+    """
+    goal = target.straight(target.value)
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    onwards = 1.0 if search.grows else -1.0
+
+    def excess(figure: Risk) -> float:
+        return target.straight(target.reached(figure)) - goal
+
+    def moved(value: float, by: float) -> float:
+        """Further by that much of the logarithm, inside the range, and rounded to the safe side."""
+        value *= exp(min(max(by, -LONGEST_JUMP), LONGEST_JUMP))
+        rounding = floor if search.grows else ceil
+        value = float(rounding(value)) if search.whole else shortened(value, CALIBRATED, not search.grows)
+        return min(max(value, search.low), search.high)
+
+    try:
+        value = solve(search, target, rough, ROUGH)
+    except ValueError:  # no rough figure meets the target, or all do
+        return solve(search, target, risk, CLOSE)
+    before = moved(value, -0.05 * onwards)
+    slope = (excess(rough(value)) - excess(rough(before))) / log(value / before) if before != value else onwards
+    slope = slope if 0.1 < onwards * slope < 100.0 else onwards
+    for _ in range(TRIES):
+        over = excess(risk(value))
+        following = moved(value, -over / slope - CLOSE * onwards)
+        if target.met(risk(value)) and (abs(over / slope) <= 4.0 * CLOSE or following == value):
+            break
+        if following != value:
+            secant = (excess(risk(following)) - over) / log(following / value)
+            slope = secant if 0.5 < secant / slope < 2.0 else slope
+        value = following
+    by = CLOSE
+    while not target.met(risk(value)):
+        if value == safe:
+            return _edge(search, target, risk, safe, unsafe, True)
+        value = moved(value, -by * onwards)
+        by *= 2.0
+    while search.whole and value != unsafe and 4.0 * CLOSE * value < 1.0 and target.met(risk(value + onwards)):
+        value += onwards
     return value
 
 
@@ -97,7 +158,7 @@ def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: f
     raise WrongValueError(search.name, "{goal} does not limit {argument}: {end} still meets it.", values)
 
 
-def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: float, high: float) -> float:
+def _whole(search: Search, met: Callable[[float], bool], excess: Callable[[float], float], low: float, high: float) -> float:
     """The whole number next to the first that fails: secant steps in the logarithm, halving where they stall."""
     ends = max(float(floor(low)), search.low), min(float(ceil(high)), search.high)
     good, bad = ends if search.grows else ends[::-1]
@@ -108,28 +169,27 @@ def _whole(search: Search, target: Target, risk: Callable[[float], Risk], low: f
         """A tenth of it towards an end of the range."""
         return max(end, floor(value * 0.9)) if end < value else min(end, ceil(value * 1.1) + 1.0)
 
-    while good != safe and not target.met(risk(good)):
+    while good != safe and not met(good):
         good = further(good, safe)
-    while bad != unsafe and target.met(risk(bad)):
+    while bad != unsafe and met(bad):
         good, bad = bad, further(bad, unsafe)
-    goal = target.straight(target.value)
     stalled = 0
     while abs(bad - good) > 1.0:
-        f_good, f_bad = (target.straight(target.reached(risk(value))) - goal for value in (good, bad))
+        f_good, f_bad = excess(good), excess(bad)
         middle = exp(log(good) + (log(bad) - log(good)) * (-f_good / (f_bad - f_good) if f_bad > f_good else 0.5))
         first, last = sorted((good, bad))
         if stalled > 2 or not first < middle < last:
             middle, stalled = 0.5 * (good + bad), 0
         middle = min(max(float(floor(middle) if search.grows else ceil(middle)), first + 1.0), last - 1.0)
-        if target.met(risk(middle)):
+        if met(middle):
             # Next to the secant's answer there is usually the first value that fails.
             stalled = stalled + 1 if abs(middle - good) < 0.5 * abs(bad - good) else 0
             good = middle
-            if middle + onwards != bad and not target.met(risk(middle + onwards)):
+            if middle + onwards != bad and not met(middle + onwards):
                 bad = middle + onwards
         else:
             stalled = stalled + 1 if abs(bad - middle) < 0.5 * abs(bad - good) else 0
             bad = middle
-            if middle - onwards != good and target.met(risk(middle - onwards)):
+            if middle - onwards != good and met(middle - onwards):
                 good = middle - onwards
     return good

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ ARRAY = "array of NumPy"
 
 
 def pack(state: dict[str, Any]) -> bytes:
+    """The content of a file that holds this state."""
     buffer = io.BytesIO()
     torch.save(_without_arrays(state), buffer)
     return buffer.getvalue()
 
 
 def unpack(path: Path) -> dict[str, Any]:
+    """The state in a file; raises FolderError for a file that `pack` did not make."""
     try:
         return dict(_with_arrays(torch.load(io.BytesIO(path.read_bytes()), weights_only=True)))
     except OSError:
@@ -45,7 +48,8 @@ def _with_arrays(value: Any) -> Any:
     return _inside(value, _with_arrays)
 
 
-def _inside(value: Any, change: Any) -> Any:
+def _inside(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with everything inside of it changed."""
     if type(value) is dict:  # not the ordered ones of torch, which have attributes
         return {name: change(one) for name, one in value.items()}
     return type(value)(change(one) for one in value) if type(value) in (list, tuple) else value

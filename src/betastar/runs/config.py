@@ -1,26 +1,56 @@
-"""What a run is asked for: the study, its secret, and the parameters of training."""
+"""What a run is asked for: the study, its secret, and the parameters of training. It is the content of config.json."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from betastar import validation
 from betastar.datasets import seeds
-from betastar.datasets.adult import adult
-from betastar.datasets.purchase import RECORDS, purchase
-from betastar.datasets.study import Recipe, Study, StudyError
-from betastar.datasets.table import own
-from betastar.runs.reading import Inside, Json
+from betastar.datasets.errors import StudyError
+from betastar.datasets.recipe import Recipe
+from betastar.runs.json_object import JsonObject
 
-#: Parameters of training, which a study has of its own and a configuration may choose.
+if TYPE_CHECKING:
+    from betastar.datasets.study import Study
+
+#: Parameters of training. A study has its own, and a configuration may choose others.
 PARAMETERS = tuple(field.name for field in fields(Recipe))
 
 
 @dataclass(frozen=True)
-class Config:
-    """Everything that a run depends on. None: the study's own value; a seed is drawn."""
+class Config(JsonObject):
+    """Everything that a run depends on.
+
+    Attributes
+    ----------
+    study : str
+        "adult", "purchase", or the path of a table.
+    target, sensitive : str, optional
+        Own table: the columns of the label and of the secret.
+    along : tuple of str
+        Columns that restate the secret and change together with it.
+    values, between : optional
+        Own table: the values of the secret, or their range; all that occur by default.
+    drop : tuple of str
+        Columns that are left out.
+    public : str, optional
+        Own table: the path of public records, which tell how frequent the values are.
+    data, checksum, records : optional
+        Purchase: the archive and its SHA-256, or the number of synthetic records.
+    epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden : optional
+        The parameters of training, as for `Recipe`; the study's by default.
+    seed : int, optional
+        Drawn by default.
+    scope, every, diameter, approximate, ledger
+        How the monitor measures, as for `AttributeMonitor`.
+    monitor : bool
+        Whether a monitor watches the training.
+    target_beta : float, optional
+        The budget: training stops before β* against attribute inference falls below this.
+    gap, target_attribute_beta : float, optional
+        Gap clipping: the largest gap, or the β* that the gap has to give.
+    """
 
     study: str = "adult"
     target: str | None = None
@@ -50,28 +80,21 @@ class Config:
     gap: float | None = None
     target_attribute_beta: float | None = None
 
+    @property
+    def clips_gaps(self) -> bool:
+        """Whether the training clips gaps."""
+        return self.gap is not None or self.target_attribute_beta is not None
+
     def chosen_seed(self) -> int:
-        """The seed, or one that is drawn."""
+        """The seed, or a new one that is drawn."""
         return seeds.draw() if self.seed is None else validation.seed(self.seed)
 
     def data_seed(self) -> int:
-        """Of the split, and of synthetic records: the noise cannot be computed from it, unless the seed is small."""
+        """The seed of the split, and of synthetic records. The noise cannot be computed from it, unless the seed is small."""
         return seeds.derive(self.chosen_seed(), "split")
 
-    def described(self) -> Json:
-        """As config.json has it."""
-        return dict(json.loads(json.dumps(asdict(self))))
-
-    @classmethod
-    def read(cls, described: Json, source: Path) -> Config:
-        """From what config.json has."""
-        with Inside(source):
-            values: Json = {name: tuple(value) if isinstance(value, list) else value for name, value in described.items()}
-            return cls(**values)
-        raise AssertionError
-
     def load(self) -> Study:
-        """The study, with this configuration's parameters; complains of what cannot be run."""
+        """The study, with this configuration's parameters; raises StudyError for what cannot be run."""
         seed = self.data_seed()
         self._check()
         study = self._study(seed)
@@ -92,6 +115,10 @@ class Config:
             raise StudyError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
 
     def _study(self, seed: int) -> Study:
+        from betastar.datasets.adult import adult
+        from betastar.datasets.purchase import RECORDS, purchase
+        from betastar.datasets.table import own
+
         if self.study == "adult":
             return adult(seed, self.sensitive or "age", self.along, self.drop)
         if self.study == "purchase":
@@ -113,7 +140,3 @@ class Config:
             self.along,
             self.public,
         )
-
-    @property
-    def clips_gaps(self) -> bool:
-        return self.gap is not None or self.target_attribute_beta is not None

@@ -19,7 +19,9 @@ import numpy as np
 from betastar import files
 from betastar.arrays import Real
 from betastar.datasets.errors import StudyError
+from betastar.runs.config import Config
 from betastar.runs.reading import FolderError, Inside, Json, lines_of, object_of, rows_of
+from betastar.runs.status import Status
 
 if TYPE_CHECKING:
     from betastar.training import JsonLines
@@ -46,13 +48,13 @@ DIAMETERS = ("exact", "ball", "centroid", "extremes")
 
 
 def versions() -> dict[str, str]:
-    """What a run is made with."""
+    """The versions of the packages that a run is made with."""
     return {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """How exposed one record is."""
+    """One line of the ledger: how exposed a record is."""
 
     record: int
     leakage: float
@@ -68,13 +70,26 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that a run has written about itself until now. status: empty, if the run is not finished."""
+    """All that a run has written about itself until now.
+
+    Attributes
+    ----------
+    folder : RunFolder
+        Where it is written.
+    config : Config
+        What was asked for.
+    status : Status or None
+        What is known when the run is complete; None before.
+    epochs : list of dict
+        An entry for each epoch that is finished; at least one.
+    steps : list of dict
+        An entry for each step of these epochs; empty if no monitor watched.
+    """
 
     folder: RunFolder
-    config: Json
-    status: Json
+    config: Config
+    status: Status | None
     epochs: list[Json]
-    #: Of the epochs that are finished; empty if no monitor watched.
     steps: list[Json]
 
     @property
@@ -98,48 +113,51 @@ class RunFolder:
 
     @property
     def begun(self) -> bool:
+        """Whether a run was started here."""
         return (self / CONFIG).exists()
 
     @property
     def complete(self) -> bool:
+        """Whether the run is complete."""
         return (self / STATUS).exists()
 
     # Reading
 
     @property
-    def config(self) -> Json:
-        """What was asked for, without the version of the format, which is checked."""
+    def config(self) -> Config:
+        """What was asked for. The version of the format is checked first."""
         if not self.begun:
             inside = sorted(self.path.glob(f"*/{CONFIG}"))
             several = f" It holds runs of several seeds: name one of them, such as {inside[0].parent}." if inside else ""
             raise FolderError(f"{self.path} holds no run: expected a folder made by betastar train, with a {CONFIG}.{several}")
-        config = object_of(self / CONFIG)
-        made = config.pop("format", 0)
+        values = object_of(self / CONFIG)
+        made = values.pop("format", 0)
         if type(made) is not int or not 0 <= made <= FORMAT:
             raise FolderError(
                 f"{self / CONFIG}: format must be a whole number from 0 to {FORMAT}, which betastar {version('betastar')} reads, "
                 f"got {made!r}: install the version of betastar that made this run, or a later one."
             )
-        return config
+        return Config.from_json(values, self / CONFIG)
 
     @property
-    def status(self) -> Json:
+    def status(self) -> Status:
         """What is known when a run is complete."""
         if not self.complete:
             raise StudyError(f"the run in {self.path} is not finished: betastar train --resume -o {self.path}")
         self.check_format()
-        return object_of(self / STATUS)
+        return Status.from_json(object_of(self / STATUS), self / STATUS)
 
     @property
     def seed(self) -> int:
-        """Of the run: the one that was asked for, or the one that was drawn, until the run is complete."""
-        given = self.config.get("seed")
-        if given is None and not (self / SEED).exists():
+        """The seed of the run: the one that was asked for, or the one that was drawn, until the run is complete."""
+        given = self.config.seed
+        if given is not None:
+            return given
+        if not (self / SEED).exists():
             why = "it was deleted when the run was complete" if self.complete else f"{SEED} is missing"
             raise StudyError(f"the seed of the run in {self.path} was drawn, and is not known any more: {why}.")
-        with Inside(self / (CONFIG if given is not None else SEED)):
-            return int(object_of(self / SEED)["seed"] if given is None else given)
-        raise AssertionError
+        with Inside(self / SEED):
+            return int(object_of(self / SEED)["seed"])
 
     @property
     def data(self) -> Json | None:
@@ -184,11 +202,10 @@ class RunFolder:
         """Single records that were looked at; none without a ledger."""
         with Inside(self / LEDGER):
             return [LedgerEntry.of(row) for row in rows_of(self / LEDGER)]
-        raise AssertionError
 
     @property
     def weights(self) -> dict[str, Any]:
-        """Of the trained model."""
+        """The weights of the trained model."""
         from betastar.runs.checkpoint import unpack
 
         return unpack(self / WEIGHTS)
@@ -201,6 +218,7 @@ class RunFolder:
         return unpack(self / CHECKPOINT) if (self / CHECKPOINT).exists() else None
 
     def audit_path(self, kind: str) -> Path:
+        """The file of an audit of this kind."""
         return self / f"audit-{kind}.json"
 
     @property
@@ -212,7 +230,7 @@ class RunFolder:
         """What the run has written until now; at least one epoch is finished."""
         config = self.config
         files.refuse_links(self.path)
-        status, epochs = self.status if self.complete else {}, self.epochs
+        status, epochs = self.status if self.complete else None, self.epochs
         if not epochs:
             raise FolderError(f"{self / EPOCHS}: no epoch of this run is finished. Go on with betastar train --resume.")
         return RunRecord(self, config, status, epochs, self.steps[: int(epochs[-1]["steps"])])
@@ -224,7 +242,7 @@ class RunFolder:
         _ = self.config
 
     def check(self, resume: bool) -> None:
-        """Whether a run may start here, or go on."""
+        """Raise StudyError unless a run may start here, or go on."""
         if self.path.is_symlink():
             raise StudyError(f"{self.path} is a symbolic link: name the folder that it points to.")
         if self.begun and not resume:
@@ -236,7 +254,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While one process trains here, no other does."""
+        """A context in which no other process trains here."""
         files.make_private(self.path)
         with ExitStack() as held:
             try:
@@ -247,27 +265,27 @@ class RunFolder:
             self._sweep()
             yield
 
-    def compare(self, config: Json) -> None:
+    def compare(self, config: Config) -> None:
         """Refuse to go on with another run than the one that is here. A seed that is not given is the folder's."""
-        there = self.config
-        for name in sorted({*there, *config}):
-            if there.get(name) == config.get(name) or (name == "seed" and config.get(name) is None):
+        stored, asked = self.config.to_json(), config.to_json()
+        for name in sorted(stored):
+            if stored[name] == asked[name] or (name == "seed" and asked[name] is None):
                 continue
             if name == "seed":  # that of the folder is not told: whoever knows it can compute the noise
-                raise StudyError(f"{self.path} holds another run: its seed is not {config.get(name)!r}.")
-            raise StudyError(f"{self.path} holds another run: its {name} is {there.get(name)!r}, not {config.get(name)!r}.")
+                raise StudyError(f"{self.path} holds another run: its seed is not {asked[name]!r}.")
+            raise StudyError(f"{self.path} holds another run: its {name} is {stored[name]!r}, not {asked[name]!r}.")
 
     # Writing
 
     def write(self, name: str, content: str | bytes) -> None:
-        """All of the file, or none of it."""
+        """Write all of the file, or none of it."""
         files.write(self / name, content)
 
-    def begin(self, config: Json, seed: int) -> None:
-        """What was asked for; a seed that was drawn is kept apart, so that it can be deleted."""
-        if config["seed"] is None:
+    def begin(self, config: Config, seed: int) -> None:
+        """Write what was asked for. A seed that was drawn is kept in a file of its own, so that it can be deleted."""
+        if config.seed is None:
             self.write(SEED, json.dumps({"seed": seed}) + "\n")
-        self.write(CONFIG, json.dumps({"format": FORMAT, **config}, indent=1) + "\n")
+        self.write(CONFIG, json.dumps({"format": FORMAT, **config.to_json()}, indent=1) + "\n")
 
     def identify(self, data: Json) -> None:
         """Refuse to go on with other records than those that the run began with."""
@@ -286,44 +304,47 @@ class RunFolder:
             self.write(DATA, json.dumps(data) + "\n")
 
     def step_writer(self) -> JsonLines:
-        """To this a monitor writes each step."""
+        """The writer to which a monitor gives each step."""
         return self._lines(STEPS)
 
     def add_epoch(self, entry: Json, seconds: float, threads: int) -> None:
+        """Add the entry of an epoch, and how long it took."""
         self._lines(EPOCHS).write({"step": entry["epoch"], **entry})
         self._lines(TIMINGS).write({"step": entry["epoch"], "seconds": seconds, "threads": threads})
 
     def rewind(self, epoch: int) -> None:
-        """What was written after this epoch is void."""
+        """Delete what was written after this epoch."""
         for name in (EPOCHS, TIMINGS):
             self._lines(name).rewind(epoch)
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
+        """Write the state of the training after an epoch."""
         from betastar.runs.checkpoint import pack
 
         self.write(CHECKPOINT, pack(state))
 
     def write_distances(self, columns: Mapping[str, Sequence[float] | Real]) -> None:
-        """columns: the distance of each step, by the diameter that was measured."""
+        """Write the distance of each step, by the diameter that was measured."""
         rows = [",".join(["step", *columns])]
         for step, row in enumerate(zip(*columns.values(), strict=True), start=1):
             rows.append(",".join([str(step), *(repr(float(distance)) for distance in row)]))
         self.write(DISTANCES, "\n".join(rows) + "\n")
 
     def write_ledger(self, entries: Sequence[LedgerEntry]) -> None:
+        """Write how exposed each record is that was measured."""
         rows = [f"{one.record},{one.leakage!r},{one.bayes_security!r}" for one in entries]
         self.write(LEDGER, "\n".join(["record,leakage,bayes_security", *rows]) + "\n")
 
-    def finish(self, status: Json, weights: dict[str, Any]) -> None:
-        """With status.json the run is complete, and nothing is left that tells the noise."""
+    def finish(self, status: Status, weights: dict[str, Any]) -> None:
+        """Write status.json, which makes the run complete, and delete what tells the noise."""
         from betastar.runs.checkpoint import pack
 
         self.write(WEIGHTS, pack(weights))
-        self.write(STATUS, json.dumps(status, indent=1) + "\n")
+        self.write(STATUS, json.dumps(status.to_json(), indent=1) + "\n")
         self.forget()
 
     def write_audit(self, kind: str, result: Json) -> None:
-        """Keep the result of an audit, for the report of the run."""
+        """Write the result of an audit, for the report of the run."""
         self.check_format()
         files.write(self.audit_path(kind), json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 

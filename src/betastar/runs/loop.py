@@ -18,10 +18,12 @@ from torch import Tensor
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.risk.analyze import RegimeWarning
+from betastar.risk.risk import Risk
 from betastar.runs.config import Config
 from betastar.runs.folder import LedgerEntry, RunFolder, versions
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Json
+from betastar.runs.status import Status
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted
 
 #: Steps between two looks at single records, for the ledger.
@@ -29,10 +31,19 @@ LEDGER_EVERY = 10
 
 
 class Training(PrivateTraining):
-    """One run: what is trained, what watches it, and where it is kept."""
+    """One run: what is trained, what watches it, and the folder where it is kept.
+
+    Parameters
+    ----------
+    config : Config
+        What is asked for.
+    folder : RunFolder
+        Where the run is kept.
+    study : Study, optional
+        The study of the configuration, if it is loaded already.
+    """
 
     def __init__(self, config: Config, folder: RunFolder, study: Study | None = None) -> None:
-        """study: the configuration's, if it is loaded already."""
         seed = config.chosen_seed()
         self.config, self.folder = replace(config, seed=seed), folder
         self.study = study = self.config.load() if study is None else study
@@ -59,11 +70,11 @@ class Training(PrivateTraining):
         if config.approximate:
             self.watch("centroid", **shared)
 
-    def run_epoch(self, tell: Callable[[dict[str, Any]], None] | None = None) -> float:
-        """One epoch; the mean loss of its batches."""
+    def run_epoch(self, tell: Callable[[Json], None] | None = None) -> float:
+        """Train for one epoch, and return the mean loss of its batches."""
         total, number = 0.0, 0
         first = next(iter(self.monitors.values()), None)
-        for size, loss in self.steps(self.numbered_batches()):
+        for size, loss in self.one_epoch():
             if size:
                 total, number = total + float(loss), number + 1
             if tell:
@@ -73,7 +84,7 @@ class Training(PrivateTraining):
 
     @torch.no_grad()
     def right(self) -> Tensor:
-        """Whether the model is right, for each test record."""
+        """Whether the model is right about each test record."""
         self.module.eval()
         x, y = self.study.test.tensors
         right = torch.cat([self.module(a).argmax(dim=1) == b for a, b in zip(x.split(8192), y.split(8192), strict=True)])
@@ -81,10 +92,11 @@ class Training(PrivateTraining):
         return right
 
     def accuracy(self) -> float:
+        """The share of test records about which the model is right."""
         return float(self.right().double().mean())
 
     def entry(self, loss: float) -> Json:
-        """What an epoch is remembered by; β* are (relied on, estimate)."""
+        """The entry of an epoch in epochs.jsonl."""
         entry: Json = {
             "epoch": self.epoch,
             "steps": len(self.engine.accountant),
@@ -98,8 +110,8 @@ class Training(PrivateTraining):
             entry["proved"] = {name: _bounds(partial(self.clipping.risk, name)) for name in self.clipping.gaps}
         return entry
 
-    def run(self, tell: Callable[[dict[str, Any]], None] | None = None) -> None:
-        """To the end of the last epoch, from wherever the folder is."""
+    def run(self, tell: Callable[[Json], None] | None = None) -> None:
+        """Train to the end of the last epoch, from the last checkpoint of the folder."""
         self.folder.identify({"sha256": self.study.fingerprint(), "seed": self.config.data_seed()})
         if self.folder.complete:
             self.module.load_state_dict(self.folder.weights)
@@ -124,6 +136,7 @@ class Training(PrivateTraining):
         self.finish()
 
     def save(self) -> None:
+        """Write the checkpoint."""
         self.folder.write_checkpoint(
             {
                 "epoch": self.epoch,
@@ -138,7 +151,7 @@ class Training(PrivateTraining):
         )
 
     def restore(self) -> None:
-        """From the checkpoint, if there is one; what was written after it is void."""
+        """Go back to the checkpoint, if there is one; what was written after it is void."""
         state = self.folder.checkpoint
         if state is not None:
             self.epoch, self.stopped = state["epoch"], state["stopped"]
@@ -157,7 +170,7 @@ class Training(PrivateTraining):
         self.folder.rewind(self.epoch)
 
     def finish(self) -> None:
-        """What is made from the run as a whole."""
+        """Write what is made from the run as a whole. Then the run is complete."""
         first = next(iter(self.monitors.values()), None)
         if first is not None:
             self.folder.write_distances({name: monitor.distances for name, monitor in self.monitors.items()})
@@ -167,36 +180,54 @@ class Training(PrivateTraining):
             self.folder.write_ledger(entries)
         self.folder.finish(self._status(first), self.module.state_dict())
 
-    def _status(self, first: AttributeMonitor | None) -> Json:
-        status: Json = {
-            **asdict(self.study.recipe),
-            "records": len(self.study.train),
-            "sample_rate": self.loader.sample_rate,
-            "versions": versions(),
-        }
-        status |= {"finished": True, "stopped": self.stopped, "study": self.study.title, "epochs": self.epoch}
-        if first is not None:
-            status |= {"secret": first.secret.name, "values": first.secret.count, "label": first.label}
-            if first.purse is not None:
-                status["proof"] = str(first.proof)
-        if self.clipping is not None:
-            secret = self.study.secret
-            status |= {"secret": secret.name, "values": secret.count, "gaps": self.clipping.gaps}
-            status["proof"] = self.clipping.promise()
-        return status | {"restated": list(self.study.restated)}
+    def _status(self, monitor: AttributeMonitor | None) -> Status:
+        secret, clipping = self.study.secret, self.clipping
+        watched = monitor is not None or clipping is not None
+        proof = str(monitor.proof) if monitor is not None and monitor.purse is not None else None
+        return Status(
+            **{**asdict(self.study.recipe), "epochs": self.epoch},
+            records=len(self.study.train),
+            sample_rate=self.loader.sample_rate,
+            versions=versions(),
+            finished=True,
+            stopped=self.stopped,
+            study=self.study.title,
+            secret=secret.name if watched else None,
+            values=secret.count if watched else None,
+            label=None if monitor is None else monitor.label,
+            gaps=None if clipping is None else clipping.gaps,
+            proof=proof if clipping is None else clipping.promise(),
+            restated=tuple(self.study.restated),
+        )
 
 
-def _bounds(risk: Callable[..., Any]) -> dict[str, float]:
+def _bounds(risk: Callable[..., Risk]) -> dict[str, float]:
+    """β* by the method exact, its lower end and its estimate, and by the paper's closed form."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RegimeWarning)  # the exact figure stands beside it
+        warnings.simplefilter("ignore", RegimeWarning)  # the exact value is beside it
         exact, paper = risk(method="exact").bayes_security, risk(method="paper").bayes_security
     return {"lower": float(exact.lower), "estimate": float(exact.estimate), "paper": float(paper.estimate)}
 
 
-def train(
-    config: Config, path: str | Path, resume: bool = False, tell: Callable[[dict[str, Any]], None] | None = None
-) -> RunFolder:
-    """Run a configuration in a folder; with `resume`, go on with what is there, and with its seed unless one is given."""
+def train(config: Config, path: str | Path, resume: bool = False, tell: Callable[[Json], None] | None = None) -> RunFolder:
+    """Train a configuration in a folder.
+
+    Parameters
+    ----------
+    config : Config
+        What is asked for.
+    path : path
+        The folder of the run, which must be new or empty unless `resume` is given.
+    resume : bool
+        Whether to go on with the run that is there, and with its seed unless one is given.
+    tell : callable, optional
+        Called after each step and each epoch with what is known then.
+
+    Returns
+    -------
+    RunFolder
+        The folder of the complete run.
+    """
     folder = RunFolder(path)
     with opened(config, folder, resume) as training:
         if training is not None:
@@ -206,14 +237,17 @@ def train(
 
 @contextmanager
 def opened(config: Config, folder: RunFolder, resume: bool = False, again: bool = False) -> Iterator[Training | None]:
-    """The training of a folder, for as long as no other process may train there. None, unless `again`: it is complete."""
+    """The training of a folder, while no other process may train there.
+
+    It is None if the run is complete, unless `again` is given.
+    """
     folder.check(resume)
     seeded = replace(config, seed=config.chosen_seed())
     study = None if folder.begun else seeded.load()  # complain before anything is written
     with folder.locked():
         folder.check(resume)
         if folder.begun:
-            folder.compare(config.described())
+            folder.compare(config)
             if folder.complete:
                 folder.forget()
                 if not again:
@@ -221,7 +255,7 @@ def opened(config: Config, folder: RunFolder, resume: bool = False, again: bool 
                     return
             seeded, study = replace(config, seed=folder.seed), None
         else:
-            folder.begin(config.described(), seeded.chosen_seed())
+            folder.begin(config, seeded.chosen_seed())
         yield Training(seeded, folder, study)
 
 
@@ -248,7 +282,7 @@ def _alone(config: Config, folder: Path, resume: bool, threads: int) -> None:
 
 @contextmanager
 def quietly(threads: int) -> Iterator[None]:
-    """In a worker: so many threads, and without the warnings that every run would repeat."""
+    """A context with so many threads, and without the warnings that every run would repeat."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -27,7 +27,18 @@ def network(study: Study) -> nn.Module:
 class PrivateTraining:
     """Model, optimizer and loader as Opacus makes them private, and the monitors that watch them.
 
-    gap, target_attribute_beta: with one of them, gaps are clipped, as `make_attribute_private` does.
+    Parameters
+    ----------
+    module : Module
+        The model, which is trained in place.
+    data : TensorDataset
+        The records to train on.
+    secret : Secret
+        The attribute that monitors watch, or that gap clipping protects.
+    recipe : Recipe
+        The parameters of training.
+    gap, target_attribute_beta : float, optional
+        With one of them gaps are clipped, as `make_attribute_private` does.
     """
 
     def __init__(
@@ -66,23 +77,22 @@ class PrivateTraining:
         self.clipping = self.optimizer.gap_clipping
 
     def watch(self, diameter: str = "exact", **options: Any) -> AttributeMonitor:
-        """A monitor of the secret, with these options of `AttributeMonitor`."""
+        """Add a monitor of the secret, with these options of `AttributeMonitor`."""
         parts = (self.model, self.optimizer, self.loader, self.criterion, self.secret)
         self.monitors[diameter] = AttributeMonitor(*parts, diameter=diameter, **options)
         return self.monitors[diameter]
 
-    def numbered_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch of batches; a ledger learns which records are in each."""
+    def one_epoch(self) -> Iterator[tuple[int, Tensor]]:
+        """One epoch: the size of each batch and its loss, after its step.
+
+        `betastar train`, and every game of an audit of a study, iterate this and nothing else. The batches come from the sampler
+        rather than from the loader, which draws one more random number an epoch and does not say which records it has drawn.
+        """
         ledgers = [one for one in self.monitors.values() if one.ledger is not None and one.scope == "batch"]
         for indices in self.loader.batch_sampler:
             for monitor in ledgers:
                 monitor.records(indices)
             x, y = self.data[indices]
-            yield x, y
-
-    def steps(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[int, Tensor]]:
-        """A step for each batch; the size of the batch and its loss."""
-        for x, y in batches:
             self.optimizer.zero_grad()
             loss = self.criterion(self.model(x), y)
             loss.backward()

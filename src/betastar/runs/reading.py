@@ -1,4 +1,4 @@
-"""Reading the files of a run folder: each is read whole, and each complaint names the file."""
+"""Reading the files of a run folder: each file is read whole, and each error names the file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from betastar.datasets.errors import StudyError
@@ -15,11 +16,11 @@ Json = dict[str, Any]
 
 
 class FolderError(StudyError):
-    """A file of a run folder cannot be read: says which one, and what is expected in it."""
+    """A file of a run folder cannot be read; the text names the file, and says what is expected in it."""
 
 
 class Inside:
-    """Whatever is wrong with the values of a file is said of that file."""
+    """A context in which every error about values is raised as a FolderError that names the file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,7 +28,7 @@ class Inside:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(problem, StudyError):
             return
         if isinstance(problem, KeyError):
@@ -37,11 +38,12 @@ class Inside:
 
 
 def object_of(path: Path) -> Json:
+    """The JSON object that a file holds."""
     return parsed(_text(path), str(path))
 
 
 def parsed(text: str, source: str) -> Json:
-    """The JSON object in a text; source: what a complaint calls it."""
+    """The JSON object in a text; an error calls the text by the name `source`."""
     try:
         value = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as problem:
@@ -52,7 +54,10 @@ def parsed(text: str, source: str) -> Json:
 
 
 def lines_of(path: Path) -> Iterator[Json]:
-    """Of JSON lines; none if there is no such file. A last line without its end was cut off when the run was killed."""
+    """The JSON objects of a file with one in each line; none if there is no such file.
+
+    A last line without its end was cut off when the run was killed, and is left out.
+    """
     lines = _text(path).splitlines(keepends=True) if path.exists() else []
     for i, line in enumerate(lines, 1):
         if i == len(lines) and not line.endswith("\n"):
@@ -61,7 +66,7 @@ def lines_of(path: Path) -> Iterator[Json]:
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:
-    """Of a table in CSV, by the names in its first line; none if there is no such file."""
+    """The rows of a CSV table, by the names in its first line; none if there is no such file."""
     if path.exists():
         with path.open(encoding="utf-8", newline="") as file:
             yield from csv.DictReader(file)

@@ -15,10 +15,15 @@ from betastar.scenario.step import Step
 RELATIONS = ("substitution", "add-remove")
 #: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
 FARTHEST = 2.0
+#: Different steps of a segment, at most, when the distances of a run are taken in their order.
+BLOCKS = 8
 
 
 class Threat(Protocol):
-    """steps(run): the steps of a scalar run with the distance that the attacker can exploit at each."""
+    """steps(run): the steps of a scalar run with the distance that the attacker can exploit at each, in any order.
+
+    A threat whose distances differ from step to step may also have in_order(run): steps in their order that dominate these.
+    """
 
     #: The pair of worlds is symmetric, or dominated by a symmetric curve.
     symmetric: bool
@@ -136,6 +141,9 @@ class AttributeInference(_Frozen):
     def steps(self, run: DPSGD) -> tuple[Step, ...]:
         return _assign(self.distances, self.counts, run)
 
+    def in_order(self, run: DPSGD) -> tuple[Step, ...]:
+        return _in_order(self.distances, self.counts, run)
+
     def describe(self) -> str:
         low, high = float(np.min(self.distances)), float(np.max(self.distances))
         return (
@@ -180,13 +188,25 @@ class Candidates(_Frozen):
         self.distances = matrix
         self.number = int(matrix.shape[-1])
         self._farthest = matrix.max(axis=(-1, -2))
+        self._of_steps = self._farthest if self._farthest.ndim else float(self._farthest)
 
     def steps(self, run: DPSGD) -> tuple[Step, ...]:
-        farthest = self._farthest if self._farthest.ndim else float(self._farthest)
-        return _assign(farthest, None, run)
+        return _assign(self._of_steps, None, run)
+
+    def in_order(self, run: DPSGD) -> tuple[Step, ...]:
+        return _in_order(self._of_steps, None, run)
 
     def describe(self) -> str:
         return f"inference among {self.number} candidates (largest distance {float(self._farthest.max()):g})"
+
+
+def in_order(threat: Threat, run: DPSGD) -> tuple[Step, ...] | None:
+    """The steps of a run in their order, or steps that dominate them; None if the threat does not say."""
+    if hasattr(threat, "in_order"):
+        steps: tuple[Step, ...] = threat.in_order(run)
+        return steps
+    steps = threat.steps(run)
+    return steps if len({(step.rate, step.noise, step.distance) for step in steps}) == 1 else None
 
 
 def _assign(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
@@ -211,6 +231,30 @@ def _assign(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...
         steps += _grouped(values, times, run, i)
         start += segment.steps
     return tuple(steps)
+
+
+def _in_order(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
+    """Steps in their order that dominate those of the run: at most BLOCKS blocks a segment, each with its largest distance."""
+    steps = _assign(distances, counts, run)  # complains of what does not fit
+    if isinstance(distances, float):
+        return steps
+    blocks: list[Step] = []
+    start = 0
+    for segment in run.segments:
+        if counts is not None:  # a histogram has no order
+            parts = [distances[counts > 0]]
+            sizes = [segment.steps]
+        else:
+            inside = distances[start : start + segment.steps]
+            cuts = np.flatnonzero(np.diff(inside)) + 1
+            if len(cuts) >= BLOCKS:
+                cuts = np.linspace(0, len(inside), BLOCKS + 1).astype(np.int64)[1:-1]
+            parts = [part for part in np.split(inside, cuts) if len(part)]
+            sizes = [len(part) for part in parts]
+        rate, noise = segment.sample_rate, segment.noise_multiplier
+        blocks += [Step(rate, noise, float(part.max()), int(size)) for part, size in zip(parts, sizes, strict=True)]
+        start += segment.steps
+    return tuple(blocks)
 
 
 def _grouped(distances: Real, counts: Whole, run: DPSGD, which: int) -> tuple[Step, ...]:

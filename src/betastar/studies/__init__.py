@@ -1,1 +1,4 @@
-"""The paper's figures, the study of gap clipping, and studies as audits play them."""
+"""Studies that people can repeat.
+
+They are the paper's figures (`paper`), the cost of gap clipping (`gap_clipping`), and studies as audits play them (`audited`).
+"""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +13,7 @@ from betastar import validation
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.runs.config import Config
-from betastar.runs.folder import CONFIG, DATA, LEDGER, RunFolder
+from betastar.runs.folder import DATA, LEDGER, RunFolder
 from betastar.runs.loop import quietly
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Inside
@@ -26,44 +25,57 @@ MOST_EXPOSED = "most-exposed"
 
 @dataclass(frozen=True)
 class Attacked:
-    """factory() and train(model, data) are as `betastar.audit` wants them. seed: of the weights that training starts from, which
-    the attacker may know."""
+    """A study as `betastar.audit.training` wants it: `factory()` makes the model, and `train(model, data)` trains it.
+
+    Attributes
+    ----------
+    study : Study
+        The data set, its secret, and the parameters of training.
+    data : TensorDataset
+        The records to train on.
+    chosen : tuple of int
+        The numbers of these records in the study.
+    seed : int
+        The seed of the weights that training starts from, which the attacker may know.
+    """
 
     study: Study
     data: TensorDataset
-    #: Numbers of these records in the study.
     chosen: tuple[int, ...]
     seed: int = 0
 
     def factory(self) -> nn.Module:
+        """A new model with the first weights, always the same."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return network(self.study)
 
-    def train(self, model: nn.Module, data: Any) -> None:
+    def train(self, model: nn.Module, data: TensorDataset) -> None:
+        """Train the model on the data by the loop of `betastar train`."""
         with quietly(torch.get_num_threads()):
             self._epochs(self._private(model, data))
 
-    def _private(self, model: nn.Module, data: Any) -> PrivateTraining:
+    def _private(self, model: nn.Module, data: TensorDataset) -> PrivateTraining:
         return PrivateTraining(model, data, self.study.secret, self.study.recipe)
 
     def _epochs(self, training: PrivateTraining) -> None:
         for _ in range(self.study.recipe.epochs):
-            for _ in training.steps(training.loader):
+            for _ in training.one_epoch():
                 pass
 
     def run(self, records: int | None = None) -> DPSGD:
-        """What training on so many records is, by Opacus's own reckoning."""
+        """What training on so many records is, at the rate that Opacus takes."""
         recipe = self.study.recipe
         batches = -(-(len(self.data) if records is None else records) // recipe.batch_size)
         return DPSGD(recipe.noise_multiplier, 1.0 / batches, batches * recipe.epochs)
 
     @property
     def max_grad_norm(self) -> float:
+        """The clipping norm."""
         return self.study.recipe.max_grad_norm
 
     def most_exposed(self) -> int:
-        """Which of these records a ledger names first that covers all of them, in one training."""
+        """The number of the record that a ledger of all records names first, after one training."""
         with torch.random.fork_rng(devices=[]), quietly(torch.get_num_threads()):
             torch.manual_seed(self.seed)
             training = self._private(self.factory(), self.data)
@@ -93,7 +105,7 @@ def attacked(config: Config, sample: int | None = None, include: int | None = No
 def of_run(path: str | Path) -> Config:
     """The configuration of a run, with the seed that chooses the same records."""
     folder = RunFolder(path)
-    config, data = Config.read(folder.config, folder / CONFIG), folder.data
+    config, data = folder.config, folder.data
     if data is None:
         raise StudyError(f"{path} has no {DATA}, which says what the run trained on: run it again in another folder.")
     if config.clips_gaps:
@@ -102,7 +114,6 @@ def of_run(path: str | Path) -> Config:
         )
     with Inside(folder / DATA):
         return replace(config, seed=int(data["seed"]))
-    raise AssertionError
 
 
 def exposed_in(path: str | Path) -> int:

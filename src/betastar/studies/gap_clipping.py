@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import joblib
 import torch
@@ -21,6 +20,7 @@ from betastar.risk.plan import Plan
 from betastar.runs.config import Config
 from betastar.runs.folder import WEIGHTS, RunFolder
 from betastar.runs.loop import Training, opened, quietly
+from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD
 
 GAPS = (0.5, 0.1, 0.01)
@@ -58,19 +58,19 @@ def cases(quick: bool = False) -> list[Case]:
     It is run as gap clipping with a gap of 2 and two values: the same weights (a test says so), in half the time.
     """
     adult = Config(epochs=2 if quick else 20)
-    found: list[Case] = []
+    settings: list[Case] = []
     secrets, gaps, noises = (SECRETS[:2], GAPS[1:], (3.51, 0.8)) if quick else (SECRETS, GAPS, NOISES)
     for noise in noises:
-        found.append(Case("adult", "none", "plain", replace(adult, sensitive="sex", gap=2.0, noise_multiplier=noise)))
+        settings.append(Case("adult", "none", "plain", replace(adult, sensitive="sex", gap=2.0, noise_multiplier=noise)))
     for secret in secrets:
         mine = replace(adult, sensitive=secret, noise_multiplier=noises[0])
-        found += [Case("adult", secret, "gap", replace(mine, gap=gap)) for gap in gaps]
-        found += [
+        settings += [Case("adult", secret, "gap", replace(mine, gap=gap)) for gap in gaps]
+        settings += [
             Case("adult", secret, "target", replace(mine, noise_multiplier=noise, target_attribute_beta=TARGET))
             for noise in noises
         ]
         other = "sex" if secret != "sex" else "race"
-        found += [
+        settings += [
             Case("adult", secret, "delete", replace(mine, sensitive=other, gap=2.0, drop=(secret,), noise_multiplier=noise))
             for noise in (noises[0], noises[-1])
         ]
@@ -78,17 +78,19 @@ def cases(quick: bool = False) -> list[Case]:
     levels = PURCHASE_NOISES[:1] if quick else PURCHASE_NOISES
     for noise in levels:
         plain = replace(bought, noise_multiplier=noise)
-        found.append(Case("purchase", "none", "plain", replace(plain, gap=2.0)))
-        found.append(Case("purchase", "item", "target", replace(plain, target_attribute_beta=TARGET)))
-        found.append(Case("purchase", "item", "delete", replace(plain, gap=2.0, drop=("0",))))
+        settings.append(Case("purchase", "none", "plain", replace(plain, gap=2.0)))
+        settings.append(Case("purchase", "item", "target", replace(plain, target_attribute_beta=TARGET)))
+        settings.append(Case("purchase", "item", "delete", replace(plain, gap=2.0, drop=("0",))))
     mine = replace(bought, noise_multiplier=levels[0])
-    found += [Case("purchase", "item", "gap", replace(mine, gap=gap)) for gap in (PURCHASE_GAPS[:1] if quick else PURCHASE_GAPS)]
-    return found
+    settings += [
+        Case("purchase", "item", "gap", replace(mine, gap=gap)) for gap in (PURCHASE_GAPS[:1] if quick else PURCHASE_GAPS)
+    ]
+    return settings
 
 
 def run(
     output: str | Path, seeds: int = 5, jobs: int = 2, quick: bool = False, tell: Callable[[str], None] | None = None
-) -> dict[str, Any]:
+) -> Json:
     """Train all cases (those that are there already are kept), and write results.json."""
     path, seeds = Path(output), validation.whole("seeds", seeds)
     threads = max(1, torch.get_num_threads() // joblib.effective_n_jobs(jobs))
@@ -102,7 +104,7 @@ def run(
         joblib.delayed(_one)(replace(case.config, seed=seed), path / "runs" / case.folder / f"seed-{seed}", threads)
         for case, seed in every
     ]
-    entries: list[dict[str, Any]] = []
+    entries: list[Json] = []
     results_of = joblib.Parallel(n_jobs=jobs, return_as="generator")(todo)
     for number, ((case, seed), entry) in enumerate(zip(every, results_of, strict=True), start=1):
         if tell:
@@ -123,7 +125,7 @@ def _proved(run: DPSGD, gap: float) -> float:
     return float(Plan(run, gap).attribute().bayes_security.lower)
 
 
-def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
+def _one(config: Config, path: Path, threads: int) -> Json:
     """Accuracy after the last epoch, for all records and for groups of them, and what is proved."""
     folder = RunFolder(path)
     if not (folder / RESULT).exists():
@@ -133,7 +135,7 @@ def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
             last = folder.epochs[-1]
             clipping = training.clipping
             assert clipping is not None
-            found = {
+            result = {
                 "accuracy": last["accuracy"],
                 "steps": last["steps"],
                 "sample_rate": training.loader.sample_rate,
@@ -141,7 +143,7 @@ def _one(config: Config, path: Path, threads: int) -> dict[str, Any]:
                 "gap": next(iter(clipping.gaps.values())),
                 "groups": _groups(training),
             }
-            folder.write(RESULT, json.dumps(found) + "\n")
+            folder.write(RESULT, json.dumps(result) + "\n")
             (folder / WEIGHTS).unlink()  # hundreds of them, and they are not needed
     return json.loads((folder / RESULT).read_text())
 
@@ -154,9 +156,9 @@ def _groups(training: Training) -> dict[str, dict[str, tuple[int, int]]]:
     if raw is None:
         return {}
     right = training.right().numpy()
-    found: dict[str, dict[str, tuple[int, int]]] = {}
+    counts: dict[str, dict[str, tuple[int, int]]] = {}
     for name in SECRETS:
-        column: Sequence[Any] = raw[name] if name != "age" else pd.cut(raw[name], list(AGES), right=False).astype(str)
+        column: Sequence[str] = raw[name] if name != "age" else pd.cut(raw[name], list(AGES), right=False).astype(str)
         table = pd.DataFrame({"group": list(column), "right": right}).groupby("group")["right"].agg(["size", "sum"])
-        found[name] = {str(group): (int(row["size"]), int(row["sum"])) for group, row in table.iterrows()}
-    return found
+        counts[name] = {str(group): (int(row["size"]), int(row["sum"])) for group, row in table.iterrows()}
+    return counts

@@ -1,10 +1,11 @@
 """Attribute-inference risk while a model trains with Opacus. Needs the extra `betastar[training]`."""
 
+from betastar.training.attribute_privacy import make_attribute_private
 from betastar.training.budget import Budget, BudgetExhausted, Proof
 from betastar.training.checks.noise import NoiseError
 from betastar.training.checks.sampling import SamplingError
 from betastar.training.checks.step_checks import NotProved
-from betastar.training.gap_clipping import GapClipping, make_attribute_private
+from betastar.training.gap_clipping import GapClipping
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.monitor import AttributeMonitor

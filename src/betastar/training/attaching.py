@@ -1,33 +1,37 @@
-"""What is checked before a monitor is attached, and at the first sight of a prediction."""
+"""Prepares a training for measurement: checks of the arguments, of the data and of the model, before the first step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from betastar import validation
 from betastar.training.budget import Budget
+from betastar.training.checks.precision import require_precision
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.side_effects import GradientError, restored
 from betastar.training.gradients.variant_gradients import VariantGradients
-from betastar.training.opacus.adapter import OpacusAdapter
-from betastar.training.records import Records, Source
+from betastar.training.opacus.adapter import OpacusAdapter, loss_of
+from betastar.training.records import Records
 from betastar.training.secrets import restated_columns
 from betastar.training.secrets.restated_columns import warn_of_restated
 from betastar.training.secrets.secret import Secret
+from betastar.training.source import Source
 
-#: Records that are looked at when a monitor is attached: of a table, and of a data set that is read one by one.
+#: Records that are checked when a monitor is attached: of a table, and of a data set that is read one by one.
 LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
-#: Records that the model is tried on.
+#: Records that the model is tried on, and records from all over the data set that they are chosen from.
 TRIAL, SPREAD = 4, 64
 
 
-def budget(wanted: Budget | None, scope: str, diameter: str) -> Budget | None:
+def require_budget_scope(wanted: Budget | None, scope: str, diameter: str) -> None:
+    """Refuse a budget with a scope or a diameter that proves nothing."""
     if wanted is None:
-        return None
+        return
     if not isinstance(wanted, Budget):
         raise TypeError(f"budget must be a Budget, got {wanted!r}.")
     if scope != "dataset":
@@ -39,11 +43,10 @@ def budget(wanted: Budget | None, scope: str, diameter: str) -> Budget | None:
         raise ValueError(
             "budget needs an upper bound of the gap: diameter='extremes' is none; use 'exact', 'ball' or 'centroid'."
         )
-    return wanted
 
 
-def values(secret: Secret, diameter: str, extremes: Sequence[Any] | None) -> Sequence[int]:
-    """Numbers of the values that are compared."""
+def compared_values(secret: Secret, diameter: str, extremes: Sequence[object] | None) -> Sequence[int]:
+    """The numbers of the values that are compared."""
     if (diameter == "extremes") != (extremes is not None):
         raise ValueError(f"extremes must be given with diameter='extremes' and only then, got {extremes!r} with {diameter!r}.")
     if extremes is None:
@@ -53,8 +56,90 @@ def values(secret: Secret, diameter: str, extremes: Sequence[Any] | None) -> Seq
     return secret.only(*extremes)
 
 
-def reduction(criterion: Any, wanted: str) -> None:
-    """That the criterion's reduction is the one that Opacus assumes."""
+@dataclass(frozen=True)
+class MeasuredTraining:
+    """A training whose model, data and secret were checked.
+
+    Attributes
+    ----------
+    adapter : OpacusAdapter
+        The model, the optimizer and the loader.
+    source : Source
+        The records of the data set.
+    secret : Secret
+        The sensitive attribute.
+    variants : VariantGradients
+        Computes gradients of records with other values of the secret.
+    distances : RecordDistances
+        Computes the distances between them.
+    """
+
+    adapter: OpacusAdapter
+    source: Source
+    secret: Secret
+    variants: VariantGradients
+    distances: RecordDistances
+
+
+def prepare(
+    adapter: OpacusAdapter,
+    source: Source,
+    criterion: Callable[..., Tensor],
+    secret: Secret,
+    values: Sequence[int],
+    diameter: str,
+    memory: int,
+    scope: str,
+) -> MeasuredTraining:
+    """Check a training, and run its model once, so that an error shows before the first step. The training is left as it was.
+
+    Parameters
+    ----------
+    adapter : OpacusAdapter
+        The model, the optimizer and the loader.
+    source : Source
+        The records of the data set.
+    criterion : callable
+        The loss, as `make_private` returned it.
+    secret : Secret
+        The sensitive attribute.
+    values : sequence of int
+        The numbers of the values that are compared.
+    diameter : str
+        How the distance of a record is computed.
+    memory : int
+        The number of bytes that the factors of gradients may take at a time.
+    scope : "batch" or "dataset"
+        Which records are measured.
+
+    Returns
+    -------
+    MeasuredTraining
+        The training with what computes its distances.
+    """
+    require_precision(adapter.parameters)
+    loss = loss_of(criterion)
+    _require_reduction(loss, adapter.loss_reduction)
+    memory = validation.whole("memory", memory, low=1 << 20)
+    variants = VariantGradients(adapter, loss)
+    distances = RecordDistances(variants, secret, diameter, values, memory)
+    with restored(adapter.module):
+        if scope == "dataset":
+            _require_fixed_records(source)
+        _check_secret(source, secret)
+        records = _different(source)
+        _require_modules_only(adapter, records, loss, variants)
+        distances.try_out(records)
+        _require_decomposable(adapter, records, loss)
+        variants.own(records)
+    return MeasuredTraining(adapter, source, secret, variants, distances)
+
+
+def _require_reduction(criterion: Callable[..., Tensor], wanted: str) -> None:
+    """Refuse a criterion that says it reduces losses in another way than Opacus assumes.
+
+    A plain function says nothing; `_require_decomposable` computes its reduction.
+    """
     name = getattr(criterion, "reduction", None)
     if isinstance(name, str) and name not in (wanted, "none"):
         raise ValueError(
@@ -63,46 +148,35 @@ def reduction(criterion: Any, wanted: str) -> None:
         )
 
 
-def dry_run(
-    adapter: OpacusAdapter,
-    source: Source,
-    secret: Secret,
-    criterion: Any,
-    variants: VariantGradients,
-    distances: RecordDistances,
-    scope: str,
-) -> None:
-    """Look at the data and run the model once, so that what is wrong is said now. Leaves no trace."""
-    with restored(adapter.module):
-        records = _different(source)
-        if scope == "dataset":
-            again = source.read(_spread(source))
-            if any(not torch.equal(a, b) for a, b in zip(source.read(_spread(source)).tensors(), again.tensors(), strict=True)):
-                raise ValueError(
-                    "loader has a data set that draws random numbers (augmentation); dataset scope needs records that stay."
-                )
-        table = type(source.dataset) is TensorDataset
-        number = min(len(source), LOOK_AT if table else LOOK_AT_SLOWLY)
-        records_looked_at = source.read(range(number))
-        secret.check(records_looked_at, complete=number == len(source))
-        if secret.quick_check:
-            warn_of_restated(records_looked_at.take(slice(0, restated_columns.LOOK_AT)), secret)
-        modules_only(adapter, records, criterion, variants)
-        distances.try_out(records)
-        decomposable(adapter, records, criterion)
-        variants.own(records)
+def _require_fixed_records(source: Source) -> None:
+    """Refuse a data set that gives another record when it is read again."""
+    again = source.read(_spread(source))
+    if any(not torch.equal(a, b) for a, b in zip(source.read(_spread(source)).tensors(), again.tensors(), strict=True)):
+        raise ValueError(
+            "loader has a data set that draws random numbers (augmentation); dataset scope needs the same records each time."
+        )
+
+
+def _check_secret(source: Source, secret: Secret) -> None:
+    """Check that records hold values of the secret, and warn if other columns restate it."""
+    table = type(source.dataset) is TensorDataset
+    number = min(len(source), LOOK_AT if table else LOOK_AT_SLOWLY)
+    records = source.read(range(number))
+    secret.check(records, complete=number == len(source))
+    if secret.quick_check:
+        warn_of_restated(records.take(slice(0, restated_columns.LOOK_AT)), secret)
 
 
 def _spread(source: Source) -> list[int]:
-    """Records from all over the data set."""
+    """The numbers of records from all over the data set."""
     return torch.linspace(0, len(source) - 1, min(len(source), SPREAD)).long().tolist()
 
 
 def _different(source: Source) -> Records:
-    """A few records with targets as different as possible: one that is alike tells little."""
+    """A few records with targets that differ as far as possible, because records with the same target hide errors."""
     indices = _spread(source)
     records = source.read(indices)
-    seen: dict[Any, int] = {}
+    seen: dict[str, int] = {}
     if isinstance(records.target, Tensor) and records.target.ndim:
         for i, target in enumerate(records.target.flatten(1).tolist() if records.target.ndim > 1 else records.target.tolist()):
             seen.setdefault(str(target), i)
@@ -110,8 +184,8 @@ def _different(source: Source) -> Records:
     return records.take(chosen)
 
 
-def decomposable(adapter: OpacusAdapter, records: Records, criterion: Any) -> None:
-    """That the loss of a batch is the mean (or sum) of the records' losses: else a gradient belongs to no record."""
+def _require_decomposable(adapter: OpacusAdapter, records: Records, criterion: Callable[..., Tensor]) -> None:
+    """Refuse a loss that is not the mean (or sum) of the records' losses: its gradients would belong to no single record."""
     with adapter.silence(), torch.no_grad():
         loss = criterion(adapter.module(*records.inputs, **records.named), records.target)
         single = []
@@ -123,7 +197,9 @@ def decomposable(adapter: OpacusAdapter, records: Records, criterion: Any) -> No
             alone = alone.sum() / (len(records) if adapter.loss_reduction == "mean" else 1)
     if not torch.allclose(alone, loss, rtol=1e-3, atol=1e-6, equal_nan=True):
         what = (
-            f"{float(loss):.6g}, not {float(alone):.6g}" if loss.ndim == 0 else "another one for a record among others than alone"
+            f"{float(loss):.6g}, not {float(alone):.6g}"
+            if loss.ndim == 0
+            else "another loss for a record in a batch than for the record alone"
         )
         raise ValueError(
             f"criterion must be the {adapter.loss_reduction} of the records' own losses, but is {what}: class weights with "
@@ -131,10 +207,13 @@ def decomposable(adapter: OpacusAdapter, records: Records, criterion: Any) -> No
         )
 
 
-def modules_only(adapter: OpacusAdapter, records: Records, criterion: Any, variants: VariantGradients) -> None:
-    """That Opacus's gradients are PyTorch's: it leaves out what a weight does outside of its module's own forward pass.
+def _require_modules_only(
+    adapter: OpacusAdapter, records: Records, criterion: Callable[..., Tensor], variants: VariantGradients
+) -> None:
+    """Refuse a model whose gradients, as Opacus computes them, are not those of PyTorch.
 
-    Embeddings are left alone: Opacus ignores their padding_idx, and what is measured is what Opacus uses.
+    Opacus leaves out what a weight does outside of its module's own forward pass. Embeddings with a padding_idx are not compared:
+    Opacus ignores the padding_idx, and the gradients that are measured are those that Opacus uses.
     """
     own = variants.own(records)
     given = own.totals(torch.ones_like(own.norms))
@@ -151,38 +230,3 @@ def modules_only(adapter: OpacusAdapter, records: Records, criterion: Any, varia
                 "forward pass (a functional call, a weight that two modules share), which Opacus leaves out. Call the module "
                 "instead."
             )
-
-
-def arguments(batch: Records, source: Source) -> None:
-    """That the loop calls the model with the arguments that `split` gives: of these it is known which belong to records."""
-    given = {key for key, value in batch.arguments().items() if isinstance(value, Tensor)}
-    wanted = {key for key, value in source.example.items() if isinstance(value, Tensor)}
-    if given != wanted:
-        raise ValueError(
-            f"the loop calls the model and the criterion with the tensors {sorted(map(str, given))}, but split gives "
-            f"{sorted(map(str, wanted))} (positions, names, target): let split give what the loop passes, in the same way."
-        )
-
-
-def prediction(given: Any, output: Any) -> None:
-    """That the criterion was given what the model returned."""
-    if isinstance(given, Tensor) and isinstance(output, Tensor) and given.shape == output.shape and torch.equal(given, output):
-        return
-    if isinstance(given, Tensor) and isinstance(output, Tensor) and given.shape == output.shape and given.isnan().any():
-        return  # not a number is not equal to itself; VariantGradients reports it
-    if not isinstance(given, Tensor) and given is output:
-        return
-    shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (given, output)]
-    raise ValueError(
-        f"criterion got something else ({shapes[0]}) than the model returned ({shapes[1]}), which the monitor cannot repeat: "
-        "put the step in between into the criterion, pass that function as criterion, and call monitor.criterion(model(x), y)."
-    )
-
-
-def known(batch: Records, source: Source) -> None:
-    """That every record of a batch is one of the data set, unchanged."""
-    if len(batch) and not torch.isin(batch.fingerprints(), source.fingerprints).all():
-        raise ValueError(
-            "the batch holds a record that the data set does not: the loop changes records before the model sees them. "
-            "Do that in the data set, so that dataset scope measures the same."
-        )

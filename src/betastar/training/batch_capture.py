@@ -1,41 +1,59 @@
-"""Hears which records a training loop runs its model and criterion on, without the loop being changed."""
+"""Captures the batches that a training loop runs its model and criterion on, by hooks, so that the loop stays as it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from betastar.training import attaching
+from betastar.training.checks.batches import require_arguments, require_model_output
 from betastar.training.checks.precision import require_precision
 from betastar.training.checks.step_counter import same_contents
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
+from betastar.training.source import Source
+
+#: The loss of a batch, called with the output of the model and the target.
+Criterion: TypeAlias = Callable[..., Tensor]
 
 
 class BatchCapture:
-    """listening: whether a forward pass belongs to the training, besides being one in train mode with gradients.
+    """Keeps the batches of the forward passes since the last step.
 
-    criterion: call this in the loop if the criterion is a plain function; it is the criterion itself if it is a module.
+    Parameters
+    ----------
+    adapter : OpacusAdapter
+        The model that is trained.
+    criterion : callable
+        The loss that the loop calls, or wraps if it is a plain function.
+    source : Source
+        The data set.
+    listening : callable
+        Returns whether a forward pass belongs to the training. A pass in evaluation mode or without gradients never does.
+
+    Attributes
+    ----------
+    criterion : callable
+        The loss to call in the loop. It is the criterion itself if that is a module.
     """
 
     def __init__(
-        self, adapter: OpacusAdapter, criterion: Any, source: Source, listening: Callable[[], bool] = lambda: True
+        self, adapter: OpacusAdapter, criterion: Criterion, source: Source, listening: Callable[[], bool] = lambda: True
     ) -> None:
         self._adapter, self._source, self._listening = adapter, source, listening
-        self._weights: list[Tensor] = []  # those of the forward passes since the last step
-        self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None
-        self._batches: list[tuple[Records, list[int]]] = []
+        self._weights: list[Tensor] = []  # the weights of the forward passes since the last step
+        self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None  # arguments and output of the last forward pass
+        self._batches: list[tuple[Records, list[int]]] = []  # each with the versions that its tensors had
         self._handles = [adapter.outer.register_forward_hook(self._saw_model, with_kwargs=True)]
-        self.criterion: Callable[..., Any] = criterion
+        self.criterion: Criterion = criterion
         loss = loss_of(criterion)
         if isinstance(loss, nn.Module):
             self._handles.append(loss.register_forward_hook(self._saw_loss, with_kwargs=True))
             return
 
-        def watched(*args: Any, **kwargs: Any) -> Any:
+        def watched(*args: Any, **kwargs: Any) -> Tensor:
             value = criterion(*args, **kwargs)
             self._saw_loss(None, args, dict(kwargs), value)
             return value
@@ -44,23 +62,26 @@ class BatchCapture:
 
     @property
     def attached(self) -> bool:
+        """Whether batches are captured."""
         return bool(self._handles)
 
     def detach(self) -> None:
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
     def _training(self) -> bool:
+        """Whether a forward pass at this moment belongs to the training."""
         here = self.attached and not self._adapter.quiet and self._listening()
         return here and self._adapter.outer.training and torch.is_grad_enabled()
 
-    def _saw_model(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _saw_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self._training():
             require_precision(self._adapter.parameters)
             self._seen = (args, kwargs, output)
 
-    def _saw_loss(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Any) -> None:
+    def _saw_loss(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Tensor) -> None:
         if not self._training() or self._seen is None:
             return
         given = list(args) + [kwargs.pop(name) for name in ("input", "target") if name in kwargs]
@@ -69,16 +90,22 @@ class BatchCapture:
                 "criterion must be called with the model's output and the target only: nothing else can be repeated."
             )
         inputs, named, output = self._seen
-        attaching.prediction(given[0] if given else None, output)
+        require_model_output(given[0] if given else None, output)
         batch = Records(inputs, given[1] if len(given) > 1 else None, named, self._source.shared).detach()
-        attaching.arguments(batch, self._source)
+        require_arguments(batch, self._source)
         self._batches.append((batch, batch.versions()))
         self._seen = None
         if not self._weights:
             self._weights = self._adapter.contents()
 
     def take(self) -> list[Records]:
-        """What was seen since the last step."""
+        """Hand over the batches since the last step, and forget them.
+
+        Raises
+        ------
+        RuntimeError
+            If there are none, or if a batch or the weights were changed since the forward pass.
+        """
         seen, self._batches = self._batches, []
         weights, self._weights = self._weights, []
         if not seen:
@@ -88,17 +115,18 @@ class BatchCapture:
             )
         if any(batch.versions() != versions for batch, versions in seen):
             raise RuntimeError(
-                "the batch was written into between the forward pass and optimizer.step(): its gradients are lost."
+                "the batch was changed between the forward pass and optimizer.step(): its gradients cannot be computed again."
             )
         if not same_contents(weights, self._adapter.tensors()):
             raise RuntimeError(
                 "the weights or buffers of the model were changed between the forward pass and optimizer.step(): the gradients "
-                "belong to others than those that are there now."
+                "belong to the earlier ones."
             )
         return [batch for batch, _ in seen]
 
 
 def too_many(number: int) -> RuntimeError:
+    """The error for several forward passes before one step."""
     return RuntimeError(
         f"the monitor saw {number} forward passes before optimizer.step(): with Poisson sampling a step has one "
         "batch (for several physical ones use BatchMemoryManager; evaluate under torch.no_grad())."

@@ -6,6 +6,7 @@ the gap of the record's values at that history, and Σ λ°(R_t) ≤ Λ_max on e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +27,32 @@ SUM_ROUNDING = 2.0**-23
 
 
 class BudgetExhausted(RuntimeError):  # noqa: N818
-    """The next step would break the budget. It was not taken: the weights are those that the proof covers."""
+    """The next step would break the budget. It was not taken, so that the weights are those that the proof covers."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """bayes_security: the β* against attribute inference that is to be proved.
+    """A β* against attribute inference that training must not fall below. It is fixed before training.
 
-    per_record: charge each record with its own gap (a statement about each record, and more steps), instead of all with
-    the largest one.
+    Attributes
+    ----------
+    bayes_security : float
+        The β* that is to be proved, between 0 and 1.
+    per_record : bool
+        Whether each record is charged with its own gap instead of the largest one. Training can then take more steps.
+
+    Raises
+    ------
+    ValueError
+        If bayes_security is not strictly between 0 and 1.
+
+    Examples
+    --------
+    >>> from betastar.training import Budget
+    >>> Budget(bayes_security=0.95)
+    Budget(bayes_security=0.95, per_record=False)
+    >>> round(Budget(bayes_security=0.95).allowance, 6)
+    0.001252
     """
 
     bayes_security: float
@@ -45,13 +63,34 @@ class Budget:
 
     @property
     def allowance(self) -> float:
-        """Λ_max."""
+        """Λ_max, the leakage that all steps together may have."""
         return affinity.allowance(self.bayes_security)
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What a run under a budget has proved: fixed in advance, so it may be published."""
+    """What a run under a budget has proved. The β* was fixed in advance, so that the proof may be published.
+
+    Attributes
+    ----------
+    bayes_security : float
+        The β* that every attacker on the attribute faces at least.
+    spent : float
+        The leakage of the steps so far.
+    allowance : float
+        The leakage that the budget allows.
+    steps : int
+        The number of steps so far.
+    per_record : bool
+        Whether each record was charged with its own gap.
+
+    Examples
+    --------
+    >>> from betastar.training import Proof
+    >>> proof = Proof(bayes_security=0.95, spent=0.001, allowance=0.00125, steps=20, per_record=False)
+    >>> print(proof)  # doctest: +ELLIPSIS
+    Proved: an attacker who wants the secret of any record faces β* ≥ 0.95 (budget fixed in advance; 20 steps spent ... of ...).
+    """
 
     bayes_security: float
     spent: float
@@ -68,6 +107,7 @@ class Proof:
 
 
 def _spending(spent: float, allowance: float) -> str:
+    """What was spent, rounded up, and what may be spent, rounded down."""
     return f"spent {significant(spent, 4)} of {significant(allowance, 4, upwards=False)}"
 
 
@@ -79,28 +119,31 @@ class BudgetAccount:
         self.exhausted = False
         self._leakage = LeakageSum(records if budget.per_record else 1)
 
-    def _charged(self, largest: float | None, gaps: Real | None, batch: float) -> Any:
-        """The distances that a step is charged with; a step that is not measured counts as if every gap were possible.
+    def _charged(self, largest: float | None, gaps: Real | None, batch: float) -> Real | float:
+        """The distances that a step is charged with. A step that was not measured is charged with the largest possible distance.
 
-        batch: a size that the batch does not exceed.
+        `batch` is a size that the batch does not exceed.
         """
-        distances: Any = gaps if self.budget.per_record else largest
+        distances = gaps if self.budget.per_record else largest
         rounding = CHARGE[1] + SUM_ROUNDING * batch
         return FARTHEST if distances is None else np.minimum(FARTHEST, np.asarray(distances) * (1.0 + CHARGE[0]) + rounding)
 
     def affordable(self, largest: float | None, gaps: Real | None, rate: float, noise: float, batch: float) -> bool:
+        """Whether the budget allows one more step with these distances, rate and noise."""
         after = self._leakage.after(self._charged(largest, gaps, batch), rate, noise)
         return float(after.max()) <= self.budget.allowance
 
     def pay(self, largest: float | None, gaps: Real | None, rate: float, noise: float, batch: float) -> None:
+        """Charge one step."""
         self._leakage.add(self._charged(largest, gaps, batch), rate, noise)
 
     @property
     def spent(self) -> float:
-        """By the record that has spent most."""
+        """The leakage of the record that has spent most."""
         return self._leakage.largest
 
     def refusal(self, steps: int) -> BudgetExhausted:
+        """The error that refuses the next step, after so many steps."""
         self.exhausted = True
         return BudgetExhausted(
             f"the next step would break the budget of β* ≥ {plain(self.budget.bayes_security)} "
@@ -108,10 +151,13 @@ class BudgetAccount:
         )
 
     def proof(self, steps: int) -> Proof:
+        """What so many steps have proved."""
         return Proof(self.budget.bayes_security, self.spent, self.budget.allowance, steps, self.budget.per_record)
 
     def state_dict(self) -> dict[str, Any]:
+        """What was spent, to be saved."""
         return {"spent": self._leakage.sums.copy(), "exhausted": self.exhausted}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was saved."""
         self._leakage.sums, self.exhausted = np.array(state["spent"]), bool(state["exhausted"])

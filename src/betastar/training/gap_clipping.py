@@ -1,198 +1,138 @@
-"""make_attribute_private: DP-SGD whose risk of attribute inference is a number that one picks before training."""
+"""GapClipping: keeps the gaps of an optimizer's steps, and says what is promised because of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isqrt
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from opacus import PrivacyEngine
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from betastar import validation
 from betastar.risk.analyze import analyze
-from betastar.risk.calibrate import Target
-from betastar.risk.plan import enforced, plan
+from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import down, plain
 from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
+from betastar.scenario.threats import AttributeInference, Membership
 from betastar.training import attaching, processes
-from betastar.training.batch_capture import BatchCapture, too_many
-from betastar.training.checks.precision import require_precision
+from betastar.training.batch_capture import BatchCapture, Criterion, too_many
 from betastar.training.checks.step_checks import BROKEN_PROMISES, StepChecks
-from betastar.training.gradients import gap_weights
-from betastar.training.gradients.distances import RecordDistances
+from betastar.training.gap_clipped_sum import GapClippedSum, clipped_secrets
 from betastar.training.gradients.side_effects import GradientError
-from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.accountant import run_of
-from betastar.training.opacus.adapter import OpacusAdapter, loss_of
-from betastar.training.records import Records, Source, pair
+from betastar.training.opacus.adapter import OpacusAdapter
+from betastar.training.opacus.provided_sums import ProvidedSums
+from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
-
-#: Bytes that one combination of several secrets' values takes: inner products and weights of it with each other one.
-PER_PAIR = 32
-
-
-def make_attribute_private(
-    *,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    data_loader: Any,
-    criterion: Callable[..., Any],
-    secret: Secret | Sequence[Secret],
-    noise_multiplier: float,
-    max_grad_norm: float | list[float],
-    gap: float | Sequence[float] | None = None,
-    bayes_security: float | Sequence[float] | None = None,
-    epochs: int | None = None,
-    engine: PrivacyEngine | None = None,
-    clipping: str = "flat",
-    loss_reduction: str = "mean",
-    noise_generator: torch.Generator | None = None,
-    split: Callable[[Any], Records] = pair,
-    memory: int = 1 << 27,
-) -> tuple[Any, Any, Any]:
-    """Like `make_private` of Opacus, and a secret's values are at most `gap` apart at every step: (model, optimizer, loader).
-
-    The loop stays as it is. What is promised, and to whom, is `optimizer.gap_clipping` (a `GapClipping`).
-
-    secret: as for a monitor, or several of them, each with its own gap; `Secret.joint(...)` protects several together.
-    gap: in clipping norms, 0…2; 2 is plain DP-SGD, 0 trains on the attribute averaged out. Instead of it, bayes_security and
-    epochs: the β* against attribute inference that is to hold after so many epochs, from which the gap is calibrated.
-    criterion: the loss that the loop calls as criterion(model(inputs), target); for a plain function, call
-    `optimizer.gap_clipping.criterion` in the loop instead of it. engine: whose accountant keeps the steps (default: a new one
-    with betastar's accountant). split: batch of the loader -> Records, if batches are not (inputs, target, ...).
-    memory: bytes for the factors of one chunk.
-    """
-    secrets = [secret] if isinstance(secret, Secret) else list(secret)
-    if not secrets or not all(isinstance(one, Secret) for one in secrets):
-        raise TypeError(f"secret must be a Secret or several of them, got {secret!r}.")
-    _refuse_overlap(secrets)
-    if not callable(criterion):
-        raise TypeError(f"criterion must be callable, got {criterion!r}.")
-    if (gap is None) == (bayes_security is None):
-        raise TypeError(f"give gap, or bayes_security with epochs, not both: got gap={gap!r}, bayes_security={bayes_security!r}.")
-    if (bayes_security is None) != (epochs is None):
-        raise TypeError(f"epochs belongs to bayes_security, and to it only: got {epochs!r} with {bayes_security!r}.")
-    gaps = [] if gap is None else _one_each("gap", gap, secrets)
-    for value in gaps:
-        validation.numbers("gap", value, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST)
-    wanted = [] if bayes_security is None else _one_each("bayes_security", bayes_security, secrets)
-    targets = [Target(bayes_security=value) for value in wanted]
-    engine = PrivacyEngine(accountant="betastar") if engine is None else engine
-    model, private, loader = engine.make_private(
-        module=module,
-        optimizer=optimizer,
-        data_loader=data_loader,
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=max_grad_norm,
-        clipping=clipping,
-        loss_reduction=loss_reduction,
-        noise_generator=noise_generator,
-    )
-    adapter = OpacusAdapter(model, private, loader, accountant=engine.accountant)
-    if targets:
-        run = DPSGD(noise_multiplier, adapter.sample_rate(), validation.whole("epochs", epochs) * len(loader))
-        gaps = [plan(attribute=target, run=run).gap for target in targets]
-    source = Source(loader.dataset, loader.collate_fn, split, adapter.device)
-    private.gap_clipping = GapClipping(adapter, criterion, secrets, gaps, source, engine.accountant, memory)
-    return model, private, loader
-
-
-def _refuse_overlap(secrets: list[Secret]) -> None:
-    """Several secrets must be independent parts of a record: else changing the one changes the other."""
-    seen: set[Any] = set()
-    for number, one in enumerate(secrets):
-        if one.name in [other.name for other in secrets[:number]]:
-            raise ValueError(f"secret must be several with different names, got {[other.name for other in secrets]}.")
-        places = one.places()
-        if len(secrets) > 1 and (places is None or places & seen):
-            what = "is a function of the whole record" if places is None else "shares columns with another one"
-            raise ValueError(
-                f"secret must be several in different places of a record, but {one.name!r} {what}; use Secret.joint."
-            )
-        seen |= places or set()
-
-
-def _one_each(name: str, given: Any, secrets: list[Secret]) -> list[float]:
-    numbers = list(given) if np.ndim(given) else [given] * len(secrets)
-    if len(numbers) != len(secrets):
-        raise ValueError(f"{name} must be one number, or one for each of the {len(secrets)} secrets, got {given!r}.")
-    return numbers
+from betastar.training.source import Source
 
 
 class GapClipping:
-    """What keeps the gaps of an optimizer's steps, and what is promised because of it.
+    """Clips the gaps of an optimizer's steps, and says what is promised because of it.
 
-    Opacus neither computes nor clips gradients of single records: this does, from one pass over all variants of the batch.
+    Opacus neither computes nor clips gradients of single records: gap clipping does both, from one pass over all variants of the
+    batch. `make_attribute_private` makes it, and it is then `optimizer.gap_clipping`.
+
+    Parameters
+    ----------
+    adapter : OpacusAdapter
+        The training, with the accountant of its engine.
+    criterion : callable
+        The loss that the training loop calls.
+    secrets : sequence of Secret
+        The secrets that are protected.
+    gaps : sequence of float
+        The gap of each secret, in clipping norms.
+    source : Source
+        The records of the data set.
+    memory : int
+        The number of bytes that the factors of gradients may take at a time.
+
+    Raises
+    ------
+    ValueError
+        If the training cannot be clipped; the message says why.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from betastar.training import Secret, make_attribute_private
+    >>> module = torch.nn.Linear(2, 2)
+    >>> _, optimizer, _ = make_attribute_private(
+    ...     module=module,
+    ...     optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(TensorDataset(torch.eye(2).repeat(20, 1), torch.arange(40) % 2), batch_size=4),
+    ...     criterion=torch.nn.CrossEntropyLoss(),
+    ...     secret=Secret.one_hot([0, 1], name="group"),
+    ...     noise_multiplier=2.0,
+    ...     max_grad_norm=1.0,
+    ...     gap=0.1,
+    ... )
+    >>> print(optimizer.gap_clipping.promise(steps=100))  # doctest: +ELLIPSIS
+    Proved in advance: whoever sees all 100 updates, and knows everything of a record but its group, faces β* ≥ 0.9... (gap 0.1).
     """
 
     def __init__(
         self,
         adapter: OpacusAdapter,
-        criterion: Callable[..., Any],
+        criterion: Criterion,
         secrets: Sequence[Secret],
         gaps: Sequence[float],
         source: Source,
-        accountant: Any,
         memory: int,
     ) -> None:
-        self._adapter, self._accountant = adapter, accountant
-        self._memory = validation.whole("memory", memory, low=1 << 20)
+        self._adapter = adapter
+        #: The gap of each secret by its name, in clipping norms.
         self.gaps = {secret.name: float(gap) for secret, gap in zip(secrets, gaps, strict=True)}
-        # The last one is clipped to its gap, earlier ones to less: the smallest gap comes last.
-        self._secrets = sorted((s for s in secrets if self.gaps[s.name] < FARTHEST), key=lambda s: -self.gaps[s.name])
-        every = self._secrets or list(secrets[:1])
+        clipped = clipped_secrets(secrets, self.gaps)
+        every = clipped or list(secrets[:1])
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
-        loss = loss_of(criterion)
-        attaching.reduction(loss, adapter.loss_reduction)
-        require_precision(adapter.parameters)
-        self._variants = VariantGradients(adapter, loss)
-        self._distances = RecordDistances(self._variants, self._secret, "exact", range(self._secret.count), self._memory)
-        attaching.dry_run(adapter, source, self._secret, loss, self._variants, self._distances, "batch")
-        self._refuse_too_many()
+        values = range(self._secret.count)
+        training = attaching.prepare(adapter, source, criterion, self._secret, values, "exact", memory, "batch")
+        self._variants = training.variants
+        #: Computes the sums that noise is added to.
+        self.clipped_sum = GapClippedSum(training, clipped, self.gaps, validation.whole("memory", memory))
         self._checks = StepChecks(adapter, source, proves=True, follow_records=True)
         self._capture = BatchCapture(adapter, criterion, source)
         self._steps = 0
-        self._broken = False
-        adapter.replace_clipping()
+        self._broken = False  # whether part of a logical batch has failed
+        self._provided_sums = ProvidedSums(adapter)
         adapter.around_step(self._step)
 
     @property
-    def criterion(self) -> Callable[..., Any]:
-        """To be called in the loop if the criterion is a plain function."""
+    def criterion(self) -> Criterion:
+        """The loss to call in the training loop if the criterion is a plain function; a module is returned as it is."""
         return self._capture.criterion
 
     # ------------------------------------------------------------------ while training
 
     def _step(self, take: Callable[[], bool]) -> bool:
-        """Clip the gaps of one batch, and check the step. take: lets Opacus add noise, and returns whether a step is taken."""
+        """Clip the gaps of one batch, and check the step. `take` lets Opacus add noise, and returns whether a step is taken."""
         if self._broken:
             raise RuntimeError("part of a logical batch failed, and its records may be used twice: start from a checkpoint.")
         with self._checks.voiding(*BROKEN_PROMISES):
             try:
                 batch = self._batch()
                 self._checks.require(self._steps)
-                sums = self.total(batch)
-                self._compare(batch)
+                sums = self.clipped_sum.total(batch)
+                self._require_same_gradient(batch)
             except BaseException:
                 self._broken = self._adapter.inside_logical_batch()
                 raise
             self._checks.batch(batch)
             rate, deviation = self._adapter.sample_rate(), self._adapter.noise_multiplier() * self._adapter.max_grad_norm()
-            self._adapter.provide_sums(sums, len(batch))
+            self._provided_sums.provide(sums, len(batch))
             taken = take()
-            self._adapter.require_sums_used()
+            self._provided_sums.require_used()
             if taken:
                 self._checks.added(rate, deviation)
         self._steps += taken
         return taken
 
     def _batch(self) -> Records:
+        """The batch that the loop has run the model on since the last step."""
         batches = self._capture.take()
         if len(batches) > 1:
             raise too_many(len(batches))
@@ -200,59 +140,17 @@ class GapClipping:
             raise RuntimeError("the hooks of the model were enabled: gap clipping does without them; call model.disable_hooks().")
         return batches[0]
 
-    def total(self, batch: Records) -> dict[Tensor, Tensor]:
-        """Σ ĝ over some records, for each parameter, in double precision."""
-        sums = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._adapter.optimizer.params}
-        for part in self._chunks(batch):
-            gradients, _, weights = self.weigh(part)
-            for parameter, total in gradients.totals(weights).items():
-                sums[parameter] += total * self._adapter.max_grad_norm()
-        return sums
-
-    def weigh(self, records: Records) -> tuple[Any, Tensor, Tensor]:
-        """(clipped gradients of the records' variants, the value that each record holds, weights of the variants in ĝ)."""
-        gradients = self._variants.gradients(records, self._secret, range(self._secret.count))
-        device = gradients.norms.device
-        own = self._secret.own(records).to(device)
-        return gradients, own, self._weights(gradients, own, records)
-
-    def _weights(self, gradients: Any, own: Tensor, records: Records) -> Tensor:
-        gaps = [self.gaps[secret.name] for secret in self._secrets]
-        shares = [secret.shares(records).to(own.device) for secret in self._secrets]
-        if not gaps:
-            return functional.one_hot(own, self._secret.count).double()
-        if len(gaps) == 1:
-            return gap_weights.weights(gradients, own, shares[0], gaps[0])
-        return gap_weights.weights_in_turn(gradients, own, shares, gaps)
-
-    def _chunks(self, batch: Records) -> Iterator[Records]:
-        size = self._distances.room // self._secret.count
-        if len(self._secrets) > 1:
-            size = min(size, self._memory // (PER_PAIR * self._secret.count**2))
-        for start in range(0, len(batch), max(1, size)):
-            yield batch.take(slice(start, start + max(1, size)))
-
-    def _refuse_too_many(self) -> None:
-        fit = self._distances.most
-        if len(self._secrets) > 1:
-            fit = min(fit, isqrt(self._memory // PER_PAIR))
-        if self._secret.count > fit:
-            raise ValueError(
-                f"the secret {self._secret.name!r} has {self._secret.count} values or combinations of them, of which {fit} fit "
-                f"into memory={self._memory} bytes: raise memory, join values into ranges, or protect fewer secrets at a time."
-            )
-
-    def _compare(self, batch: Records) -> None:
-        """That what was back-propagated is what is repeated here."""
+    def _require_same_gradient(self, batch: Records) -> None:
+        """Refuse a batch whose gradient, as the loop has computed it, is not that of the criterion."""
         if processes.together() and type(self._adapter.outer) is nn.parallel.DistributedDataParallel:
-            return  # its gradients are those of all processes
+            return  # the gradients of the loop are then those of all processes
         if not len(batch):
             return
         own = self._variants.own(batch)
-        plain = own.totals(torch.ones_like(own.norms))
+        totals = own.totals(torch.ones_like(own.norms))
         scale = len(batch) if self._adapter.loss_reduction == "mean" else 1
-        here = torch.cat([total.flatten() / scale for total in plain.values()])
-        there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in plain]).to(here)
+        here = torch.cat([total.flatten() / scale for total in totals.values()])
+        there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in totals]).to(here)
         if not there.any() and here.any():
             raise GradientError("no gradient was back-propagated before optimizer.step(): call loss.backward() first.")
         if float((here - there).norm()) > 1e-2 * float(here.norm()) + 1e-6:
@@ -262,42 +160,40 @@ class GapClipping:
                 "Put all into one function of (output, target), pass it as criterion, and call optimizer.gap_clipping.criterion."
             )
 
+    def accept_weights(self) -> None:
+        """Declare that the weights were changed since the last step by a function of weights of earlier steps alone.
+
+        Averaging weights, going back to earlier ones and projecting them reveal nothing new about the records. A further step on
+        gradients of records does, and must not be declared.
+        """
+        self._checks.accept_weights()
+
     # ------------------------------------------------------------------ answers
 
     @property
     def run(self) -> DPSGD:
-        """Noise, rate and number of steps so far; all of them must have been taken with these gaps."""
+        """Noise, sampling rate and number of the steps so far. Raises `NotProved` if a step was taken without these gaps."""
         self._checks.require(self._steps)
-        return run_of(self._accountant)
-
-    def accept_weights(self) -> None:
-        """Declare that the weights were changed since the last step by a function of weights of earlier steps alone."""
-        self._checks.accept_weights()
-
-    def state_dict(self) -> dict[str, Any]:
-        """To be saved next to the accountant's."""
-        return {"made": self._made(), "steps": self._steps, "checks": self._checks.state_dict()}
-
-    def _made(self) -> dict[str, Any]:
-        return {
-            "gaps": dict(self.gaps),
-            "secret": self._secret.digest(),
-            "noise_multiplier": self._adapter.noise_multiplier(),
-            "sample_rate": self._adapter.sample_rate(),
-            "max_grad_norm": self._adapter.settings()[:2],
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, mine in self._made().items():
-            if state["made"].get(name) != mine:
-                raise ValueError(
-                    f"the state belongs to another training: its {name} is {state['made'].get(name)!r}, not {mine!r}."
-                )
-        self._steps = int(state["steps"])
-        self._checks.load_state_dict(state["checks"], self._steps)
+        return run_of(self._adapter.accountant)
 
     def distance(self, secret: str | None = None) -> float:
-        """How far apart two values of a secret (by its name) can be at any step, rounded outward."""
+        """Give the largest distance that two values of a secret can have at any step, rounded outward.
+
+        Parameters
+        ----------
+        secret : str, optional
+            The name of the secret, if there are several.
+
+        Returns
+        -------
+        float
+            In clipping norms.
+
+        Raises
+        ------
+        ValueError
+            If there is no such secret, or several and none is named.
+        """
         names = list(self.gaps)
         if secret is None and len(names) > 1:
             raise ValueError(f"secret must be one of {', '.join(map(repr, names))}: each has a gap of its own.")
@@ -305,18 +201,80 @@ class GapClipping:
         return enforced(self.gaps[name])
 
     def risk(self, secret: str | None = None, method: str = "certified", steps: int | None = None) -> Risk:
-        """Attribute inference against the run so far, or against as many steps like its next one; known in advance."""
+        """Analyse attribute inference. The answer does not depend on the data and is known before training.
+
+        Parameters
+        ----------
+        secret : str, optional
+            The name of the secret, if there are several.
+        method : str
+            As in `betastar.analyze`.
+        steps : int, optional
+            Analyse so many steps with the current noise and rate; by default the steps so far.
+
+        Returns
+        -------
+        Risk
+            The risk of each record.
+
+        Raises
+        ------
+        NotProved
+            If a step was taken without these gaps.
+        ValueError
+            If there is no such secret, or if no step was taken yet and `steps` is not given.
+        """
         return analyze(self._run(steps), AttributeInference(self.distance(secret)), method)
 
     def membership(self, relation: str = "substitution", method: str = "certified", steps: int | None = None) -> Risk:
-        """Membership inference against the same run: what it would be without gap clipping."""
+        """Analyse membership inference against the same steps, which gap clipping does not change.
+
+        Parameters
+        ----------
+        relation : "substitution" or "add-remove"
+            As in `betastar.Membership`.
+        method : str
+            As in `betastar.analyze`.
+        steps : int, optional
+            Analyse so many steps with the current noise and rate; by default the steps so far.
+
+        Returns
+        -------
+        Risk
+            The risk of each record.
+
+        Raises
+        ------
+        NotProved
+            If a step was taken without these gaps.
+        ValueError
+            If no step was taken yet and `steps` is not given.
+        """
         return analyze(self._run(steps), Membership(relation), method)
 
     def _run(self, steps: int | None) -> DPSGD:
         return self.run if steps is None else DPSGD(self._adapter.noise_multiplier(), self._adapter.sample_rate(), steps)
 
     def promise(self, steps: int | None = None) -> str:
-        """What may be published, a sentence for each secret."""
+        """Say what may be published, in one sentence for each secret.
+
+        Parameters
+        ----------
+        steps : int, optional
+            Promise so many steps with the current noise and rate; by default the steps so far.
+
+        Returns
+        -------
+        str
+            The sentences, one a line.
+
+        Raises
+        ------
+        NotProved
+            If a step was taken without these gaps.
+        ValueError
+            If no step was taken yet and `steps` is not given.
+        """
         run = self._run(steps)
         lines = []
         for name, gap in self.gaps.items():
@@ -326,6 +284,48 @@ class GapClipping:
                 f"faces β* ≥ {down(beta)} (gap {plain(gap)})."
             )
         return "\n".join(lines)
+
+    # ------------------------------------------------------------------ saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state of gap clipping, to be saved next to the accountant's.
+
+        Returns
+        -------
+        dict
+            A training that is made alike goes on after `load_state_dict`.
+        """
+        return {"made": self._made(), "steps": self._steps, "checks": self._checks.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state. Load the model's state and the accountant's as well.
+
+        Parameters
+        ----------
+        state : mapping
+            What `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to other gaps, secrets, noise, sampling rate or clipping norm.
+        """
+        for name, mine in self._made().items():
+            theirs = state["made"].get(name)
+            if theirs != mine:
+                raise ValueError(f"the state belongs to another training: its {name} is {theirs!r}, not {mine!r}.")
+        self._steps = int(state["steps"])
+        self._checks.load_state_dict(state["checks"], self._steps)
+
+    def _made(self) -> dict[str, object]:
+        """What a saved state must have been made with."""
+        return {
+            "gaps": dict(self.gaps),
+            "secret": self._secret.digest(),
+            "noise_multiplier": self._adapter.noise_multiplier(),
+            "sample_rate": self._adapter.sample_rate(),
+            "max_grad_norm": self._adapter.settings()[:2],
+        }
 
     def __repr__(self) -> str:
         return f"GapClipping({', '.join(f'{name!r}: {plain(gap)}' for name, gap in self.gaps.items())})"

@@ -1,7 +1,8 @@
-"""What happened at each step of a run, and what can be said of it."""
+"""History: distance, noise and sampling rate of each step of a run, and the risks that follow from them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import erfc, sqrt
 from typing import Any
 
@@ -15,7 +16,7 @@ from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
 from betastar.training.leakage import LeakageSum
 
-#: What a number of each scope is (theory, section 6).
+#: What kind of statement a figure of each scope is (theory, section 6).
 SCOPES = {
     "batch": "batch scope: an estimate for the trainer's eyes only, as a record outside the batch may have a larger gap "
     "and publishing the figure reveals who was sampled",
@@ -50,7 +51,7 @@ class History:
         return len(self._distances)
 
     def add(self, distance: float | None, rate: float, noise: float) -> None:
-        """One step; None where it was not measured, and the last distance is taken for it (2 if there is none)."""
+        """Add one step. A distance of None means that it was not measured: the last distance is taken for it, or 2 at first."""
         last = self._distances[-1] if self._distances else FARTHEST
         self._distances.append(last if distance is None else distance)
         self._measured.append(distance is not None)
@@ -61,17 +62,17 @@ class History:
 
     @property
     def distances(self) -> Real:
-        """R_t, in clipping norms."""
+        """The distance R_t of each step, in clipping norms."""
         return np.array(self._distances)
 
     @property
     def skipped(self) -> int:
-        """Steps that were not measured."""
+        """The number of steps that were not measured."""
         return len(self) - sum(self._measured)
 
     @property
     def label(self) -> str:
-        """What the numbers are: belongs next to each of them."""
+        """What kind of statement the figures are. It belongs next to each of them."""
         notes = [SCOPES[self.scope]]
         if self.diameter == "extremes":
             notes.append(BELOW)
@@ -103,16 +104,16 @@ class History:
         return analyze(self.run, Membership(relation), method)
 
     def quick(self) -> dict[str, float]:
-        """β* so far as erfc(√Λ°), the affinity's estimate: costs nothing, for logs and progress bars."""
+        """β* so far as erfc(√Λ°), the estimate of the affinity, which costs nothing. Logs and progress bars show it."""
         attribute, membership = self._leaked()
         return {"attribute": erfc(sqrt(attribute)), "membership": erfc(sqrt(membership))}
 
     def _leaked(self) -> tuple[float, float]:
-        """About the secret, and about membership."""
+        """The leakage so far about the secret, and about membership."""
         return self._leakage.largest, self._leakage_of_membership.largest
 
     def entry(self) -> dict[str, Any]:
-        """The last step, flat, for writers."""
+        """The last step as a flat mapping, for writers."""
         beta = self.quick()
         return {
             "step": len(self),
@@ -127,7 +128,7 @@ class History:
         }
 
     def progress(self, secret: str) -> str:
-        """One short line for a progress bar. secret: its name."""
+        """One short line for a progress bar. `secret` is the name of the secret."""
         if not len(self):
             return "β* of the secret and of membership: no step yet"
         beta = self.quick()
@@ -152,11 +153,13 @@ class History:
         return answers
 
     def state_dict(self) -> dict[str, Any]:
+        """All steps, to be saved."""
         state: dict[str, Any] = {"distances": list(self._distances), "measured": list(self._measured)}
         state |= {"noises": list(self._noises), "rates": list(self._rates)}
         return state | {"leaked": self._leaked()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from saved steps."""
         self._distances, self._measured = list(state["distances"]), list(state["measured"])
         self._noises, self._rates = list(state["noises"]), list(state["rates"])
         for leakage, leaked in zip((self._leakage, self._leakage_of_membership), state["leaked"], strict=True):

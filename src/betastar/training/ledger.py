@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erfc
 
 from betastar import validation
-from betastar.arrays import Real
+from betastar.arrays import Real, Whole
 from betastar.training.leakage import LeakageSum
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """One record of the ledger. bayes_security: its β* against an attacker who wants its secret, lower is worse."""
+    """How exposed one record is.
+
+    Attributes
+    ----------
+    record : int
+        The number of the record in the data set.
+    leakage : float
+        Its leakage over the steps so far.
+    bayes_security : float
+        Its β* against an attacker who wants its secret; lower is worse.
+
+    Examples
+    --------
+    >>> from betastar.training import Ledger
+    >>> import numpy as np
+    >>> ledger = Ledger(records=3, scope="dataset")
+    >>> ledger.step(np.array([0.1, 0.5, 0.2]), rate=0.1, noise=2.0)
+    >>> ledger.most_exposed(1)[0].record
+    1
+    """
 
     record: int
     leakage: float
@@ -23,22 +44,48 @@ class Exposure:
 
 
 class Ledger:
-    """Leakage of each record, Σ λ°(R_t) over the steps so far, with the scope that it was measured in.
+    """Keeps the leakage of each record, Σ λ°(R_t) over the steps so far.
 
-    In batch scope a record is measured now and then, when it is sampled; the mean of what was measured is then taken for all
-    steps, an estimate. In dataset scope every step counts with what was measured last.
+    In batch scope a record is measured only when it is sampled. The mean over the steps at which it was measured is then taken
+    for all steps, which is an estimate. In dataset scope every step is charged with the distance that was measured last.
+
+    Parameters
+    ----------
+    records : int
+        The number of records in the data set.
+    scope : "batch" or "dataset"
+        The scope of the monitor.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from betastar.training import Ledger
+    >>> ledger = Ledger(records=3, scope="dataset")
+    >>> ledger.step(np.array([0.1, 0.5, 0.2]), rate=0.1, noise=2.0)
+    >>> ledger
+    Ledger(3 of 3 records measured, dataset scope)
+    >>> [one.record for one in ledger.most_exposed(2)]
+    [1, 2]
     """
 
     def __init__(self, records: int, scope: str) -> None:
         self.scope = scope
         self.steps = 0
         #: How often each record was measured.
-        self.counts: Any = np.zeros(records, dtype=np.int64)
+        self.counts: Whole = np.zeros(records, dtype=np.int64)
         self._leakage = LeakageSum(records)
         self._last: Real | None = None
 
     def step(self, gaps: Real | None, rate: float, noise: float) -> None:
-        """One step: gaps has one entry a record, negative where it was not measured; None where none was."""
+        """Add one step.
+
+        Parameters
+        ----------
+        gaps : array or None
+            The distance of each record, negative if it was not measured; None if no record was measured.
+        rate, noise : float
+            The sampling rate and the noise multiplier of the step.
+        """
         self.steps += 1
         if self.scope == "dataset":
             gaps = self._last if gaps is None else gaps
@@ -49,25 +96,40 @@ class Ledger:
             self.counts[measured] += 1
 
     @property
-    def measured(self) -> Any:
-        """Records that were measured at least once."""
+    def measured(self) -> NDArray[np.bool_]:
+        """Whether each record was measured at least once."""
         return self.counts > 0
 
     @property
     def leakage(self) -> Real:
+        """The leakage of each record over the steps so far."""
         sums = self._leakage.sums
         return sums * (self.steps / np.maximum(self.counts, 1)) if self.scope == "batch" else sums.copy()
 
     def state_dict(self) -> dict[str, Any]:
+        """Give the state of the ledger, to be saved.
+
+        Returns
+        -------
+        dict
+            What `load_state_dict` takes.
+        """
         return {"steps": self.steps, "counts": self.counts.copy(), "sums": self._leakage.sums.copy(), "last": self._last}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Parameters
+        ----------
+        state : mapping
+            What `state_dict` returned.
+        """
         self.steps, self._last = state["steps"], state["last"]
         self.counts, self._leakage.sums = np.array(state["counts"]), np.array(state["sums"])
 
     @property
     def bayes_security(self) -> Real:
-        """β* of each record: a lower bound for the gaps that occurred (dataset scope), an estimate, erfc(√λ) (batch scope)."""
+        """β* of each record: in dataset scope a lower bound for the gaps that occurred, in batch scope the estimate erfc(√λ)."""
         leakage = self.leakage
         if self.scope == "batch":
             return erfc(np.sqrt(leakage))
@@ -75,21 +137,69 @@ class Ledger:
         return square / (1.0 + np.sqrt(-np.expm1(-2.0 * leakage)))
 
     def most_exposed(self, number: int = 10) -> list[Exposure]:
-        """Records with the largest leakage first."""
+        """List the records with the largest leakage.
+
+        Parameters
+        ----------
+        number : int
+            How many records to list.
+
+        Returns
+        -------
+        list of Exposure
+            The most exposed record comes first.
+
+        Raises
+        ------
+        ValueError
+            If number is not a whole number of at least 1.
+        """
         number = validation.whole("number", number)
         beta, leakage = self.bayes_security, self.leakage
         order = np.argsort(-leakage, kind="stable")
         order = order[self.measured[order]][:number]
         return [Exposure(int(i), float(leakage[i]), float(beta[i])) for i in order]
 
-    def quantiles(self, probabilities: Any = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)) -> dict[float, float]:
-        """Distribution of leakage over the records that were measured."""
+    def quantiles(self, probabilities: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)) -> dict[float, float]:
+        """Give quantiles of the leakage over the records that were measured.
+
+        Parameters
+        ----------
+        probabilities : sequence of float
+            Which quantiles.
+
+        Returns
+        -------
+        dict
+            The leakage by probability.
+
+        Raises
+        ------
+        ValueError
+            If a probability is not between 0 and 1.
+        """
         points = np.atleast_1d(validation.probability("probabilities", list(probabilities)))
         values = np.quantile(self.leakage[self.measured], points) if self.measured.any() else np.zeros(len(points))
         return {float(q): float(v) for q, v in zip(points, values, strict=True)}
 
     def histogram(self, bins: int = 30) -> tuple[Real, Real]:
-        """(counts, edges) of β* over the records that were measured."""
+        """Count the records that were measured by their β*.
+
+        Parameters
+        ----------
+        bins : int
+            The number of intervals of β*.
+
+        Returns
+        -------
+        tuple of array
+            The number of records in each interval, and the ends of the intervals.
+
+        Raises
+        ------
+        ValueError
+            If bins is not a whole number of at least 1.
+        """
         return np.histogram(self.bayes_security[self.measured], bins=validation.whole("bins", bins))
 
     def __repr__(self) -> str:

@@ -1,8 +1,6 @@
-"""The distances of one coming step: of the batch's records, or of all records of the data set at the current weights."""
+"""StepMeasurement: the distances of the coming step, over the records of the batch or over all records of the data set."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,27 +11,46 @@ from betastar.training.checks.step_counter import same_contents
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.factors import Gradients, joined
 from betastar.training.opacus.adapter import OpacusAdapter
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
+from betastar.training.source import Source
 
 
 class StepMeasurement:
-    """largest: the largest distance, and gaps: each record's own, negative where it was not measured; None where none was."""
+    """Measures the coming step.
+
+    Attributes
+    ----------
+    largest : float or None
+        The largest distance; None if nothing was measured.
+    gaps : array or None
+        The distance of each record, negative if it was not measured; None if no single record was measured.
+    """
 
     def __init__(self, adapter: OpacusAdapter, source: Source, secret: Secret, distances: RecordDistances) -> None:
         self._adapter, self._source, self._secret, self._distances = adapter, source, secret, distances
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is known of the coming step."""
+        """Forget what was measured."""
         self.largest: float | None = None
         self.gaps: Real | None = None
-        self._measured_at: tuple[tuple[Any, ...], list[Tensor]] | None = None  # settings, and weights and buffers
+        self._measured_at: tuple[tuple[object, ...], list[Tensor]] | None = None  # settings, and weights with buffers
 
     def batch(self, batch: Records, indices: Tensor | None) -> Gradients | None:
-        """Measure a batch; returns the records' own gradients, where they were among those that were computed.
+        """Measure a batch.
 
-        indices: of the records in the data set, where the distance of each is wanted.
+        Parameters
+        ----------
+        batch : Records
+            The records.
+        indices : Tensor, optional
+            The numbers of the records in the data set, if the distance of each is wanted.
+
+        Returns
+        -------
+        Gradients or None
+            The records' own gradients, if they were among those that were computed.
         """
         if self._secret.quick_check and len(batch):
             self._secret.check(batch, complete=False)
@@ -57,16 +74,22 @@ class StepMeasurement:
         return joined(own) if own else None
 
     def join_processes(self, each: bool) -> None:
-        """Take the largest distances over the batches of all processes. each: of every record, too."""
+        """Take the largest distances over the batches of all processes. With `each`, the distances of single records as well."""
         self.largest = processes.maximum(self.largest or 0.0)
         if each and processes.together():
             self.gaps = processes.maxima(self._no_gaps() if self.gaps is None else self.gaps)
 
     def dataset(self, due: bool, each: bool, check: bool) -> None:
-        """Measure all records, unless that was done at these weights; each process measures its share of them.
+        """Measure all records, unless that was done at these weights. Each process measures its share of them.
 
-        due: False measures nothing, and keeps in mind that there was nothing to do. each: keep the distance of each record.
-        check: whether the records hold values of the secret.
+        Parameters
+        ----------
+        due : bool
+            False measures nothing at these weights.
+        each : bool
+            Whether the distance of each record is kept.
+        check : bool
+            Whether records are refused that hold none of the secret's values.
         """
         settings, tensors = self._adapter.settings(), self._adapter.tensors()
         if self._measured_at is not None and self._measured_at[0] == settings and same_contents(self._measured_at[1], tensors):

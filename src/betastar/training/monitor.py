@@ -6,66 +6,128 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from numpy.typing import ArrayLike
+from opacus.accountants import IAccountant
+from opacus.grad_sample import GradSampleHooks
+from opacus.optimizers import DPOptimizer
+from torch.utils.data import DataLoader
 
 from betastar import validation
 from betastar.arrays import Real
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.training import attaching, processes
-from betastar.training.batch_capture import BatchCapture, too_many
-from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, Proof
-from betastar.training.checks.gradients import GradientCheck
-from betastar.training.checks.precision import require_precision
-from betastar.training.checks.sampling import largest_batch
-from betastar.training.checks.step_checks import NotProved, StepChecks
-from betastar.training.gradients.distances import DIAMETERS, RecordDistances
-from betastar.training.gradients.variant_gradients import VariantGradients
+from betastar.training.batch_capture import Criterion
+from betastar.training.budget import Budget, BudgetAccount, Proof
+from betastar.training.checks.step_checks import NotProved
+from betastar.training.gradients.distances import DIAMETERS
 from betastar.training.history import SCOPES, History
 from betastar.training.ledger import Ledger
-from betastar.training.measurement import StepMeasurement
-from betastar.training.opacus.adapter import OpacusAdapter, loss_of
-from betastar.training.records import Records, Source, pair
+from betastar.training.monitored_steps import Accounts, MonitoredSteps
+from betastar.training.opacus.adapter import OpacusAdapter
+from betastar.training.records import Records, pair
 from betastar.training.secrets.secret import Secret
+from betastar.training.source import Source
 from betastar.training.writers import Writer
 
 
 class AttributeMonitor:
-    """Measures, at each step, the largest distance between clipped gradients over the values of a secret.
+    """Measures at each step how far the clipped gradients of a record can move when its secret takes another value.
 
-    model, optimizer, loader: what `make_private` of Opacus returned. criterion: the loss that the loop calls as
-    criterion(model(inputs), target); for a plain function, call `monitor.criterion` in the loop instead of it.
+    The distance of a record is the largest distance between its clipped gradients over two values of the secret, in units of the
+    clipping norm. The distance of a step is the largest one over the records that are measured.
 
-    scope: "batch" (the sampled records: cheap, an estimate) or "dataset" (all records at the current weights, before the step).
-    diameter: "exact", "ball", "centroid" (the paper's approximation) or "extremes" (between two values only: no upper bound).
-    extremes: labels of those two values. every: measure at every k-th step only.
-    ledger: keep the leakage of each record (batch scope: tell whose records these are with `monitor.records(indices)`);
-    a number k looks at single records at every k-th measured step only, which is cheaper.
-    budget: stop before the step that would break it; needs dataset scope. writers: told of each step.
-    split: batch of the loader -> Records, if batches are not (inputs, target, ...).
-    amplification: False analyses a loader that is not Poisson as if every record took part in every step.
-    accountant: of the PrivacyEngine, which counts the steps; needed with a budget where the optimizer's step hook was replaced.
-    memory: bytes for the factors of one chunk.
+    Parameters
+    ----------
+    model, optimizer, loader : objects
+        What `make_private` of Opacus returned.
+    criterion : callable
+        The loss that the training loop calls as `criterion(model(inputs), target)`. If it is a plain function and not a module,
+        the loop has to call `monitor.criterion` in its place.
+    secret : Secret
+        The sensitive attribute and its values.
+    scope : "batch" or "dataset"
+        "batch" measures the sampled records, which is cheap and gives an estimate. "dataset" measures all records at the current
+        weights before each step.
+    diameter : "exact", "ball", "centroid" or "extremes"
+        How the distance of a record is computed. "exact" compares all pairs of values. "ball" and "centroid" (the paper's
+        approximation) are upper bounds of it. "extremes" compares two values only and is no upper bound.
+    extremes : sequence, optional
+        The labels of the two values that diameter="extremes" compares.
+    every : int
+        The monitor measures every so many steps. A step that is not measured takes the distance of the last measured one.
+    ledger : bool or int
+        Whether the leakage of each record is kept. With a number k, single records are measured in every k-th measured step
+        only, which is cheaper. In batch scope, call `monitor.records(indices)` before each forward pass.
+    budget : Budget, optional
+        Training stops before the step that would break the budget. This needs scope="dataset".
+    writers : sequence of Writer
+        Where the figures of each step are written.
+    split : callable
+        Turns a batch of the loader into `Records`, if batches are not (inputs, target, ...).
+    amplification : bool
+        False analyses a loader that does not draw batches by Poisson sampling as if every record took part in every step.
+    accountant : IAccountant, optional
+        The accountant of the `PrivacyEngine`, which counts the steps. A budget needs it if the optimizer's step hook was
+        replaced.
+    memory : int
+        The number of bytes that the factors of gradients may take at a time.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is not allowed, or if the training cannot be measured; the message says why.
+    GradientError
+        If the gradients of single records cannot be computed, or do not follow from weights and records alone.
+    UnsupportedOpacus
+        If the installed version of Opacus lacks a part that the monitor needs.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from opacus import PrivacyEngine
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from betastar.training import AttributeMonitor, Secret
+    >>> x = torch.randn(40, 3)
+    >>> x[:, 1] = (x[:, 1] > 0).float()
+    >>> module, criterion = torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss()
+    >>> model, optimizer, loader = PrivacyEngine().make_private(
+    ...     module=module,
+    ...     optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+    ...     data_loader=DataLoader(TensorDataset(x, torch.arange(40) % 2), batch_size=10),
+    ...     noise_multiplier=2.0,
+    ...     max_grad_norm=1.0,
+    ... )
+    >>> secret = Secret.column(1, values=[0.0, 1.0], name="flag")
+    >>> monitor = AttributeMonitor(model, optimizer, loader, criterion, secret)
+    >>> for inputs, target in loader:
+    ...     optimizer.zero_grad()
+    ...     criterion(model(inputs), target).backward()
+    ...     optimizer.step()
+    >>> monitor
+    AttributeMonitor('flag', 4 steps, batch scope)
+    >>> bool(monitor.risk().bayes_security.lower > monitor.membership().bayes_security.upper)
+    True
     """
 
     def __init__(
         self,
-        model: Any,
-        optimizer: Any,
-        loader: Any,
-        criterion: Callable[..., Any],
+        model: GradSampleHooks,
+        optimizer: DPOptimizer,
+        loader: DataLoader[Any],
+        criterion: Criterion,
         secret: Secret,
         *,
         scope: str = "batch",
         diameter: str = "exact",
-        extremes: Sequence[Any] | None = None,
+        extremes: Sequence[object] | None = None,
         every: int = 1,
         ledger: bool | int = False,
         budget: Budget | None = None,
         writers: Sequence[Writer] = (),
         split: Callable[[Any], Records] = pair,
         amplification: bool = True,
-        accountant: Any = None,
+        accountant: IAccountant | None = None,
         memory: int = 1 << 27,
     ) -> None:
         if not isinstance(secret, Secret):
@@ -74,190 +136,148 @@ class AttributeMonitor:
             raise TypeError(f"criterion must be callable, got {criterion!r}.")
         if hasattr(optimizer, "gap_clipping"):
             raise ValueError(
-                "optimizer clips gaps, which are thus known in advance: ask optimizer.gap_clipping. A monitor would measure "
-                "gradients that are not used."
+                "optimizer clips gaps, so that distances are known in advance: ask optimizer.gap_clipping for the risk. A "
+                "monitor would measure gradients that are not used."
             )
         self.secret = secret
         self.scope = validation.choice("scope", scope, SCOPES)
         self.diameter = validation.choice("diameter", diameter, DIAMETERS)
         self.every = validation.whole("every", every)
-        attaching.budget(budget, self.scope, self.diameter)
+        attaching.require_budget_scope(budget, self.scope, self.diameter)
         self._ledger_every = self.every * validation.whole("ledger", int(ledger), low=0)
         self.writers = list(writers)
         self._adapter = OpacusAdapter(model, optimizer, loader, amplification, accountant)
-        require_precision(self._adapter.parameters)
-        self._loss = loss_of(criterion)
-        attaching.reduction(self._loss, self._adapter.loss_reduction)
         self._source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
-        memory = validation.whole("memory", memory, low=1 << 20)
-        self._variants = VariantGradients(self._adapter, self._loss)
-        distances = RecordDistances(self._variants, secret, diameter, attaching.values(secret, diameter, extremes), memory)
-        attaching.dry_run(self._adapter, self._source, secret, self._loss, self._variants, distances, self.scope)
-
+        values = attaching.compared_values(secret, diameter, extremes)
+        training = attaching.prepare(self._adapter, self._source, criterion, secret, values, diameter, memory, self.scope)
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
         self.budget_account = BudgetAccount(budget, len(self._source)) if budget else None
-        self._indices: Tensor | None = None
-        self._measurement = StepMeasurement(self._adapter, self._source, secret, distances)
-        self._gradients = GradientCheck(self._adapter)
-        self._capture = BatchCapture(self._adapter, criterion, self._source, lambda: self._adapter.hooks_are_enabled)
-        self._checks = StepChecks(self._adapter, self._source, self.budget_account is not None, self.scope == "dataset")
-        self._undo = self._adapter.around_step(self._step)
+        accounts = Accounts(self.history, self.ledger, self.budget_account)
+        self._steps = MonitoredSteps(training, criterion, accounts, self.scope, self.every, self._ledger_every, self._write)
 
-    def _step(self, take: Callable[[], bool]) -> bool:
-        """Measure and check one step. take: lets Opacus clip and add noise, and returns whether a step is taken."""
-        if not self._capture.attached:
-            return take()
-        with self._checks.voiding(Exception, except_for=BudgetExhausted):
-            try:
-                rate, noise, norm = self._before()
-                taken = take()
-                if taken:
-                    self._gradients.summed()
-                    self._checks.added(rate, noise * norm)
-            except Exception:
-                self._gradients.forget()
-                raise
-        if taken:
-            self._commit(rate, noise)
-        return taken
-
-    @property
-    def criterion(self) -> Callable[..., Any]:
-        """To be called in the loop if the criterion is a plain function."""
-        return self._capture.criterion
-
-    def detach(self) -> None:
-        """Stop listening; what was measured stays."""
-        self._capture.detach()
-        self._undo()
-
-    def records(self, indices: Any) -> None:
-        """Whose records the coming batch holds, for the ledger in batch scope; call it before the model is run."""
-        if self.ledger is None:
-            raise ValueError("the monitor keeps no ledger: make it with ledger=True.")
-        self._indices = torch.as_tensor(indices).flatten()
-        if len(self._indices) and not 0 <= int(self._indices.min()) <= int(self._indices.max()) < len(self._source):
-            raise ValueError(f"indices must be between 0 and {len(self._source) - 1}, got {self._indices.tolist()[:5]}.")
-
-    # ------------------------------------------------------------------ measuring
-
-    def _forget(self) -> None:
-        """Nothing is known of the coming step."""
-        self._measurement.forget()
-        self._gradients.forget()
-
-    def _due(self) -> bool:
-        return len(self.history) % self.every == 0
-
-    def _one_by_one(self) -> bool:
-        """Whether each record's own distance is wanted at this step."""
-        if self.budget_account and self.budget_account.budget.per_record:
-            return True
-        return self.ledger is not None and len(self.history) % max(1, self._ledger_every) == 0
-
-    def _before(self) -> tuple[float, float, float]:
-        """Before the optimizer clips, at the weights that the gradients belong to: (rate, noise, clipping norm) of the step."""
-        batches, indices = self._take_batches(), self._indices
-        self._indices = None
-        self._checks.require(len(self.history))
-        rate, noise, norm = self._adapter.sample_rate(), self._adapter.noise_multiplier(), self._adapter.max_grad_norm()
-        for number, batch in enumerate(batches):
-            self._checks.batch(batch)
-            own = None
-            if self.scope == "dataset":
-                attaching.known(batch, self._source)
-            elif self._due():
-                own = self._measurement.batch(batch, indices if self._one_by_one() else None)
-            if not (self._due() or self.budget_account):
-                self._gradients.skip()
-            elif len(batch):
-                self._gradients.batch(self._variants.own(batch) if own is None else own, number, len(batches))
-        if self.scope == "dataset":
-            self._measure_dataset()
-        if self.budget_account and not self._affordable():
-            raise self.budget_account.refusal(len(self.history))
-        return rate, noise, norm
-
-    def accept_weights(self) -> None:
-        """Declare that the weights were changed since the last step by a function of weights of earlier steps alone.
-
-        Averaging weights, going back to earlier ones and projecting them tell nothing new; a step on gradients of records does.
-        """
-        self._checks.accept_weights()
-
-    def _take_batches(self) -> list[Records]:
-        """What was seen since the last step."""
-        seen = self._capture.take()
-        if len(seen) > 1 and self._adapter.sample_rate() < 1.0:
-            if self._adapter.rows() != len(seen[-1]):
-                raise too_many(len(seen))
-            seen = seen[-1:]
-        return seen
-
-    def _measure_dataset(self) -> None:
-        self._measurement.dataset(self._due(), self._one_by_one(), check=not len(self.history))
-
-    def _affordable(self) -> bool:
-        return self._charge(self._adapter.sample_rate(), self._adapter.noise_multiplier(), pay=False)
-
-    def _charge(self, rate: float, noise: float, pay: bool) -> bool:
-        assert self.budget_account is not None
-        batch, measured = largest_batch(len(self._source), rate), self._measurement
-        if pay:
-            self.budget_account.pay(measured.largest, measured.gaps, rate, noise, batch)
-        return pay or self.budget_account.affordable(measured.largest, measured.gaps, rate, noise, batch)
-
-    def may_step(self) -> bool:
-        """Whether the budget allows a step at the current weights; True without a budget. With several processes, all ask."""
-        if self.budget_account is None:
-            return True
-        with self._checks.voiding(Exception):
-            self._checks.require(len(self.history))
-            self._measure_dataset()
-        return self._affordable()
-
-    def _commit(self, rate: float, noise: float) -> None:
-        """The optimizer takes a step, with the rate and noise that it had before."""
-        if self.scope == "batch" and self._due():
-            self._measurement.join_processes(self._one_by_one())
-        if self.budget_account:
-            self._charge(rate, noise, pay=True)
-        if self.ledger is not None:
-            self.ledger.step(self._measurement.gaps, rate, noise)
-        self.history.add(self._measurement.largest, rate, noise)
-        self._forget()
+    def _write(self) -> None:
+        """Tell the writers of the step that was recorded last; with several processes, the first one does."""
         if self.writers and (not processes.together() or torch.distributed.get_rank() == 0):
             entry = self.history.entry()
             for writer in self.writers:
                 writer.write(entry)
 
+    # ------------------------------------------------------------------ while training
+
+    @property
+    def criterion(self) -> Criterion:
+        """The loss to call in the training loop if the criterion is a plain function; a module is returned as it is."""
+        return self._steps.capture.criterion
+
+    def records(self, indices: ArrayLike | torch.Tensor) -> None:
+        """Tell the ledger which records the coming batch holds. In batch scope, call this before each forward pass.
+
+        Parameters
+        ----------
+        indices : sequence of int
+            The numbers of the records in the data set, in the order of the batch.
+
+        Raises
+        ------
+        ValueError
+            If the monitor keeps no ledger, or if the data set has no such record.
+        """
+        if self.ledger is None:
+            raise ValueError("the monitor keeps no ledger: make it with ledger=True.")
+        numbers = self._steps.indices = torch.as_tensor(indices).flatten()
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self._source):
+            raise ValueError(f"indices must be between 0 and {len(self._source) - 1}, got {numbers.tolist()[:5]}.")
+
+    def may_step(self) -> bool:
+        """Ask whether the budget allows a step at the current weights. With several processes, all of them have to ask.
+
+        Returns
+        -------
+        bool
+            True without a budget.
+
+        Raises
+        ------
+        NotProved
+            If something happened that the proof of the budget does not cover.
+        """
+        return self.budget_account is None or self._steps.may_step()
+
+    def accept_weights(self) -> None:
+        """Declare that the weights were changed since the last step by a function of weights of earlier steps alone.
+
+        Averaging weights, going back to earlier ones and projecting them reveal nothing new about the records. A further step on
+        gradients of records does, and must not be declared.
+        """
+        self._steps.checks.accept_weights()
+
+    def detach(self) -> None:
+        """Stop measuring. The figures of the steps so far stay."""
+        self._steps.detach()
+
     # ------------------------------------------------------------------ answers
 
     @property
     def distances(self) -> Real:
-        """R_t of each step so far, in clipping norms."""
+        """The distance R_t of each step so far, in clipping norms."""
         return self.history.distances
 
     @property
-    def optimizer(self) -> Any:
+    def optimizer(self) -> DPOptimizer:
+        """The optimizer that the monitor watches."""
         return self._adapter.optimizer
 
     @property
     def label(self) -> str:
-        """What the numbers are: belongs next to each of them."""
+        """What kind of statement the figures are. It belongs next to each of them."""
         return self.history.label
 
     @property
     def run(self) -> DPSGD:
+        """Noise, sampling rate and number of the steps so far."""
         return self.history.run
 
     def risk(self, method: str = "exact") -> Risk:
-        """Attribute inference against the run so far; its description carries the scope."""
+        """Analyse attribute inference against the steps so far.
+
+        Parameters
+        ----------
+        method : str
+            As in `betastar.analyze`.
+
+        Returns
+        -------
+        Risk
+            Its description contains the `label`.
+
+        Raises
+        ------
+        ValueError
+            If no step was taken yet.
+        """
         return self.history.risk(method)
 
     def membership(self, relation: str = "substitution", method: str = "exact") -> Risk:
-        """Membership inference against the same run."""
+        """Analyse membership inference against the same steps.
+
+        Parameters
+        ----------
+        relation : "substitution" or "add-remove"
+            As in `betastar.Membership`.
+        method : str
+            As in `betastar.analyze`.
+
+        Returns
+        -------
+        Risk
+            The risk of the worst case, which does not depend on the distances.
+
+        Raises
+        ------
+        ValueError
+            If no step was taken yet.
+        """
         return self.history.membership(relation, method)
 
     @property
@@ -267,27 +287,45 @@ class AttributeMonitor:
 
     @property
     def exhausted(self) -> bool:
-        """The budget refused a step."""
+        """Whether the budget has refused a step."""
         return self.budget_account is not None and self.budget_account.exhausted
 
     @property
     def proof(self) -> Proof:
-        """What the budget has proved so far."""
+        """What the budget has proved so far. Raises `NotProved` if something happened that the proof does not cover."""
         if self.budget_account is None:
             raise ValueError("nothing is proved without a budget: make the monitor with budget=Budget(...) and scope='dataset'.")
-        self._checks.require(len(self.history))
+        self._steps.require_all_seen()
         return self.budget_account.proof(len(self.history))
 
     def progress(self) -> str:
-        """One short line for a progress bar."""
+        """Describe the risk so far in one short line for a progress bar.
+
+        Returns
+        -------
+        str
+            β* of the secret and of membership, as the affinity estimates them.
+        """
         return self.history.progress(self.secret.name)
 
     def metrics(self) -> dict[str, float]:
-        """Numbers of the last step for loggers; their names carry the scope."""
+        """Give the figures of the last step to a logger.
+
+        Returns
+        -------
+        dict
+            Numbers by names that contain the scope.
+        """
         return self.history.metrics()
 
     def summary(self) -> dict[str, Any]:
-        """Everything in one mapping, for JSON."""
+        """Give all figures in one mapping.
+
+        Returns
+        -------
+        dict
+            It can be written as JSON.
+        """
         answers: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.count, **self.history.summary()}
         if self.budget_account:
             try:
@@ -296,10 +334,18 @@ class AttributeMonitor:
                 answers["proof"] = f"Not proved: {problem}"
         return answers
 
+    # ------------------------------------------------------------------ saving
+
     def state_dict(self) -> dict[str, Any]:
-        """To be saved next to the model's; a monitor made alike goes on with the same numbers after `load_state_dict`."""
+        """Give the state of the monitor, to be saved next to the model's.
+
+        Returns
+        -------
+        dict
+            A monitor that is made alike goes on with the same figures after `load_state_dict`.
+        """
         state: dict[str, Any] = {"made": self._made(), "history": self.history.state_dict()}
-        state["checks"] = self._checks.state_dict()
+        state["checks"] = self._steps.checks.state_dict()
         if self.ledger is not None:
             state["ledger"] = self.ledger.state_dict()
         if self.budget_account is not None:
@@ -307,22 +353,35 @@ class AttributeMonitor:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state. Load the model's state and the accountant's as well.
+
+        Parameters
+        ----------
+        state : mapping
+            What `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another secret, noise, sampling rate, clipping norm, scope or budget.
+        """
         for name, mine in self._made().items():
             theirs = state["made"].get(name)
             if theirs != mine:
                 raise ValueError(f"the state belongs to another monitor: its {name} is {theirs!r}, this one's {mine!r}.")
         self.history.load_state_dict(state["history"])
-        self._checks.load_state_dict(state["checks"], len(self.history))
+        self._steps.checks.load_state_dict(state["checks"], len(self.history))
         if self.ledger is not None:
             self.ledger.load_state_dict(state["ledger"])
         if self.budget_account is not None:
             self.budget_account.load_state_dict(state["purse"])
-        self._forget()
+        self._steps.forget()
         for writer in self.writers:
             writer.rewind(len(self.history))
 
-    def _made(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"secret": self.secret.name, "values": self.secret.digest(), "records": len(self._source)}
+    def _made(self) -> dict[str, object]:
+        """What a saved state must have been made with."""
+        made: dict[str, object] = {"secret": self.secret.name, "values": self.secret.digest(), "records": len(self._source)}
         made |= {"noise_multiplier": self._adapter.noise_multiplier(), "sample_rate": self._adapter.sample_rate()}
         made |= {"max_grad_norm": self._adapter.settings()[:2]}
         made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self._ledger_every}

@@ -1,4 +1,4 @@
-"""Maxima, sums and collections over the processes of a distributed training run; with one process, what was given."""
+"""Maxima, sums and collections over the processes of a distributed training. A single process gets back what it gave."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from betastar.arrays import Real
 
 
 def together() -> bool:
+    """Whether several processes train together."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def share(number: int) -> torch.Tensor:
-    """Of `number` records, those that this process looks after."""
+    """The numbers of the records, among `number` ones, that this process measures."""
     if not together():
         return torch.arange(number)
     return torch.arange(distributed.get_rank(), number, distributed.get_world_size())
 
 
 def maximum(value: float) -> float:
+    """The largest value over all processes."""
     return float(maxima(np.array([value]))[0]) if together() else value
 
 
 def maxima(values: Real) -> Real:
-    """Entry by entry."""
+    """The largest value over all processes, for each entry."""
     if not together():
         return values
     return _reduced(torch.from_numpy(np.array(values, dtype=np.float64)), distributed.ReduceOp.MAX).numpy()
 
 
 def total(value: int) -> int:
-    """Summed over the processes."""
+    """The sum of a number over all processes."""
     if not together():
         return value
     return int(_reduced(torch.tensor([value], dtype=torch.float64), distributed.ReduceOp.SUM)[0])
 
 
 def sums(tensor: torch.Tensor) -> torch.Tensor:
-    """Entry by entry."""
+    """The sum over all processes, for each entry."""
     if not together():
         return tensor
     total = tensor.clone()
@@ -48,7 +50,7 @@ def sums(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def gathered(parts: list[torch.Tensor]) -> torch.Tensor:
-    """All parts of all processes, one after the other."""
+    """The parts of all processes, one after the other."""
     mine = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
     if not together():
         return mine

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, ResponseValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 import betastar
 from betastar.answers import json_answers, targets, wording
-from betastar.answers.settings import Setting, choose
-from betastar.vocabulary import METHODS, PARAMETERS, THREATS, TOLD
-from betastar.web import live_curves
+from betastar.answers.json_answers import Answer
+from betastar.web import live_curves, words
+from betastar.web.models import Ask, AskCurve, AskTarget, OverEpochs, Problem, Tradeoff, answer_models
 from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
 PAGE = Path(__file__).parent / "page"
-FILES = {"": "index.html", "style.css": "style.css", "app.js": "app.js", "charts.js": "charts.js", "state.js": "state.js"}
+FILES = {"": "index.html"} | {name: name for name in ("style.css", "app.js", "charts.js", "state.js", "rounding.js")}
 #: Nobody waits longer than this for one answer, or for a curve while a slider moves.
 SECONDS, MOVING = 10.0, 3.0
 #: Of that, for the exact line over the epochs (while a slider moves, and at rest), and for its certified band.
@@ -34,128 +33,6 @@ POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
-Rate = Annotated[float, Field(ge=0.0, le=1.0)]
-
-
-class Bound(BaseModel):
-    lower: float | None = Field(description="null: no finite bound")
-    estimate: float | None
-    upper: float | None
-
-
-class Success(Bound):
-    prior: float
-
-
-class TruePositives(Bound):
-    fpr: float
-
-
-class Epsilon(Bound):
-    delta: float
-
-
-class Gaussian(Bound):
-    regret: float | None
-    smallest_fpr: float
-
-
-class Answer(BaseModel):
-    """What the command line prints with --json. Metrics that were not asked for are left out."""
-
-    bayes_security: Bound | None = None
-    advantage: Bound | None = None
-    success: Success | None = None
-    tpr: list[TruePositives] | None = None
-    epsilon: list[Epsilon] | None = None
-    gdp_mu: Gaussian | None = None
-    sentence: str
-    certainty: str
-    assumptions: list[str]
-    warnings: list[str]
-    parameters: dict[str, float | str]
-    python: str
-    command: str
-
-
-class Calibrated(Answer):
-    target: str
-    found: dict[str, float] = Field(description="the parameter that was left out")
-
-
-class Relied(BaseModel):
-    at: float
-    lower: float
-
-
-class Point(Bound):
-    at: float
-
-
-class Band(BaseModel):
-    method: Literal["certified", "affinity"]
-    points: list[Point]
-
-
-class OverEpochs(BaseModel):
-    unit: Literal["epochs", "steps"]
-    exact: list[Relied] = Field(description="empty where there was no time")
-    band: Band | None
-    paper: list[Point]
-
-
-class Tradeoff(BaseModel):
-    curve: list[TruePositives]
-    tpr: list[TruePositives]
-    epsilon: list[dict[str, float | None]]
-
-
-class Problem(BaseModel):
-    detail: str
-
-
-def _field(name: str, words: Iterable[str] = (), **limits: Any) -> Any:
-    """A parameter of the vocabulary, with its default and its help. words: those that are allowed."""
-    word = PARAMETERS[name]
-    fixed = {"metric": list(TOLD), "method": None}
-    default = fixed.get(name, list(word.default) if isinstance(word.default, tuple) else word.default)
-    allowed = f" One of {', '.join(words)}." if words else ""
-    return Field(default, description=word.help + allowed, **limits)
-
-
-class Ask(BaseModel):
-    """A setting: noise, rate (or batch and records), steps (or epochs); who attacks; and what to tell."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    noise_multiplier: float | None = _field("noise_multiplier", ge=0.01, le=1e6)
-    sample_rate: float | None = _field("sample_rate", ge=1e-12, le=1.0)
-    batch_size: int | None = _field("batch_size", ge=1, le=10**9)
-    dataset_size: int | None = _field("dataset_size", ge=1, le=10**12)
-    steps: int | None = _field("steps", ge=1, le=10**9)
-    epochs: float | None = _field("epochs", gt=0.0, le=1e6)
-    threat: str = _field("threat", THREATS)
-    distance: float | None = _field("distance", ge=0.0, le=2.0)
-    method: str | None = _field("method", METHODS)
-    prior: Rate = _field("prior")
-    fpr: list[Rate] = _field("fpr", max_length=20)
-    delta: list[Annotated[float, Field(ge=1e-30, lt=1.0)]] = _field("delta", max_length=20)
-    metric: list[str] = _field("metric", TOLD, max_length=20)
-
-    def setting(self) -> Setting:
-        fields = self.model_dump(exclude={"fpr", "delta", "metric", "target", "rest"})
-        if self.epochs is not None and self.epochs.is_integer():
-            fields["epochs"] = int(self.epochs)
-        metrics = tuple(dict.fromkeys(choose("metric", metric, TOLD) for metric in self.metric))
-        return Setting(**fields, fpr=tuple(self.fpr), delta=tuple(self.delta), metrics=metrics)
-
-
-class AskTarget(Ask):
-    target: str = Field(max_length=200, examples=["bayes_security>=0.98", "tpr<=0.05@fpr=0.01"])
-
-
-class AskCurve(Ask):
-    rest: bool = Field(False, description="no slider is moving: take the time to be finer and to certify")
 
 
 def create_app() -> FastAPI:
@@ -169,6 +46,7 @@ def create_app() -> FastAPI:
     app.middleware("http")(_for_this_site_only)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
     app.exception_handler(RequestValidationError)(_not_valid)
+    app.exception_handler(ResponseValidationError)(_not_as_described)
     app.exception_handler(ValueError)(_refused)
     app.exception_handler(TypeError)(_refused)
     app.exception_handler(ArithmeticError)(_beyond)
@@ -179,32 +57,38 @@ def create_app() -> FastAPI:
     bad: dict[int | str, dict[str, Any]] = {
         403: {"model": Problem, "description": "Another site asked."},
         422: {"model": Problem, "description": "What was wrong, in a sentence."},
-        500: {"model": Problem, "description": "The process that computes was ended."},
+        500: {"model": Problem, "description": "The process that computes was ended, or its answer was not as it must be."},
         503: {"model": Problem, "description": "Too many questions at once; the header Retry-After says when to ask again."},
     }
 
-    @app.get("/api/analyze", response_model=Answer, response_model_exclude_unset=True, responses=bad)
-    def analyze(ask: Annotated[Ask, Query()]) -> Any:
-        """`betastar analyze --json`."""
-        return JSONResponse(numbers.ask(SECONDS, json_answers.answer, ask.setting()))
+    answer, calibrated = answer_models()
 
-    @app.get("/api/calibrate", response_model=Calibrated, response_model_exclude_unset=True, responses=bad)
-    def calibrate(ask: Annotated[AskTarget, Query()]) -> Any:
+    @app.get("/api/analyze", response_model=answer, response_model_exclude_unset=True, responses=bad)
+    def analyze(ask: Annotated[Ask, Query()]) -> Answer:
+        """`betastar analyze --json`."""
+        return numbers.ask(SECONDS, json_answers.answer, ask.setting())
+
+    @app.get("/api/calibrate", response_model=calibrated, response_model_exclude_unset=True, responses=bad)
+    def calibrate(ask: Annotated[AskTarget, Query()]) -> Answer:
         """`betastar calibrate --json`: leave out one parameter."""
-        return JSONResponse(numbers.ask(SECONDS, json_answers.calibrated, ask.setting(), targets.parse(ask.target)))
+        return numbers.ask(SECONDS, json_answers.calibrated, ask.setting(), targets.parse(ask.target))
 
     @app.get("/api/epochs", response_model=OverEpochs, responses=bad)
-    def epochs(ask: Annotated[AskCurve, Query()]) -> Any:
+    def epochs(ask: Annotated[AskCurve, Query()]) -> Answer:
         """β* over the epochs: exact, certified (at rest) and the paper's closed form."""
         if ask.rest:
-            return JSONResponse(leisure.ask(SECONDS, live_curves.over_epochs, ask.setting(), EXACT, CERTIFYING))
-        return JSONResponse(curves.ask(MOVING, live_curves.over_epochs, ask.setting(), GLANCE))
+            return leisure.ask(SECONDS, live_curves.over_epochs, ask.setting(), EXACT, CERTIFYING)
+        return curves.ask(MOVING, live_curves.over_epochs, ask.setting(), GLANCE)
 
     @app.get("/api/tradeoff", response_model=Tradeoff, responses=bad)
-    def tradeoff(ask: Annotated[AskCurve, Query()]) -> Any:
+    def tradeoff(ask: Annotated[AskCurve, Query()]) -> Answer:
         """The certified trade-off curve: how many true positives an attacker can have at each false-positive rate."""
         worker, limit = (leisure, SECONDS) if ask.rest else (curves, MOVING)
-        return JSONResponse(worker.ask(limit, live_curves.tradeoff, ask.setting(), ask.rest))
+        return worker.ask(limit, live_curves.tradeoff, ask.setting(), ask.rest)
+
+    @app.get("/words.js", include_in_schema=False)
+    def vocabulary() -> Response:
+        return Response(words.script(), media_type="text/javascript", headers={"Cache-Control": "no-cache"})
 
     @app.get("/plotly.js", include_in_schema=False)
     def plotly() -> FileResponse:
@@ -251,6 +135,16 @@ async def _not_valid(request: Request, problem: Exception) -> JSONResponse:
         given = repr(error.get("input"))
         said.append(f"{name}: {error['msg']}, got {given if len(given) <= 80 else given[:77] + '...'}")
     return JSONResponse({"detail": "; ".join(said) + "."}, 422)
+
+
+async def _not_as_described(request: Request, problem: Exception) -> JSONResponse:
+    """A fault of betastar: nobody is shown an answer that is not what /openapi.json says."""
+    assert isinstance(problem, ResponseValidationError)
+    first = problem.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return JSONResponse(
+        {"detail": f"the answer is not as it must be ({where}: {first['msg']}); this is a fault of betastar."}, 500
+    )
 
 
 async def _refused(request: Request, problem: Exception) -> JSONResponse:

@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 import betastar as bs
-from betastar.answers.json_answers import bound
-from betastar.answers.settings import Setting
+from betastar.answers.json_answers import Answer, bound
+from betastar.answers.settings import Setting, threat_of
 from betastar.risk.analyze import reliable
 
 #: Points over the epochs, and of the trade-off curve: while a slider moves, and at rest.
@@ -24,8 +23,17 @@ SMALLEST_RATE = 1e-6
 COARSE, FINE = 1e-2, 1e-4
 
 
+#: A threat as its name and what it takes, which a cache can compare; the threat of a plug-in need not be comparable.
+Attack = tuple[str, tuple[tuple[str, float | None], ...]]
+
+
+def _attack(setting: Setting) -> Attack:
+    return setting.threat, tuple(setting.taken.items())
+
+
 @lru_cache(maxsize=4096)
-def _beta(run: bs.DPSGD, threat: Any, method: str) -> bs.Bound:
+def _beta(run: bs.DPSGD, attack: Attack, method: str) -> bs.Bound:
+    threat = threat_of(attack[0], **dict(attack[1]))
     if method == "certified":
         return bs.analyze(run, threat, method=method).bayes_security
     # Of an attribute's exact β* only the lower end is quick; and here nobody needs to be warned of the paper's closed form.
@@ -33,30 +41,31 @@ def _beta(run: bs.DPSGD, threat: Any, method: str) -> bs.Bound:
 
 
 @lru_cache(maxsize=64)
-def _curve(run: bs.DPSGD, threat: Any, tolerance: float, attained: bool) -> bs.Risk:
+def _curve(run: bs.DPSGD, attack: Attack, tolerance: float, attained: bool) -> bs.Risk:
+    threat = threat_of(attack[0], **dict(attack[1]))
     if attained:
         return bs.analyze(run, threat, method="certified", tolerance=tolerance)
     return reliable(run, threat, "certified", tolerance)
 
 
-def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> dict[str, Any]:
+def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> Answer:
     """β* after each of some epochs (or steps): what to rely on, the paper's closed form, and a certified band if there is time.
 
     seconds: for the exact line; certifying: for the band. Ends early when the time is over. A line with too few points is left
     out; the band is then the affinity's, which is proved and takes no time, but is wide.
     """
     run = setting.run()
-    threat: Any = setting.attack
+    attack = _attack(setting)
     end = time.monotonic() + seconds
     unit = run.steps / setting.epochs if setting.epochs else 1.0
     number = EPOCHS[certifying > 0.0]
     steps = np.unique(np.round(np.linspace(run.steps / number, run.steps, number)).clip(1)).astype(int).tolist()
 
     def at(method: str) -> Callable[[int], bs.Bound]:
-        return lambda count: _beta(bs.DPSGD(run.noise_multiplier, run.sample_rate, count), threat, method)
+        return lambda count: _beta(bs.DPSGD(run.noise_multiplier, run.sample_rate, count), attack, method)
 
-    def points(found: dict[int, bs.Bound]) -> list[dict[str, Any]]:
-        return [{"at": count / unit, **bound(found[count])} for count in sorted(found)]
+    def points(bounds: dict[int, bs.Bound]) -> list[Answer]:
+        return [{"at": count / unit, **bound(bounds[count])} for count in sorted(bounds)]
 
     exact = dict(_in_time(at("exact"), steps, end))
     proved = dict(_in_time(at("certified"), steps, time.monotonic() + certifying)) if certifying else {}
@@ -76,14 +85,13 @@ def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> di
     }
 
 
-def tradeoff(setting: Setting, fine: bool) -> dict[str, Any]:
+def tradeoff(setting: Setting, fine: bool) -> Answer:
     """Certified TPR at FPRs from tiny to 1, and at those that are asked for; with the attacks that exist, when fine."""
-    threat: Any = setting.attack
-    risk = _curve(setting.run(), threat, FINE if fine else COARSE, fine)
+    risk = _curve(setting.run(), _attack(setting), FINE if fine else COARSE, fine)
     number = RATES[fine]
     rates = np.concatenate([np.geomspace(SMALLEST_RATE, 0.5, number * 2 // 3), np.linspace(0.5, 1.0, number // 3)[1:]])
 
-    def point(rate: float) -> dict[str, Any]:
+    def point(rate: float) -> Answer:
         one = bound(risk.tpr(rate))
         return {"fpr": rate, **(one if fine else {"lower": None, "estimate": None, "upper": one["upper"]})}
 

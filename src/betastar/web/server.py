@@ -16,15 +16,15 @@ TRIES = 50
 def listen(port: int) -> socket.socket:
     """A socket on the port, or on the next one that is free."""
     for candidate in range(port, min(port + TRIES, 65536)):
-        found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((HOST, candidate))
-            found.listen(128)
-            return found
+            listening.bind((HOST, candidate))
+            listening.listen(128)
+            return listening
         except OSError:
-            found.close()
-    raise ValueError(f"--port must be free, got {port}, and so are none of the {TRIES} after it. Choose another one.")
+            listening.close()
+    raise ValueError(f"--port must be free, got {port}, which is busy, as the {TRIES} ports after it are. Choose another one.")
 
 
 def serve(port: int, browser: bool, as_json: bool) -> None:

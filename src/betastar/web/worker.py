@@ -6,10 +6,12 @@ import multiprocessing
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 from betastar.answers.json_answers import TooSlowError
 
+Arguments = TypeVarTuple("Arguments")
+Reply = TypeVar("Reply")
 #: Questions that one worker holds at most: one is computed, the others wait. Three workers hold 24 of the server's 40 threads.
 QUESTIONS = 8
 
@@ -43,7 +45,7 @@ class Worker:
         other.close()
         self._ready = False
 
-    def ask(self, seconds: float, question: Callable[..., Any], *arguments: Any) -> Any:
+    def ask(self, seconds: float, question: Callable[[*Arguments], Reply], *arguments: *Arguments) -> Reply:
         """The answer; it waits so many seconds for its turn at most, and is computed for so many at most."""
         if not self._places.acquire(blocking=False):
             raise BusyError(f"{QUESTIONS} questions of this kind are being answered already; ask again in a moment.")
@@ -57,7 +59,7 @@ class Worker:
         finally:
             self._places.release()
 
-    def _answer(self, seconds: float, question: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def _answer(self, seconds: float, question: Callable[[*Arguments], Reply], arguments: tuple[*Arguments]) -> Reply:
         if self._process is None or not self._process.is_alive():
             self.stop()
             self.start()
@@ -76,7 +78,7 @@ class Worker:
             self.stop()  # it still computes
         if problem is not None:
             raise problem
-        return answer
+        return cast(Reply, answer)
 
     def stop(self) -> None:
         if self._process is not None:
@@ -96,9 +98,11 @@ def _work(line: Connection, patient: bool) -> None:
     import os
     import signal
 
+    from betastar import plugins
     from betastar.answers import json_answers  # noqa: F401 # what will be asked
     from betastar.web import live_curves  # noqa: F401 # what will be asked
 
+    plugins.load()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
     if patient and hasattr(os, "nice"):
         os.nice(10)

@@ -1,1 +1,4 @@
-"""Games on the mechanism itself, with the best attacker there is."""
+"""Games on the mechanism itself with the best attacker there is.
+
+`games` plays, and `worst_pairs` says against which gradients.
+"""

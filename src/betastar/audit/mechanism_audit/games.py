@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from betastar import validation
 from betastar.audit import intervals
 from betastar.audit.mechanism_audit.worst_pairs import play, worst
-from betastar.audit.results import Audit, advantage_bound, judge
+from betastar.audit.parallel import jobs_of, seed_of, spread
+from betastar.audit.results import Audit, AuditSetting, judge
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import Membership, Threat
 
 #: Widest interval of the advantage that is worth having, unless another is asked for.
 WIDTH = 0.2
-#: Steps that one chunk of games plays, and the fewest and most games in it. A chunk has its own seed, so that results do not
-#: depend on who plays it.
+#: Steps that one chunk of games plays, and the fewest and most games in it. Each chunk has its own seed, so that results do not
+#: depend on which process plays it.
 CHUNK, FEWEST, MOST = 1 << 22, 16, 1 << 12
 
 
@@ -100,7 +99,8 @@ def mechanism(
         )
     if isinstance(run, DPSGD) and run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
-    bound = advantage_bound(run, threat, prior)
+    setting = AuditSetting(run, threat, prior, confidence, seed)
+    _ = setting.bound  # what cannot be analysed is refused before the games
     believed, real = threat.steps(run), threat.steps(_same_steps(run, actual))
     pair = worst(believed, threat, prior)
     size = min(max(CHUNK // sum(step.count for step in believed), FEWEST), MOST)
@@ -114,33 +114,7 @@ def mechanism(
         if tell is not None:
             tell(done, games)
     positive, evidence, ties = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return judge(positive, evidence, ties, run, threat, bound, prior=prior, confidence=confidence, seed=seed, pair=pair.name)
-
-
-def spread(function: Callable[..., Any], chunks: list[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
-    """The results for the chunks in order, here or in other processes."""
-    if jobs == 1:
-        yield from (function(*chunk) for chunk in chunks)
-        return
-    try:
-        from joblib import Parallel, delayed
-    except ImportError:
-        raise validation.wrong(
-            "jobs", f"must be 1 unless joblib is installed (pip install 'betastar[audit]'), got {jobs}."
-        ) from None
-    with warnings.catch_warnings():  # of a process that has grown and is replaced: where warnings are errors, it hangs
-        warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
-        yield from Parallel(n_jobs=jobs, return_as="generator")(delayed(function)(*chunk) for chunk in chunks)
-
-
-def seed_of(seed: Any) -> int:
-    return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else validation.seed(seed)
-
-
-def jobs_of(jobs: Any) -> int:
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or (jobs < 1 and jobs != -1):
-        raise validation.wrong("jobs", f"must be a whole number of at least 1, or -1 for all cores, got {jobs!r}.")
-    return jobs
+    return judge(setting, positive, evidence, ties, pair.name)
 
 
 def _same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:

@@ -12,7 +12,7 @@ from math import log, sqrt
 
 import numpy as np
 
-from betastar.arrays import Real
+from betastar.arrays import Booleans, Real
 from betastar.bounds import transform
 from betastar.bounds.exact import LEAST_NOISE, FourierCurve, Part
 from betastar.bounds.interpolation import condense
@@ -39,7 +39,19 @@ def side_by_side(distance: float) -> tuple[Place, Place]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A pair of worlds for every distance. `transform`: of its exact curve. exchanged: positive is the world of b."""
+    """A pair of worlds for every distance.
+
+    Attributes
+    ----------
+    name : str
+        What the pair is called.
+    places : callable
+        The clipped gradients a and b of the challenge for a distance.
+    transform : callable
+        The transform of the exact curve.
+    exchanged : bool
+        Whether the world of b is the positive one.
+    """
 
     name: str
     places: Callable[[float], tuple[Place, Place]]
@@ -72,10 +84,10 @@ def worst(steps: Sequence[Step], threat: Threat, prior: float) -> Pair:
 
 def play(
     believed: Sequence[Step], actual: Sequence[Step], pair: Pair, prior: float, games: int, seed: np.random.SeedSequence
-) -> tuple[np.ndarray, Real, Real]:
-    """So many games: which world it was, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
+) -> tuple[Booleans, Real, Real]:
+    """Play so many games: the world of each, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
 
-    Outputs are drawn from the actual steps; the attacker weighs them by those that it believes in. Both have the same counts.
+    Outputs are drawn from the actual steps; the attacker weighs them by those that they believe in. Both have the same counts.
     """
     generator = np.random.default_rng(seed)
     positive = generator.random(games) < prior

@@ -1,1 +1,1 @@
-"""An audit in one training run, with many canaries."""
+"""An audit in one training run with many canaries: `games` trains, and `guesses` judges."""

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
 from betastar import validation
 from betastar.arrays import Real
-from betastar.audit.mechanism_audit.games import seed_of
 from betastar.audit.one_run_audit.guesses import OneRun, one_run_verdict
+from betastar.audit.parallel import seed_of
 from betastar.audit.training_audit import canary, one_game
 from betastar.audit.training_audit.attackers import noisy_gradient, rate_and_noise
 from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.challenges import MODELS, changed, read
-from betastar.audit.training_audit.games import UPDATES, WEIGHTS
+from betastar.audit.training_audit.challenges import MODELS, Data, changed, read
 from betastar.audit.training_audit.one_game import Factory, Train
+from betastar.audit.training_audit.trials import UPDATES, WEIGHTS
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import log_mixture
 
@@ -43,7 +42,7 @@ class _CanaryAttacker:
 def one_run(
     factory: Factory,
     train: Train,
-    data: Any,
+    data: Data,
     run: DPSGD | Callable[[int], DPSGD],
     *,
     max_grad_norm: float,

@@ -12,15 +12,16 @@ from math import exp, inf, log
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from betastar import validation
-from betastar.arrays import Real
+from betastar.arrays import Booleans, Real
 from betastar.audit import intervals
 from betastar.audit.results import ALARM
 from betastar.risk.analyze import analyze
 from betastar.risk.calibrate import NoNoiseNeeded, Target, calibrate
 from betastar.risk.interval import Bound
-from betastar.rounding import down, plain, up
+from betastar.rounding import down, plain, tiny, up
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import Membership
 
@@ -83,7 +84,7 @@ def epsilon_at_least(right: int, guesses: int, canaries: int, delta: float, conf
 
 
 def _refuted(right: int, guesses: int, canaries: int, delta: float, miss: float) -> float:
-    """By bisection; the p-value grows with ε and is not above `miss` at the ε that is returned."""
+    """The largest ε that is refuted, by bisection: the p-value grows with ε, and is at most `miss` at the ε that is returned."""
     low, high = 0.0, 1.0
     if _p_value(right, guesses, canaries, low, delta) > miss:
         return 0.0
@@ -179,7 +180,7 @@ class OneRun:
             return f"No violation: {measured}; claimed is {claimed} (p-value {p_value}).{self._reading()}"
         return (
             f"Bound violated: {measured}, where {claimed} is claimed; if the claim held, so many right guesses would have "
-            f"probability {self.p_value:.1e} at most.{self._reading()}"
+            f"probability {tiny(self.p_value)} at most.{self._reading()}"
         )
 
     def _reading(self) -> str:
@@ -192,7 +193,7 @@ class OneRun:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The object that is printed as JSON."""
         names = ("canaries", "guesses", "right", "epsilon", "delta", "confidence", "claimed", "p_value", "seed")
         plain = {name: getattr(self, name) for name in names}
         plain["claimed"] = self.claimed if self.claimed < inf else None
@@ -210,24 +211,37 @@ def numbers_of_guesses(canaries: int) -> tuple[int, ...]:
     return tuple(2 * (canaries >> (i + 1)) for i in range(TRIED) if 2 * (canaries >> (i + 1)) >= FEWEST)
 
 
-def best_guesses(scores: Any, included: Any, seed: int = 0) -> tuple[tuple[int, int], ...]:
+def best_guesses(scores: ArrayLike, included: ArrayLike, seed: int = 0) -> tuple[tuple[int, int], ...]:
     """(guesses, right guesses) for each of `numbers_of_guesses`: "in" for the highest scores, "out" for as many of the lowest.
 
-    scores: the higher, the more likely the canary was in; computed without knowing which were. included: the coins. Among
-    equal scores a generator with this seed decides, so that the order of the canaries tells nothing.
+    Parameters
+    ----------
+    scores : array of float
+        The higher the score, the more likely the canary was in; computed without knowing which canaries were.
+    included : array of bool
+        The coins: whether each canary was in.
+    seed : int
+        The seed of a generator that decides among equal scores, so that the order of the canaries tells nothing.
     """
     values, coins = _canaries(scores, included)
     order = np.lexsort((np.random.default_rng(validation.seed(seed)).permutation(len(values)), values))
     rising = coins[order]
-    found = []
+    counts = []
     for guesses in numbers_of_guesses(len(values)):
         half = guesses // 2
-        found.append((guesses, int(np.count_nonzero(~rising[:half]) + np.count_nonzero(rising[-half:]))))
-    return tuple(found)
+        counts.append((guesses, int(np.count_nonzero(~rising[:half]) + np.count_nonzero(rising[-half:]))))
+    return tuple(counts)
 
 
 def judge_one_run(
-    scores: Any, included: Any, claimed: float, delta: float, confidence: float = 0.95, seed: int = 0, *, run: DPSGD | None = None
+    scores: ArrayLike,
+    included: ArrayLike,
+    claimed: float,
+    delta: float,
+    confidence: float = 0.95,
+    seed: int = 0,
+    *,
+    run: DPSGD | None = None,
 ) -> OneRun:
     """The verdict on a claimed ε at δ (infinite: no claim) from one run's canaries.
 
@@ -239,7 +253,7 @@ def judge_one_run(
     if claimed != inf:
         claimed = validation.numbers("claimed", claimed, "a number of at least 0, or infinite", low=0.0, high=inf)
     tried = best_guesses(scores, included, seed)
-    canaries, miss = len(scores), (1.0 - confidence) / len(tried)
+    canaries, miss = np.size(scores), (1.0 - confidence) / len(tried)
     bounds = [_refuted(right, guesses, canaries, delta, miss) for guesses, right in tried]
     against = [1.0 if claimed == inf else _p_value(right, guesses, canaries, claimed, delta) for guesses, right in tried]
     best = min(range(len(tried)), key=lambda i: (-bounds[i], against[i]))
@@ -259,7 +273,9 @@ def judge_one_run(
     )
 
 
-def one_run_verdict(scores: Any, included: Any, run: DPSGD, delta: float, confidence: float = 0.95, seed: int = 0) -> OneRun:
+def one_run_verdict(
+    scores: ArrayLike, included: ArrayLike, run: DPSGD, delta: float, confidence: float = 0.95, seed: int = 0
+) -> OneRun:
     """The verdict on a run of DP-SGD: its claim is the ε at δ that analyze computes for adding or removing a record."""
     if not isinstance(run, DPSGD):
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
@@ -282,7 +298,7 @@ def _equivalent_run(run: DPSGD, epsilon: float, delta: float) -> EquivalentRun |
     return EquivalentRun(float(twin.noise_multiplier), analyze(twin, threat).bayes_security)
 
 
-def _canaries(scores: Any, included: Any) -> tuple[Real, np.ndarray]:
+def _canaries(scores: ArrayLike, included: ArrayLike) -> tuple[Real, Booleans]:
     values = np.asarray(validation.numbers("scores", scores, "finite numbers, one for each canary", low=-inf, high=inf))
     coins = np.asarray(included)
     if values.ndim != 1 or len(values) < FEWEST:

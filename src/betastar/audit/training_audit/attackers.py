@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from betastar.arrays import Real
@@ -27,16 +28,26 @@ from betastar.scenario.step import log_mixture
 from betastar.training import Records
 from betastar.training.opacus.adapter import has_clipped_sum
 
+#: The loss of outputs and targets.
+Criterion = Callable[[Tensor, Tensor], Tensor]
 #: Gradients that are written out at once.
 PORTION = 256
 
 
 class AuditError(ValueError):
-    """What was given cannot be audited: says what, and what to do."""
+    """What was given cannot be audited; the text says why, and what to do."""
+
+
+class StepWatcher(Protocol):
+    """An attacker who sees each step of a training. `trained` holds the ids of the weights that get noise."""
+
+    trace: list[float]
+
+    def step(self, trained: set[int]) -> None: ...
 
 
 class StepObserver(Protocol):
-    """Measures one step for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. trained: ids of the weights that get noise."""
+    """Measures one step for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. `trained` holds the ids of the weights that get noise."""
 
     def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]: ...
 
@@ -45,7 +56,16 @@ class StepObserver(Protocol):
 class UpdateAttacker:
     """The attacker who sees every update.
 
-    logs: the log-likelihood of each candidate so far. trace: how much each step spoke for the first candidate, against the last.
+    Attributes
+    ----------
+    run : DPSGD
+        What the attacker believes to be run.
+    observer : StepObserver
+        What the attacker measures at each step.
+    logs : array of float
+        The log-likelihood of each candidate so far.
+    trace : list of float
+        How much each step spoke for the first candidate, against the last.
     """
 
     run: DPSGD
@@ -70,16 +90,16 @@ def rate_and_noise(run: DPSGD, step: int) -> tuple[float, float]:
 
 
 @contextmanager
-def watching(model: nn.Module, attacker: UpdateAttacker) -> Iterator[None]:
+def watching(model: nn.Module, attacker: StepWatcher) -> Iterator[None]:
     """Let the attacker see each step while the user's code trains this model.
 
     Opacus keeps the clipped sum beside each weight, and has put noise on it before PyTorch's optimizer steps: a step without that
     sum is not the mechanism that is audited, or not yet.
     """
     own = {id(parameter) for parameter in model.parameters()}
-    steppers: list[Any] = []
+    steppers: list[Optimizer] = []
 
-    def hook(optimizer: Any, *_: Any) -> None:
+    def hook(optimizer: Optimizer, *_: object) -> None:
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         mine = [parameter for parameter in held if id(parameter) in own and parameter.requires_grad]
         if not mine:
@@ -109,7 +129,7 @@ def watching(model: nn.Module, attacker: UpdateAttacker) -> Iterator[None]:
 
 
 class CanaryObserver:
-    """Measures the canary's weight alone. signs: which way each candidate pushes it; 0 for one that is not there."""
+    """Measures the canary's weight alone. `signs` says which way each candidate pushes it; it is 0 for one that is not there."""
 
     def __init__(self, model: Canaries, signs: tuple[float, ...], scale: float) -> None:
         self._weight, self._signs, self._scale = model.canary.weight, np.array(signs), scale
@@ -129,9 +149,27 @@ def noisy_gradient(weight: Tensor, trained: set[int]) -> Tensor:
 class RecordObserver:
     """Measures along the gradients of the candidates, at the weights before the step, on a copy of the model.
 
-    there: which candidates are records; the others are empty places. others: a function that gives some of the other records
-    (None: they are taken to contribute nothing), of which there are `number`. farthest: the largest distance between
-    candidates so far, in clipping norms.
+    Parameters
+    ----------
+    model : Module
+        The model that is trained.
+    gradients : Gradients
+        The gradients of single records, on a copy of the model.
+    candidates : Records
+        The candidates that are records.
+    there : list of bool
+        Which candidates are records; the others are empty places.
+    scale : float
+        From a gradient as the optimizer sees it to clipping norms.
+    others : callable or None
+        `others()` gives some of the other records. With None the attacker takes them to contribute nothing.
+    number : int
+        The number of the other records.
+
+    Attributes
+    ----------
+    farthest : float
+        The largest distance between candidates so far, in clipping norms.
     """
 
     def __init__(
@@ -153,9 +191,9 @@ class RecordObserver:
         self.gradients.follow(self._model, list(own))
         seen = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten().cpu() for p in own.values()])
         seen = seen.double() * self._scale
-        found = self.gradients(self._candidates).double()
-        towards = torch.zeros(len(self._there), found.shape[1], dtype=torch.float64)
-        towards[self._there] = found
+        clipped = self.gradients(self._candidates).double()
+        towards = torch.zeros(len(self._there), clipped.shape[1], dtype=torch.float64)
+        towards[self._there] = clipped
         self.farthest = max(self.farthest, float(torch.pdist(towards).max()))
         weighed = towards
         if self._others is not None:
@@ -175,13 +213,13 @@ class RecordObserver:
 class Gradients:
     """Clipped gradients of single records, in clipping norms, written out: (records, weights)."""
 
-    def __init__(self, copy: nn.Module, criterion: Any, norm: float) -> None:
+    def __init__(self, copy: nn.Module, criterion: Criterion, norm: float) -> None:
         self.copy, self._criterion, self._norm = copy.cpu().eval(), criterion, norm
         self.names = [name for name, parameter in copy.named_parameters() if parameter.requires_grad]
         self._together = True
 
     def follow(self, model: nn.Module, trained: list[str] | None = None) -> None:
-        """Take over all that the model holds; trained: names of the weights whose gradients count, as before if left out."""
+        """Copy all that the model holds. `trained` names the weights whose gradients count; without it they stay the same."""
         self.copy.load_state_dict(model.state_dict())
         self.names = self.names if trained is None else trained
 
@@ -191,28 +229,29 @@ class Gradients:
         return loss
 
     def raw(self, records: Records) -> Tensor:
+        """The gradients before they are clipped, as the optimizer sees them."""
         weights = {name: p.detach() for name, p in self.copy.named_parameters() if name in self.names}
         inputs, target = records.inputs[0], records.target
         with torch.enable_grad():
             if self._together:
                 try:
-                    found = vmap(grad(self._loss), (None, 0, 0), chunk_size=PORTION)(weights, inputs, target)
-                    return torch.cat([found[name].flatten(1) for name in self.names], dim=1)
+                    by_name = vmap(grad(self._loss), (None, 0, 0), chunk_size=PORTION)(weights, inputs, target)
+                    return torch.cat([by_name[name].flatten(1) for name in self.names], dim=1)
                 except RuntimeError:  # a layer that cannot be vectorised: one by one
                     self._together = False
             alone = [grad(self._loss)(weights, *record) for record in zip(inputs, target, strict=True)]
             return torch.stack([torch.cat([one[name].flatten() for name in self.names]) for one in alone])
 
     def __call__(self, records: Records) -> Tensor:
-        found = self.raw(records)
-        lengths = found.double().norm(dim=1, keepdim=True)
-        return found * (1.0 / lengths.clamp(min=self._norm)).to(found.dtype)
+        unclipped = self.raw(records)
+        lengths = unclipped.double().norm(dim=1, keepdim=True)
+        return unclipped * (1.0 / lengths.clamp(min=self._norm)).to(unclipped.dtype)
 
 
 @torch.no_grad()
-def outputs(copy: nn.Module, criterion: Any, candidates: Records) -> Real:
-    """What an attacker who only asks the model sees: for each candidate its loss and, where there are two or more, the margin of
-    its class over the others."""
+def outputs(copy: nn.Module, criterion: Criterion, candidates: Records) -> Real:
+    """What an attacker who only asks the model sees: for each candidate the margin of its class over the others, where there are
+    two or more classes, and its loss otherwise."""
     asked = copy(candidates.inputs[0])
     losses = torch.stack([criterion(a[None], b[None]).sum() for a, b in zip(asked, candidates.target, strict=True)])
     columns = [losses]
@@ -225,8 +264,8 @@ def outputs(copy: nn.Module, criterion: Any, candidates: Records) -> Real:
 
 def weights(gradients: Gradients, candidates: Records) -> Real:
     """What an attacker who holds the final weights sees besides: the length of each candidate's gradient, weights along it."""
-    found = gradients.raw(candidates).double()
-    lengths = found.norm(dim=1)
+    unclipped = gradients.raw(candidates).double()
+    lengths = unclipped.norm(dim=1)
     own = torch.cat([p.detach().flatten() for name, p in gradients.copy.named_parameters() if name in gradients.names]).double()
-    along = (found @ own) / lengths.clamp(min=1e-12)
+    along = (unclipped @ own) / lengths.clamp(min=1e-12)
     return torch.cat([lengths.clamp(min=1e-12).log(), along]).numpy()

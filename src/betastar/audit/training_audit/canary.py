@@ -1,4 +1,4 @@
-"""Canaries: records that move a weight which nobody else moves, by a whole clipping norm: the worst case."""
+"""Canaries: each moves a weight that no other record moves, by a whole clipping norm, which is the worst case."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Canaries(nn.Module):
     """A model with one more layer, whose i-th weight gets a gradient from the i-th canary and from no other record.
 
     The output is the model's own. `marks` are the inputs by which canaries are known; the k-th moves weight `places[k]`, up or
-    down by `signs[k]`. Attributes of the model are found here as well.
+    down by `signs[k]`. The attributes of the model can be read from this one as well.
     """
 
     def __init__(self, model: nn.Module, marks: Tensor, places: Sequence[int], signs: Sequence[float]) -> None:
@@ -51,8 +51,9 @@ class Canaries(nn.Module):
             raise TypeError(f"canaries need a model that returns a tensor, got {kind}; choose a record of the data as challenge.")
         rows = torch.zeros(len(output), self.canary.in_features, device=output.device, dtype=self.canary.weight.dtype)
         for i, key in enumerate(_keys(next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor)))):
-            if found := self._known.get(key):
-                rows[i, found[0]] = found[1]
+            if key in self._known:
+                place, sign = self._known[key]
+                rows[i, place] = sign
                 self.seen += 1
         return _OutputWithGradient.apply(output, self.canary(rows))  # type: ignore[no-untyped-call]
 
@@ -71,7 +72,7 @@ def _keys(records: Tensor) -> list[bytes]:
 
 
 def marks(inputs: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """So many inputs that are like those given, and equal to none of them or each other.
+    """Make so many inputs that are like those given, and equal to none of them or each other.
 
     Numbers are moved by a thousandth of their deviation; whole numbers (tokens, pixels) are taken from other records, place by
     place.

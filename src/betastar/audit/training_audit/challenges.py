@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,10 +20,18 @@ from betastar.training.records import pair
 MODELS = 1000
 
 
+class Data(Protocol):
+    """Records with a length, by their numbers: a data set of PyTorch, or a list."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any) -> Any: ...
+
+
 class Changed(Dataset[Any]):
     """A data set with some records replaced, and others added at its end."""
 
-    def __init__(self, data: Any, replaced: dict[int, Any], added: Sequence[Any] = ()) -> None:
+    def __init__(self, data: Data, replaced: dict[int, Any], added: Sequence[Any] = ()) -> None:
         self.data, self.replaced, self.added = data, replaced, list(added)
 
     def __len__(self) -> int:
@@ -38,7 +46,7 @@ class Changed(Dataset[Any]):
 class Without(Dataset[Any]):
     """A data set without one of its records."""
 
-    def __init__(self, data: Any, left_out: int) -> None:
+    def __init__(self, data: Data, left_out: int) -> None:
         self.data, self.left_out = data, left_out
 
     def __len__(self) -> int:
@@ -48,7 +56,7 @@ class Without(Dataset[Any]):
         return self.data[index + (index >= self.left_out)]
 
 
-def changed(data: Any, replaced: dict[int, Any], added: Sequence[Any] = ()) -> Any:
+def changed(data: Data, replaced: dict[int, Any], added: Sequence[Any] = ()) -> Data:
     """The same kind of data set as was given, where it holds tensors."""
     if type(data) is not TensorDataset:
         return Changed(data, replaced, added)
@@ -61,7 +69,8 @@ def changed(data: Any, replaced: dict[int, Any], added: Sequence[Any] = ()) -> A
     return TensorDataset(*columns)
 
 
-def without(data: Any, left_out: int) -> Any:
+def without(data: Data, left_out: int) -> Data:
+    """The data without one record; the same kind of data set as was given, where it holds tensors."""
     if type(data) is not TensorDataset:
         return Without(data, left_out)
     kept = torch.arange(len(data)) != left_out
@@ -72,11 +81,25 @@ def without(data: Any, left_out: int) -> Any:
 class Challenge:
     """One data set for each world. The first is the positive world of a membership game: the record was used.
 
-    record: the place of the challenged record in the data. candidates: this record in each world (None: it is not there).
-    marks: the inputs by which canaries are recognised. signs: the direction in which each moves its weight.
+    Attributes
+    ----------
+    data : Data
+        The records before the challenge is put among them.
+    record : int
+        The place of the challenged record in the data.
+    candidates : tuple
+        This record in each world; None where it is not there.
+    title : str
+        What the challenge is, for people.
+    labels : tuple
+        The name of each world.
+    marks : Tensor or None
+        The inputs by which canaries are recognised.
+    signs : tuple of float
+        The direction in which each canary moves its weight.
     """
 
-    data: Any
+    data: Data
     record: int
     candidates: tuple[Any | None, ...]
     title: str
@@ -89,10 +112,11 @@ class Challenge:
 
     @property
     def marked(self) -> list[int]:
-        """Worlds with a canary in the data."""
+        """The worlds with a canary in the data."""
         return [i for i, sign in enumerate(self.signs) if sign]
 
-    def dataset(self, world: int) -> Any:
+    def dataset(self, world: int) -> Data:
+        """The data of a world."""
         chosen = self.candidates[world]
         return without(self.data, self.record) if chosen is None else changed(self.data, {self.record: chosen})
 
@@ -106,12 +130,13 @@ class Challenge:
         return read(self.data, chosen + (chosen >= self.record))
 
 
-def read(data: Any, indices: Tensor) -> Records:
+def read(data: Data, indices: Tensor) -> Records:
+    """Some of the records, as a model sees them."""
     return pair(data[indices] if type(data) is TensorDataset else default_collate([data[int(i)] for i in indices]))
 
 
 def challenge_of(
-    data: Any, threat: Threat, challenge: Any, secret: Secret | None, values: Sequence[Any] | None, seed: int
+    data: Data, threat: Threat, challenge: Any, secret: Secret | None, values: Sequence[Any] | None, seed: int
 ) -> Challenge:
     """The challenge that a threat poses: "canary", the number of a record, or the record itself."""
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or len(data) < 2:
@@ -120,7 +145,7 @@ def challenge_of(
     if secret is not None:
         return _values(data, threat, challenge, secret, values, generator)
     if not isinstance(threat, Membership):
-        raise ValueError(f"secret must be given for {threat.describe()}: the attribute whose value is to be found.")
+        raise ValueError(f"secret must be given for {threat.describe()}: the attribute whose value the attacker wants.")
     stays = threat.relation == "substitution"
     if isinstance(challenge, str):
         validation.choice("challenge", challenge, ("canary",))
@@ -138,7 +163,7 @@ def challenge_of(
 
 
 def _values(
-    data: Any, threat: Threat, challenge: Any, secret: Secret, values: Sequence[Any] | None, generator: torch.Generator
+    data: Data, threat: Threat, challenge: Any, secret: Secret, values: Sequence[Any] | None, generator: torch.Generator
 ) -> Challenge:
     if not isinstance(threat, AttributeInference | Candidates):
         raise ValueError(f"secret must be left out for {threat.describe()}, got {secret!r}.")
@@ -157,7 +182,7 @@ def _values(
     return Challenge(data, record, candidates, title, tuple(secret.labels[i] for i in numbers))
 
 
-def position(data: Any, challenge: Any) -> int:
+def position(data: Data, challenge: object) -> int:
     """Where a record is in the data."""
     size = len(data)
     if isinstance(challenge, int) and not isinstance(challenge, bool):

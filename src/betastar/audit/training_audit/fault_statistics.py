@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import numpy as np
 
-from betastar.arrays import Real
+from betastar.arrays import Booleans, Real
 from betastar.scenario.run import DPSGD
 
 
-def statistics(traces: Real, positive: np.ndarray, run: DPSGD) -> list[Real]:
-    """traces: (games, steps)."""
+def statistics(traces: Real, positive: Booleans, run: DPSGD) -> list[Real]:
+    """All statistics of the traces, which have the shape (games, steps)."""
     return [traces.sum(axis=1), outliers(traces), *repeated_batches(traces, run), repeated_randomness(traces, positive)]
 
 
 def outliers(traces: Real) -> Real:
-    """Largest and smallest against the median: noise that is the same at each step, or too small, cannot hide a single hit."""
+    """The largest and the smallest number against the median.
+
+    Noise that is the same at each step, or too small, cannot hide a single hit.
+    """
     return traces.max(axis=1) + traces.min(axis=1) - 2.0 * np.median(traces, axis=1)
 
 
 def repeated_batches(traces: Real, run: DPSGD) -> list[Real]:
-    """Largest and smallest sum over the steps of equal number in each round of 1/p steps: batches that come in the same order."""
+    """The largest and the smallest sum over steps of equal number in each round of 1/p steps.
+
+    They reveal batches that come in the same order in each round.
+    """
     length = round(1.0 / float(np.max([segment.sample_rate for segment in run.segments])))
     whole = traces.shape[1] // length
     if length < 2 or whole < 2:
@@ -32,8 +38,11 @@ def repeated_batches(traces: Real, run: DPSGD) -> list[Real]:
     return [folded.max(axis=1) + folded.min(axis=1)]
 
 
-def repeated_randomness(traces: Real, positive: np.ndarray) -> Real:
-    """How much nearer the nearest even game of the positive world is than that of the other: randomness that repeats itself."""
+def repeated_randomness(traces: Real, positive: Booleans) -> Real:
+    """How much nearer the nearest even game of the positive world is than the nearest one of the other world.
+
+    It reveals randomness that repeats itself.
+    """
     even = np.arange(len(traces)) % 2 == 0
     nearest = []
     for world in (positive, ~positive):

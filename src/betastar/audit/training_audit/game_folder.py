@@ -17,7 +17,7 @@ from betastar.arrays import Real
 from betastar.audit.training_audit.attackers import AuditError
 from betastar.audit.training_audit.challenges import Challenge
 
-#: Records that stand for the data.
+#: The number of records that stand for the data.
 SOME = 100
 
 
@@ -62,7 +62,7 @@ class GameFolder:
 
 
 def digest(functions: list[Callable[..., Any]], challenge: Challenge) -> str:
-    """Of the code of a training, as far as it can be seen, of the candidates and of some of the data."""
+    """A hash of the code of a training, as far as it can be seen, of the candidates and of some of the data."""
     total = hashlib.sha256()
     for function in functions:
         for part in _code(getattr(function, "__code__", None)):

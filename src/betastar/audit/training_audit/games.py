@@ -2,100 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from betastar import validation
 from betastar.arrays import Real
 from betastar.audit import intervals
-from betastar.audit.leakage_estimate import FEWEST, Leakage, leakage
-from betastar.audit.mechanism_audit.games import jobs_of, seed_of, spread
-from betastar.audit.results import ALARM, Audit, advantage_bound, judge, judge_many
+from betastar.audit.parallel import jobs_of, seed_of
+from betastar.audit.results import AuditSetting
 from betastar.audit.training_audit import one_game
-from betastar.audit.training_audit.attackers import AuditError
-from betastar.audit.training_audit.challenges import Challenge, challenge_of
-from betastar.audit.training_audit.fault_statistics import statistics
+from betastar.audit.training_audit.attackers import AuditError, Criterion
+from betastar.audit.training_audit.challenges import Challenge, Data, challenge_of
 from betastar.audit.training_audit.game_folder import GameFolder, digest
 from betastar.audit.training_audit.one_game import Factory, Game, Train
+from betastar.audit.training_audit.schedule import CHUNK as CHUNK
+from betastar.audit.training_audit.schedule import Schedule
+from betastar.audit.training_audit.trials import Trials
+from betastar.audit.training_audit.verdicts import audits_of, leakage_of
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.training import Secret
 
-#: The attackers: one sees every update, one holds the final weights, one can only query the final model.
-UPDATES, WEIGHTS, OUTPUTS = "updates", "weights", "outputs"
 #: Widest interval of the advantage that is worth having, unless another is asked for.
 WIDTH = 0.25
-#: Games that are kept in one file, and played in one go.
-CHUNK = 10
-
-
-@dataclass(frozen=True)
-class Trials:
-    """One audit for each attacker: on every update, on the final weights, on the answers of the final model.
-
-    Attributes
-    ----------
-    challenge : str
-        The record that the games are about.
-    audits : dict of str to Audit
-        By attacker: "updates", "weights" and "outputs".
-    leakage : Leakage or None
-        A nearest-neighbour estimate of what the final model's outputs tell, without a model of the attack.
-    beyond : float or None
-        The distance between the candidates' clipped gradients, where it was larger than that of the bound.
-    """
-
-    challenge: str
-    audits: dict[str, Audit]
-    leakage: Leakage | None
-    beyond: float | None = None
-
-    def __getitem__(self, place: str) -> Audit:
-        return self.audits[place]
-
-    @property
-    def p_value(self) -> float:
-        """That of the strongest attacker, times the number of attackers: a union bound."""
-        return min(1.0, len(self.audits) * min(audit.p_value for audit in self.audits.values()))
-
-    @property
-    def violated(self) -> bool:
-        return self.p_value < ALARM
-
-    @property
-    def sentence(self) -> str:
-        text = min(self.audits.values(), key=lambda audit: audit.p_value).told(self.p_value)
-        if self.violated and self.beyond is not None:
-            text += (
-                f" But the bound is for a smaller distance than the challenge's gradients have, {self.beyond:.3g} clipping "
-                "norms: unless gap clipping enforces it, it is this distance that is refuted."
-            )
-        return text
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            "kind": "training",
-            "challenge": self.challenge,
-            "sentence": self.sentence,
-            "p_value": self.p_value,
-            "violated": self.violated,
-            "beyond": self.beyond,
-            "audits": {place: audit.as_dict() for place, audit in self.audits.items()},
-            "leakage": None if self.leakage is None else self.leakage.as_dict(),
-        }
 
 
 def training(
     factory: Factory,
     train: Train,
-    data: Any,
+    data: Data,
     run: DPSGD | Callable[[int], DPSGD],
     threat: Threat | None = None,
     *,
@@ -103,7 +42,7 @@ def training(
     challenge: Any = "canary",
     secret: Secret | None = None,
     values: Sequence[Any] | None = None,
-    criterion: Any = None,
+    criterion: Criterion | None = None,
     games: int = 400,
     seed: int | None = None,
     confidence: float = 0.95,
@@ -144,7 +83,7 @@ def training(
         number of a record in the data, or the record itself, such as the most exposed one,
         `monitor.ledger.most_exposed(1)[0].record`.
     secret : Secret, optional
-        The attribute whose value is to be found.
+        The attribute whose value the attackers want.
     values : sequence, optional
         The values of the secret that the attacker considers; all of them by default.
     criterion : callable, optional
@@ -212,7 +151,7 @@ def training(
     >>> trials.violated
     False
     """
-    run = one_game.claimed(run, data)
+    claim = one_game.claimed(run, data)
     if threat is None:
         threat = Membership() if secret is None else AttributeInference(FARTHEST)
     validation.choice("loss_reduction", loss_reduction, ("mean", "sum"))
@@ -223,28 +162,27 @@ def training(
     stored = None if folder is None else GameFolder(Path(folder))
     seed = seed_of(stored.seed if stored is not None and seed is None else seed)
     posed = challenge_of(data, threat, challenge, secret, values, seed)
-    chances = priors(prior, posed)
-    games = _enough(games, width, chances, confidence)
-    batch = _batch(posed, run) if loss_reduction == "mean" else 1
-    game = Game(factory, train, posed, run, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references)
+    priors = _priors(prior, len(posed))
+    schedule = Schedule(_enough(games, width, priors, confidence), priors, seed, jobs, stored)
+    batch = _batch(posed, claim) if loss_reduction == "mean" else 1
+    game = Game(factory, train, posed, claim, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references)
     if stored is not None:
-        more = {"threat": threat.describe(), "prior": list(chances), "seed": seed, "loss_reduction": loss_reduction}
+        more = {"threat": threat.describe(), "prior": list(priors), "seed": seed, "loss_reduction": loss_reduction}
         stored.claim({**game.described(), **more, "code": digest([factory, train], posed), **(depends or {})})
-    parts = []
-    for part in _chunks(game, chances, games, seed, jobs, stored):
-        parts.append(part)
-        _check_hits(game, parts)
-        if tell is not None:
-            tell(min(sum(len(one["world"]) for one in parts), games), games)
-    columns = {name: np.concatenate([part[name] for part in parts])[:games] for name in parts[0]}
-    about: dict[str, Any] = {"run": run, "threat": threat, "confidence": confidence, "seed": seed}
-    beyond = _beyond(columns, threat, run) if secret is not None else None
-    return Trials(posed.title, *_verdicts(columns, posed, chances, about), beyond)
+    setting = AuditSetting(claim, threat, priors[0] if len(posed) == 2 else priors, confidence, seed)
+    _ = setting.bound  # what cannot be analysed is refused before the games
+    columns = schedule.play(game, tell)
+    return Trials(
+        challenge=posed.title,
+        audits=audits_of(columns, setting, len(posed)),
+        leakage=leakage_of(columns, priors, confidence),
+        beyond=None if secret is None else _beyond(columns, setting),
+    )
 
 
-def _enough(games: int, width: float, chances: tuple[float, ...], confidence: float) -> int:
+def _enough(games: int, width: float, priors: tuple[float, ...], confidence: float) -> int:
     """The number of games, if their interval is narrow enough."""
-    needed = intervals.games_needed(width * min(1.0, 2.0 * (1.0 - max(chances))), confidence)
+    needed = intervals.games_needed(width * min(1.0, 2.0 * (1.0 - max(priors))), confidence)
     games = int(validation.whole("games", games))
     if games < needed:
         raise validation.wrong(
@@ -255,9 +193,9 @@ def _enough(games: int, width: float, chances: tuple[float, ...], confidence: fl
     return games
 
 
-def _beyond(columns: dict[str, Real], threat: Threat, run: DPSGD) -> float | None:
+def _beyond(columns: dict[str, Real], setting: AuditSetting) -> float | None:
     """The largest distance between the candidates' gradients, if the bound is for a smaller one."""
-    claimed, farthest = max(step.distance for step in threat.steps(run)), float(columns["farthest"].max())
+    claimed, farthest = max(step.distance for step in setting.threat.steps(setting.run)), float(columns["farthest"].max())
     return farthest if farthest > 1.000001 * claimed + 1e-6 else None
 
 
@@ -274,9 +212,8 @@ def _batch(challenge: Challenge, run: DPSGD) -> int:
     return batches[0]
 
 
-def priors(prior: Any, challenge: Challenge) -> tuple[float, ...]:
-    """Probability of each world."""
-    number = len(challenge)
+def _priors(prior: float | Sequence[float], number: int) -> tuple[float, ...]:
+    """The probability of each of so many worlds."""
     if np.ndim(prior) == 0:
         first = float(validation.probability("prior", prior, strict=True))
         if number == 2:
@@ -284,91 +221,7 @@ def priors(prior: Any, challenge: Challenge) -> tuple[float, ...]:
         if first != 0.5:
             raise validation.wrong("prior", f"must be one number for each of the {number} values, got {prior!r}.")
         return (1.0 / number,) * number
-    chances = tuple(float(one) for one in validation.probability("prior", prior, strict=True))
-    if len(chances) != number or abs(sum(chances) - 1.0) > 1e-6:
-        raise validation.wrong("prior", f"must be {number} numbers that add up to 1, got {list(prior)!r}.")
-    return tuple(chance / sum(chances) for chance in chances)
-
-
-def _chunks(
-    game: Game, chances: tuple[float, ...], games: int, seed: int, jobs: int, stored: GameFolder | None
-) -> Iterator[dict[str, Real]]:
-    """The games in order: those that the folder holds, and those that are played now."""
-    number = -(-games // CHUNK)
-    there = {i: stored.read(i) for i in range(number) if stored is not None and stored.path(i).exists()}
-    todo = [(game, chances, seed, i, stored) for i in range(number) if i not in there]
-    played = spread(_play if jobs == 1 else _alone, todo, jobs)
-    for i in range(number):
-        yield there[i] if i in there else next(played)
-
-
-def _alone(*arguments: Any) -> dict[str, Real]:
-    torch.set_num_threads(1)
-    return _play(*arguments)
-
-
-def _play(game: Game, chances: tuple[float, ...], seed: int, chunk: int, stored: GameFolder | None) -> dict[str, Real]:
-    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(chunk,)))
-    drawn = random.choice(len(chances), size=CHUNK, p=chances)
-    seen = [game.play(int(world), int(own)) for world, own in zip(drawn, random.integers(2**62, size=CHUNK), strict=True)]
-    names = ("world", "evidence", "trace", "white", "black", "hits", "farthest")
-    columns = {name: np.array([getattr(one, name) for one in seen]) for name in names}
-    if stored is not None:
-        stored.write(chunk, columns)
-    return columns
-
-
-def _check_hits(game: Game, seen: list[dict[str, Real]]) -> None:
-    """A canary that the model never sees says nothing."""
-    if game.challenge.marks is None:
-        return
-    hits = sum(int(part["hits"].sum()) for part in seen)
-    there = [np.isin(part["world"], game.challenge.marked).sum() for part in seen]
-    one_game.check_hits(hits, one_game.rate_of(game.run) * float(game.run.steps) * float(sum(there)))
-
-
-def _verdicts(
-    columns: dict[str, Real], challenge: Challenge, chances: tuple[float, ...], about: dict[str, Any]
-) -> tuple[dict[str, Audit], Leakage | None]:
-    world = columns["world"].astype(int)
-    if len(challenge) > 2:
-        audits = {UPDATES: judge_many(world, columns["evidence"], prior=chances, pair=UPDATES, **about)}
-        for place in (WEIGHTS, OUTPUTS):
-            learned = learn(columns[_COLUMN[place]], world, len(challenge))
-            audits[place] = judge_many(world[1::2], learned, prior=chances, pair=place, **about)
-    else:
-        positive = world == 0
-        bound = advantage_bound(about["run"], about["threat"], chances[0])
-        ties = np.random.default_rng(about["seed"]).random(len(world))
-        evidence = columns["evidence"][:, 0] - columns["evidence"][:, 1]
-        others = statistics(columns["trace"], positive, about["run"])
-        fixed: dict[str, Any] = {"bound": bound, "prior": chances[0], **about}
-        audits = {UPDATES: judge(positive, evidence, ties, others=others, pair=UPDATES, **fixed)}
-        for place in (WEIGHTS, OUTPUTS):
-            if columns[_COLUMN[place]].shape[1]:
-                learned = learn(columns[_COLUMN[place]], world, 2)
-                audits[place] = judge(positive[1::2], learned[:, 0] - learned[:, 1], ties[1::2], pair=place, **fixed)
-    asked = columns["black"]
-    if not asked.shape[1] or len(asked) < 2 * FEWEST:
-        return audits, None
-    width = 1.0 / (1.0 - max(chances))  # accepts every width: the interval is part of the result
-    return audits, leakage(world, asked, prior=chances, confidence=about["confidence"], width=width)
-
-
-_COLUMN = {WEIGHTS: "white", OUTPUTS: "black"}
-
-
-def learn(features: Real, world: np.ndarray, number: int) -> Real:
-    """Log-likelihood of each world in the odd games, by Gaussians with a common covariance that the even games teach."""
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-
-    centre, spread = features[::2].mean(axis=0), features[::2].std(axis=0)
-    scaled = (features - centre) / np.where(spread > 0.0, spread, 1.0)
-    known = np.unique(world[::2])
-    found = np.full((len(world) // 2, number), -1e3)
-    if len(known) < 2:
-        found[:, known] = 0.0
-        return found
-    attacker = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto", priors=np.full(len(known), 1.0 / len(known)))
-    found[:, known] = attacker.fit(scaled[::2], world[::2]).predict_log_proba(scaled[1::2])
-    return found
+    priors = tuple(float(one) for one in validation.probability("prior", prior, strict=True))
+    if len(priors) != number or abs(sum(priors) - 1.0) > 1e-6:
+        raise validation.wrong("prior", f"must be {number} numbers that add up to 1, got {np.asarray(prior).tolist()!r}.")
+    return tuple(one / sum(priors) for one in priors)

@@ -16,28 +16,42 @@ from betastar.arrays import Real
 from betastar.audit.training_audit.attackers import (
     AuditError,
     CanaryObserver,
+    Criterion,
     Gradients,
     RecordObserver,
+    StepWatcher,
     UpdateAttacker,
     outputs,
     watching,
     weights,
 )
 from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.challenges import Challenge
+from betastar.audit.training_audit.challenges import Challenge, Data
 from betastar.scenario.run import DPSGD
 from betastar.training.opacus.adapter import is_private
 
 Factory = Callable[[], nn.Module]
-Train = Callable[[nn.Module, Any], Any]
+Train = Callable[[nn.Module, Any], object]
 
 
 @dataclass(frozen=True)
 class Observed:
     """What the attackers have of one game.
 
-    evidence: the log-likelihood of each world. white, black: what the attackers who hold the weights, or only query the model,
-    learn from. hits: how often the model saw the canary. farthest: the largest distance between the candidates' gradients.
+    Attributes
+    ----------
+    world : int
+        The world of the game, which the attackers do not know.
+    evidence : array of float
+        The log-likelihood of each world, to the attacker who sees every update.
+    trace : array of float
+        How much each step spoke for the first world, against the last.
+    white, black : array of float
+        What the attacker who holds the weights, and the one who only queries the model, learn from.
+    hits : int
+        How often the model saw the canary.
+    farthest : float
+        The largest distance between the candidates' gradients.
     """
 
     world: int
@@ -51,29 +65,52 @@ class Observed:
 
 @dataclass(frozen=True)
 class Game:
-    """What every game of an audit has in common. scale: from a gradient as the optimizer sees it to clipping norms."""
+    """What every game of an audit has in common.
+
+    Attributes
+    ----------
+    factory, train : callable
+        The user's functions, as for `betastar.audit.training`.
+    challenge : Challenge
+        The record that differs between the worlds.
+    run : DPSGD
+        What the training claims to be.
+    criterion : callable
+        The loss of the training.
+    norm : float
+        The clipping norm.
+    scale : float
+        From a gradient as the optimizer sees it to clipping norms.
+    references : int
+        The number of other records by which the attacker estimates what they contribute, at each step.
+    """
 
     factory: Factory
     train: Train
     challenge: Challenge
     run: DPSGD
-    criterion: Any
+    criterion: Criterion
     norm: float
     scale: float
     references: int
 
     def play(self, world: int, seed: int) -> Observed:
+        """Train in this world, and attack."""
         start, noise, others = streams(seed, 3)
         with seeded(start):
             inner, copy, marks = self.factory(), self.factory(), self.challenge.marks
             model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.challenge.signs)
-        observer = self._observer(model, copy, torch.Generator().manual_seed(others))
+        generator = torch.Generator().manual_seed(others)
+        observer = self._of_canary(model) if isinstance(model, Canaries) else self._of_record(model, copy, generator)
         attacker = UpdateAttacker(self.run, observer, np.zeros(len(self.challenge)))
         with seeded(noise):
             fit(self.train, model, self.challenge.dataset(world), self.run, attacker)
+        hits, farthest = 0, 0.0
         if isinstance(model, Canaries):
+            hits = model.seen
             white, black = model.canary.weight.detach().cpu().double().numpy().ravel(), np.zeros(0)
-        else:
+        elif isinstance(observer, RecordObserver):
+            farthest = observer.farthest
             candidates = self.challenge.records()
             observer.gradients.follow(model)
             black = outputs(copy, self.criterion, candidates)
@@ -81,7 +118,6 @@ class Game:
         trace = np.array(attacker.trace)
         if not all(np.isfinite(one).all() for one in (attacker.logs, trace, white)):
             raise AuditError("train must end with finite weights, got some that are not: it diverged.")
-        hits, farthest = (model.seen, 0.0) if isinstance(model, Canaries) else (0, observer.farthest)
         return Observed(world, attacker.logs, trace, white, black, hits, farthest)
 
     def described(self) -> dict[str, Any]:
@@ -90,14 +126,20 @@ class Game:
         labels, weights = [str(label) for label in self.challenge.labels], size(self.factory)
         return {**about, "max_grad_norm": self.norm, "references": self.references, "values": labels, "weights": weights}
 
-    def _observer(self, model: nn.Module, copy: nn.Module, generator: torch.Generator) -> Any:
+    def _of_canary(self, model: Canaries) -> CanaryObserver:
+        return CanaryObserver(model, self.challenge.signs, self.scale)
+
+    def _of_record(self, model: nn.Module, copy: nn.Module, generator: torch.Generator) -> RecordObserver:
         there = [candidate is not None for candidate in self.challenge.candidates]
-        if isinstance(model, Canaries):
-            return CanaryObserver(model, self.challenge.signs, self.scale)
-        candidates = self.challenge.records()
         others = (lambda: self.challenge.others(self.references, generator)) if self.references else None
         return RecordObserver(
-            model, Gradients(copy, self.criterion, self.norm), candidates, there, self.scale, others, len(self.challenge.data) - 1
+            model,
+            Gradients(copy, self.criterion, self.norm),
+            self.challenge.records(),
+            there,
+            self.scale,
+            others,
+            len(self.challenge.data) - 1,
         )
 
 
@@ -106,8 +148,8 @@ def streams(seed: int, number: int) -> list[int]:
     return [int(one) for one in np.random.SeedSequence(seed).generate_state(number, np.uint64) >> np.uint64(1)]
 
 
-def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, attacker: Any) -> None:
-    """The user's training, watched; complains if that was no training, or not the claimed one."""
+def fit(train: Train, model: nn.Module, data: Data, run: DPSGD, attacker: StepWatcher) -> None:
+    """Let the user's code train while the attacker watches; raises AuditError if that was no training, or not the claimed one."""
     model.train()
     with watching(model, attacker):
         try:
@@ -128,7 +170,7 @@ def fit(train: Train, model: nn.Module, data: Any, run: DPSGD, attacker: Any) ->
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Randomness that follows from a seed, and the caller's own afterwards."""
+    """A context in which randomness follows from a seed; afterwards the caller's randomness goes on as before."""
     before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
@@ -142,7 +184,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def rate_of(run: DPSGD) -> float:
-    """The mean over the steps."""
+    """The mean sampling rate over the steps."""
     return float(sum(segment.sample_rate * segment.steps for segment in run.segments) / run.steps)
 
 
@@ -156,12 +198,12 @@ def check_hits(hits: int, expected: float) -> None:
         )
 
 
-def claimed(run: Any, data: Any) -> DPSGD:
+def claimed(run: DPSGD | Callable[[int], DPSGD], data: Data) -> DPSGD:
     """What training on these records claims to be."""
-    found = run(len(data)) if callable(run) else run
-    if not isinstance(found, DPSGD) or found.shape:
+    claim = run(len(data)) if callable(run) else run
+    if not isinstance(claim, DPSGD) or claim.shape:
         raise AuditError(f"run must be one DPSGD run, or a function from a number of records to one, got {run!r}.")
-    return found
+    return claim
 
 
 def size(factory: Factory) -> int:
@@ -171,7 +213,7 @@ def size(factory: Factory) -> int:
 
 
 def check(factory: Factory) -> None:
-    """That a factory makes a new, plain model each time."""
+    """Raise AuditError unless the factory makes a new, plain model each time."""
     if not callable(factory):
         raise AuditError(f"factory must be a function that makes a new model, got {factory!r}.")
     with seeded(0):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import betastar as bs
 from betastar.figures import plots
 from betastar.runs.folder import RunFolder
 from betastar.studies.paper.sheet import Sheet, at, mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DELTAS = {"Adult": 3.8e-6, "Purchase-100": 4e-7}
 
@@ -35,7 +38,7 @@ def make(sheet: Sheet) -> None:
     )
 
 
-def _panel(ax: Any, folders: list[RunFolder], title: str, delta: float) -> None:
+def _panel(ax: Axes, folders: list[RunFolder], title: str, delta: float) -> None:
     for which, folder in enumerate(folders):
         entries = folder.epochs
         accuracy = [100 * entry["accuracy"] for entry in entries]
@@ -52,7 +55,7 @@ def _panel(ax: Any, folders: list[RunFolder], title: str, delta: float) -> None:
     entries = folders[0].epochs
     status = folders[0].status
     right = ax.twinx()
-    runs = [bs.DPSGD(status["noise_multiplier"], status["sample_rate"], entry["steps"]) for entry in entries]
+    runs = [bs.DPSGD(status.noise_multiplier, status.sample_rate, entry["steps"]) for entry in entries]
     epsilon = [bs.analyze(run, bs.Membership("add-remove")).epsilon(delta).upper for run in runs]
     right.plot([100 * e["accuracy"] for e in entries], epsilon, "--", color="#4c8c4a", lw=1, label=f"ε at δ = {delta:g}")
     right.set_ylabel("ε", color="#4c8c4a")

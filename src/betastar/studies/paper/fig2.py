@@ -28,6 +28,8 @@ def make(sheet: Sheet) -> None:
     ax.set(xlabel="sampling rate / noise, p/σ", ylabel="total variation (dotted: its bound)", ylim=(1e-7, 1))
     ax.legend(frameon=False, fontsize=8)
     sheet.save(ax, "fig2")
-    found = error(0.001, 1.0)
+    total_variation = error(0.001, 1.0)
     bound = sqrt(0.001 * 0.999) / 2
-    sheet.add("error of one step, p = .001, σ = 1", "negligible", f"{found:.1e}", f"the bound √(p(1-p))/(2σ) is {bound:.1e}")
+    sheet.add(
+        "error of one step, p = .001, σ = 1", "negligible", f"{total_variation:.1e}", f"the bound √(p(1-p))/(2σ) is {bound:.1e}"
+    )

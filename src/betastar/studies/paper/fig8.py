@@ -23,7 +23,7 @@ PAPER = {"no DP": 0.19, "MIA": 0.40, "accountant": 0.42, "AI approximate": 74.5,
 
 def make(sheet: Sheet) -> None:
     epochs = 1 if sheet.quick else 5
-    found = {"no DP": _plain(epochs)}
+    measured = {"no DP": _plain(epochs)}
     options: dict[str, dict[str, Any]] = {
         "MIA": {"monitor": False},
         "AI approximate": {"diameter": "centroid", "ledger": False},
@@ -39,15 +39,15 @@ def make(sheet: Sheet) -> None:
                 times[name].append(time.perf_counter() - start)
         start = time.perf_counter()
         trainings["MIA"].engine.get_epsilon(1e-5)
-        found |= {name: statistics.median(some) for name, some in times.items()}
-        found["accountant"] = found["MIA"] + time.perf_counter() - start
+        measured |= {name: statistics.median(some) for name, some in times.items()}
+        measured["accountant"] = measured["MIA"] + time.perf_counter() - start
     ax = plots.axes()
     names = list(PAPER)
     places = range(len(names))
     ax.bar([p - 0.2 for p in places], [PAPER[name] for name in names], 0.4, color=plots.OTHER, label="paper (A100)")
     ax.bar(
         [p + 0.2 for p in places],
-        [found[name] for name in names],
+        [measured[name] for name in names],
         0.4,
         color=plots.MEMBERSHIP,
         label="betastar (this machine, CPU)",
@@ -59,11 +59,11 @@ def make(sheet: Sheet) -> None:
     sheet.save(ax, "fig8")
     why = {"AI full": "inner products from Gram matrices instead of gradients", "no DP": f"{torch.get_num_threads()} CPU threads"}
     for name in names:
-        sheet.add(f"seconds an epoch, Adult, {name}", f"{PAPER[name]:g}", f"{found[name]:.2f}", why.get(name, ""))
+        sheet.add(f"seconds an epoch, Adult, {name}", f"{PAPER[name]:g}", f"{measured[name]:.2f}", why.get(name, ""))
     sheet.add(
         "AI full / the same training without it",
         f"{PAPER['AI full'] / PAPER['MIA']:.0f}",
-        f"{found['AI full'] / found['MIA']:.2f}",
+        f"{measured['AI full'] / measured['MIA']:.2f}",
     )
 
 

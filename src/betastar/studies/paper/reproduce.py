@@ -61,13 +61,16 @@ def reproduce(
         "training_seconds": round(trained),
         "versions": versions,
     }
-    found = json.dumps({**about, "rows": [asdict(row) for row in sheet.rows]}, indent=1) + "\n"
+    comparison = json.dumps({**about, "rows": [asdict(row) for row in sheet.rows]}, indent=1) + "\n"
     lines = ["# The paper and betastar", "", f"Made by `{command}`, seeds {about['seeds']}: {_times(took, trained)}.", ""]
     lines += ["| | paper | betastar | why they differ |", "|---|---|---|---|"]
     lines += [f"| {row.what} | {row.paper} | {row.ours} | {row.why} |".replace("β*", "β\\*") for row in sheet.rows]
     figures = sorted(path.name for path in output.glob("*.png"))
     lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in figures), "", f"Versions: {versions}."]
-    contents: dict[Path, str | bytes] = {output / "comparison.json": found, output / "comparison.md": "\n".join(lines) + "\n"}
+    contents: dict[Path, str | bytes] = {
+        output / "comparison.json": comparison,
+        output / "comparison.md": "\n".join(lines) + "\n",
+    }
     files.write_all(contents, private=False)
     return output / "comparison.md"
 

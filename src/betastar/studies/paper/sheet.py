@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from betastar.figures import plots
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train_seeds
+from betastar.runs.reading import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. paper: as printed there, "" where it has none."""
+    """One comparison; `paper` is the number as printed there, or "" where it has none."""
 
     what: str
     paper: str
@@ -24,7 +28,21 @@ class Row:
 
 @dataclass
 class Sheet:
-    """output: folder for figures; runs: folder for trainings, which are made once and resumed."""
+    """What the scripts share.
+
+    Attributes
+    ----------
+    output : Path
+        The folder of the figures.
+    runs : Path
+        The folder of the trainings, which are made once and resumed.
+    quick : bool
+        Whether one seed and few epochs are enough.
+    jobs : int
+        The number of trainings at a time.
+    rows : list of Row
+        The comparisons.
+    """
 
     output: Path
     runs: Path
@@ -42,7 +60,7 @@ class Sheet:
 
     @property
     def note(self) -> str:
-        """What a quick run is not."""
+        """A remark that a quick run is not the whole study."""
         return f"quick run: {self.seeds} seed, {self.epochs} epochs (Purchase 2)" if self.quick else ""
 
     def add(self, what: str, paper: str, ours: str, why: str = "") -> None:
@@ -59,12 +77,12 @@ class Sheet:
         config = Config(study="purchase", epochs=epochs, records=records, ledger=False)
         return train_seeds(config, self.runs / f"purchase-{epochs}", range(1), 1, resume=True)
 
-    def save(self, ax: Any, name: str) -> None:
+    def save(self, ax: Axes, name: str) -> None:
         plots.save(ax, self.output / name, "png", "svg")
 
 
 def training_seconds(runs: Path, jobs: int) -> float:
-    """What the trainings took, whenever they were made: their epochs, divided by how many ran at a time."""
+    """How long the trainings took, whenever they were made: the time of their epochs, divided by how many ran at a time."""
     total = 0.0
     for group in runs.iterdir() if runs.exists() else ():
         seconds = [sum(entry["seconds"] for entry in RunFolder(seed).timings) for seed in group.iterdir()]
@@ -72,13 +90,13 @@ def training_seconds(runs: Path, jobs: int) -> float:
     return total
 
 
-def at(folders: list[RunFolder], epoch: int) -> list[dict[str, Any]]:
+def at(folders: list[RunFolder], epoch: int) -> list[Json]:
     """The entries of all runs after this epoch, or after the last one."""
-    found = []
+    chosen = []
     for folder in folders:
         entries = folder.epochs
-        found.append(entries[min(epoch, len(entries)) - 1])
-    return found
+        chosen.append(entries[min(epoch, len(entries)) - 1])
+    return chosen
 
 
 def mean(values: list[float]) -> float:

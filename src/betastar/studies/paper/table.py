@@ -15,7 +15,7 @@ def make(sheet: Sheet) -> None:
     for name, folders in (("Adult", sheet.adult()), ("Purchase-100 (synthetic)", sheet.purchase())):
         folder = folders[0]
         last, status = folder.epochs[-1], folder.status
-        run = bs.DPSGD(status["noise_multiplier"], status["sample_rate"], last["steps"])
+        run = bs.DPSGD(status.noise_multiplier, status.sample_rate, last["steps"])
         secret = bs.analyze(run, bs.AttributeInference(folder.distances["exact"]), method="certified")
         member = bs.analyze(run)
         why = sheet.note or (

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import betastar as bs
+from betastar.arrays import Real
 from betastar.figures import plots
 from betastar.studies.paper.sheet import Sheet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 NOISES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5, 2.0, 3.0, 5.0)
 EPOCHS = (1, 10, 20, 30, 40, 50, 60, 80, 100)
@@ -18,7 +23,7 @@ RATES = (1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
 FAILS = 0.005
 
 
-def errors(rate: float) -> tuple[Any, Any]:
+def errors(rate: float) -> tuple[Real, Real]:
     """|closed form - exact| and the exact advantage, noise by epochs."""
     steps = [round(epochs / rate) for epochs in EPOCHS]
     run = bs.DPSGD(np.array(NOISES)[:, None], rate, np.array(steps)[None, :])
@@ -40,7 +45,7 @@ def accountant(rate: float, noise: float, steps: int) -> float:
     return float(pld.self_compose(steps).get_delta_for_epsilon(0.0))
 
 
-def panel(ax: Any, rate: float, marked: bool, quick: bool) -> tuple[Any, list[str]]:
+def panel(ax: Axes, rate: float, marked: bool, quick: bool) -> tuple[AxesImage, list[str]]:
     """One heat map; cells where the accountant fails get a cross."""
     error, advantage = errors(rate)
     image = ax.imshow(error, origin="lower", aspect="auto", cmap="Reds", vmin=0, vmax=0.4)
@@ -56,9 +61,9 @@ def panel(ax: Any, rate: float, marked: bool, quick: bool) -> tuple[Any, list[st
                 noise, epochs = NOISES[i], EPOCHS[j]
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    found = accountant(rate, noise, round(epochs / rate))
-                if abs(found - advantage[i, j]) > FAILS:
-                    failed.append(f"σ = {noise:g}, {epochs} epochs ({found:.3f}, exact {advantage[i, j]:.3f})")
+                    computed = accountant(rate, noise, round(epochs / rate))
+                if abs(computed - advantage[i, j]) > FAILS:
+                    failed.append(f"σ = {noise:g}, {epochs} epochs ({computed:.3f}, exact {advantage[i, j]:.3f})")
                     ax.plot(j, i, "x", color="black", ms=7, mew=0.8)
     ax.set_xticks(range(len(EPOCHS)), [str(e) for e in EPOCHS], fontsize=7)
     ax.set_yticks(range(len(NOISES)), [f"{s:g}" for s in NOISES], fontsize=7)

@@ -1,1 +1,1 @@
-"""The monitor in other people's training loops: Lightning and Hugging Face."""
+"""Callbacks that attach a monitor to the training loops of Lightning and of Hugging Face."""

@@ -1,27 +1,46 @@
-"""A callback for the Trainer of Hugging Face: adds a monitor's figures to its logs and stops when the budget is spent."""
+"""A callback for the Trainer of Hugging Face: adds the figures of a monitor to its logs, and stops when the budget is spent."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from betastar.training.monitor import AttributeMonitor
 
 
 class MonitorCallback(TrainerCallback):
-    """Trainer(..., callbacks=[MonitorCallback(monitor)])."""
+    """Adds the figures of a monitor to the logs of a Trainer, and stops training when the budget is spent.
+
+    Parameters
+    ----------
+    monitor : AttributeMonitor
+        A monitor of the model, optimizer and loader that the Trainer trains with.
+
+    Notes
+    -----
+    Pass it to the trainer: `Trainer(..., callbacks=[MonitorCallback(monitor)])`.
+    """
 
     def __init__(self, monitor: AttributeMonitor) -> None:
         self.monitor = monitor
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        self.monitor.optimizer.zero_grad()  # the Trainer clears the model's gradients only, Opacus keeps more
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> TrainerControl:
+        """Clear gradients, and stop if the budget allows no further step. The Trainer calls this."""
+        self.monitor.optimizer.zero_grad()  # the Trainer clears the model's gradients only, and Opacus keeps more
         if not self.monitor.may_step():
             control.should_training_stop = True
         return control
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: object,
+    ) -> None:
+        """Add the figures of the last step to the logs. The Trainer calls this."""
         if len(self.monitor.history):
             figures = self.monitor.metrics()
             if logs is not None:

@@ -1,4 +1,4 @@
-"""Compares the gradients that a step uses with those that the monitor repeats: entries of each record, and the clipped sum."""
+"""Compares the gradients that a step uses with those that the monitor computes: entries of each record, and the clipped sum."""
 
 from __future__ import annotations
 
@@ -10,35 +10,47 @@ from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.opacus.adapter import OpacusAdapter
 
-#: So many entries of each record's gradient are compared.
+#: The number of entries of each record's gradient that are compared.
 ENTRIES = 256
-#: Single precision in another order may change a norm, and a sum relative to the norms of its terms, by as much.
+#: Single precision in another order may change a norm by the first, and a sum by the second times the norms of its terms.
 NORM, SUM = 1e-3, 1e-4
 
 
 class GradientCheck:
+    """Checks the gradients of one step at a time."""
+
     def __init__(self, adapter: OpacusAdapter) -> None:
         self._adapter = adapter
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is known of the coming step."""
+        """Forget the gradients of the coming step."""
         self._sums: dict[Tensor, Tensor] = {}
         self._scale = 0.0
         self._complete = True
 
     def skip(self) -> None:
-        """The batch is not looked at, nor is the sum that it takes part in."""
+        """Check neither a batch of the coming step nor the sum that it takes part in."""
         self._complete = False
 
     def batch(self, own: Gradients, number: int = 0, batches: int = 1) -> None:
-        """Before the optimizer clips: that the loss which was back-propagated is the criterion's, for every record.
+        """Refuse a loss that is not the criterion's, by the gradient of each record, before the optimizer clips.
 
-        own: the records' own gradients, before clipping. number: of the batch, among several since the last step.
+        Parameters
+        ----------
+        own : Gradients
+            The records' own gradients as the criterion gives them, before clipping.
+        number, batches : int
+            The number of this batch, and of all batches since the last step.
+
+        Raises
+        ------
+        GradientError
+            If the gradients that Opacus has are others.
         """
         if not own.norms.isfinite().all():
             self._complete = False
-            return  # measuring the batch reports it
+            return  # the measurement of the batch reports it
         pairs = self._compared(own, number, batches)
         if any(len(given) != len(wanted) for given, wanted in pairs):
             raise GradientError(
@@ -63,9 +75,10 @@ class GradientCheck:
             self._sums[parameter] = self._sums[parameter] + total if parameter in self._sums else total
 
     def _compared(self, own: Gradients, number: int, batches: int) -> list[tuple[Tensor, Tensor]]:
-        """What Opacus has of each record, and what it should have, one row a record.
+        """Pairs of what Opacus has and what it should have, with one row for each record.
 
-        Gradients of the smallest parameters, which every loss moves; the norm of the whole gradient where Opacus keeps no more.
+        The gradients of the smallest parameters are compared, which every loss changes. With ghost clipping Opacus keeps only the
+        norm of the whole gradient, and that is compared.
         """
         norms = self._adapter.ghost_norms()
         if norms is not None and batches == 1:
@@ -87,7 +100,7 @@ class GradientCheck:
         return pairs
 
     def summed(self) -> None:
-        """After the optimizer has clipped and added up: that it is the sum of the clipped gradients which gets the noise."""
+        """Refuse a step whose sum of clipped gradients, which noise was added to, is another one than computed here."""
         squares = 0.0
         for p in self._adapter.parameters if self._complete else ():
             given, wanted = self._adapter.clipped_sum(p), self._sums.get(p)

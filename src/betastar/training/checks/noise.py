@@ -1,9 +1,9 @@
-"""Compares the noise that a step has added to the clipped sum with the noise that it is charged as.
+"""Compares the noise that a step has added to the clipped sum with the noise that it is charged with.
 
-What is added is Z with independent entries of standard deviation σC. Then |Z|²/(σC)² follows a χ² law with as many degrees of
-freedom as Z has entries, and given the noise Y of an earlier step ⟨Z, Y⟩/(σC|Y|) is a standard normal number. Each tensor is
-looked at alone, all of them together, and all steps together. More noise than charged is no fault. A training is refused if it
-does what one with this noise does with probability ERROR at most, over the whole run.
+The noise should be Z with independent entries of standard deviation σC. Then |Z|²/(σC)² follows a χ² law with as many degrees of
+freedom as Z has entries, and given the noise Y of an earlier step ⟨Z, Y⟩/(σC|Y|) is a standard normal number. The check looks at
+each tensor and at all steps together. More noise than charged is allowed. A training with the right noise is refused with a
+probability of at most ERROR over the whole run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from betastar.training.checks.sampling import ERROR
 
 
 class NoiseError(RuntimeError):
-    """The noise is not what it is charged as."""
+    """The noise of a step is not the noise that the step is charged with."""
 
 
 class NoiseCheck:
+    """Checks the noise of one step after the other."""
+
     def __init__(self) -> None:
         self.steps = 0
         self._squares, self._entries = 0.0, 0
@@ -29,7 +31,22 @@ class NoiseCheck:
         self._last: list[Tensor] = []
 
     def step(self, noise: Sequence[Tensor], deviation: float, names: Sequence[str]) -> None:
-        """One step. noise: for each parameter, what was added to its clipped sum. deviation: σC."""
+        """Check one step.
+
+        Parameters
+        ----------
+        noise : sequence of Tensor
+            What was added to the clipped sum of each parameter.
+        deviation : float
+            σC.
+        names : sequence of str
+            The names of the parameters.
+
+        Raises
+        ------
+        NoiseError
+            If this is too little noise, or the noise of an earlier step.
+        """
         self.steps += 1
         parts = [tensor.detach().flatten() for tensor in noise]
         squares = [float(part.double().square().sum()) / deviation**2 for part in parts]
@@ -52,7 +69,7 @@ class NoiseCheck:
             if erfc(abs(product) / (deviation * norm) / sqrt(2.0)) < likely:
                 raise NoiseError(
                     "the noise is that of an earlier step again: its generator was set back, so that differences of steps show "
-                    "the gradients. Let the generator go on."
+                    "the gradients. Do not set the state of the noise generator during training."
                 )
         self._last = parts
         self._first = self._first or parts

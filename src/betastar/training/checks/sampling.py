@@ -1,27 +1,29 @@
-"""Compares the batches that a training loop uses with the sampling that they are charged as.
+"""Compares the batches that a training loop uses with the sampling that the steps are charged with.
 
-Batches are drawn from N records, each independently with probability p_t at step t. Then, for any numbers of steps,
+Batches should be drawn from N records, each independently with probability p_t at step t. Then, for any number of steps,
 - the size of a batch, and the sum of all sizes, are sums of independent coins, with means N·p_t and N·Σ p_t;
-- a size equals the one before with probability at most the largest one of a binomial law, 1/√(2e·N·p(1-p)) (Herzog 1947);
-- so are the times that one record was sampled, with mean Σ p_t.
+- a size equals the one before with at most the largest probability of a binomial law, 1/√(2e·N·p(1-p)) (Herzog 1947);
+- the number of times that one record was sampled is such a sum, too, with mean Σ p_t.
 By Chernoff, a sum of independent coins with mean μ is at least k > μ (at most k < μ) with probability ≤ exp(k - μ - k·ln(k/μ)).
-A loop is refused if it does what a loop with this sampling does with probability ERROR at most, over the whole run.
+A loop with the right sampling is refused with a probability of at most ERROR over the whole run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import e, exp, inf, log, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
 
-#: The probability that a run which samples as it says is refused, over all of its steps.
+#: The largest probability that a run with the right sampling is refused, over all of its steps.
 ERROR = 1e-6
 
 
 class SamplingError(RuntimeError):
-    """The batches are not sampled as they are charged."""
+    """The batches of the loop are not sampled with the rate that the steps are charged with."""
 
 
 def log_tail(count: float, mean: float) -> float:
@@ -34,7 +36,10 @@ def log_tail(count: float, mean: float) -> float:
 
 
 class SamplingCheck:
-    """records: N. Each step spends a part of ERROR: ERROR/(2·t·(t+1)) for its sizes, and as much for the records."""
+    """Checks one step after the other, for a data set of so many records.
+
+    Step t may refuse a right training with probability ERROR/(2·t·(t+1)) for its size, and with the same for its records.
+    """
 
     def __init__(self, records: int) -> None:
         self.records = records
@@ -46,7 +51,7 @@ class SamplingCheck:
         self._times: dict[int, int] = {}  # how often each record, by its fingerprint, was sampled
 
     def step(self, size: int, rate: float) -> None:
-        """One step with a batch of this size, drawn with this rate."""
+        """Refuse a step with a batch of a size that this rate hardly ever gives."""
         self.steps += 1
         self._rates += rate
         self._sizes += size
@@ -71,8 +76,11 @@ class SamplingCheck:
                 "sampling with independent coins does not give: the loop iterates over a loader with batches of a fixed size."
             )
 
-    def sampled(self, fingerprints: Any, rate: float, known: Any) -> None:
-        """The records of the step's batch. known: gives the fingerprints of the whole data set; asked where there is doubt."""
+    def sampled(self, fingerprints: ArrayLike | Tensor, rate: float, known: Callable[[], ArrayLike | Tensor]) -> None:
+        """Refuse a step whose records this rate hardly ever gives.
+
+        `known` returns the fingerprints of the whole data set. It is called only if a record occurs suspiciously often.
+        """
         keys, counts = np.unique(np.asarray(fingerprints), return_counts=True)
         doubt = [(int(k), int(n)) for k, n in zip(keys, counts, strict=True) if n > 1]
         if doubt:
@@ -97,25 +105,27 @@ class SamplingCheck:
                     )
 
     def _share(self) -> float:
-        """Of ERROR, what this step may spend on one of two kinds of checks."""
+        """The part of ERROR that this step may spend on its size, or on its records."""
         return ERROR / (2.0 * self.steps * (self.steps + 1))
 
     def state_dict(self) -> dict[str, Any]:
+        """What was counted, to be saved."""
         return {name: value.copy() if isinstance(value, dict) else value for name, value in vars(self).items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what was saved."""
         for name in vars(self):
             setattr(self, name, state[name])
 
 
-def times_in(fingerprints: Any, keys: list[int]) -> dict[int, int]:
+def times_in(fingerprints: ArrayLike | Tensor, keys: list[int]) -> dict[int, int]:
     """How often each key occurs."""
     every = np.asarray(fingerprints)
     return {key: int((every == key).sum()) for key in keys}
 
 
 def largest_batch(records: int, rate: float) -> float:
-    """A size that a batch exceeds with a probability far below ERROR, whatever was sampled."""
+    """A size that a batch exceeds with a probability far below ERROR."""
     mean = records * rate
     spread = 10.0 * sqrt(mean) + 40.0
     assert exp(log_tail(mean + spread, mean)) < 1e-9

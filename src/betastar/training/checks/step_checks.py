@@ -1,4 +1,4 @@
-"""What a proof rests on, checked at every step: no step is missed, and weights, sampling and noise are what they should be."""
+"""Checks at every step what a proof rests on: no step is missed, and weights, sampling and noise are as promised."""
 
 from __future__ import annotations
 
@@ -13,17 +13,27 @@ from betastar.training.checks.noise import NoiseCheck, NoiseError
 from betastar.training.checks.sampling import SamplingCheck, SamplingError
 from betastar.training.checks.step_counter import StepCounter, digest
 from betastar.training.opacus.adapter import OpacusAdapter
-from betastar.training.records import Records, Source
+from betastar.training.records import Records
+from betastar.training.source import Source
 
 
 class NotProved(ValueError):  # noqa: N818
-    """Something happened that a proof does not cover."""
+    """Something happened that a proof does not cover, so that nothing is proved."""
 
 
 class StepChecks:
-    """proves: whether a proof rests on the steps, so that each must be seen, and every error leaves nothing proved.
+    """Checks the steps of one training.
 
-    follow_records: whether the records of a batch are those of the data set, unchanged, so that they can be told apart.
+    Parameters
+    ----------
+    adapter : OpacusAdapter
+        The training.
+    source : Source
+        Its data set.
+    proves : bool
+        Whether a proof rests on the steps. Each step must then be seen, and an error leaves nothing proved.
+    follow_records : bool
+        Whether the records of a batch are those of the data set, unchanged, so that it can be counted how often each is sampled.
     """
 
     def __init__(self, adapter: OpacusAdapter, source: Source, proves: bool, follow_records: bool) -> None:
@@ -37,12 +47,12 @@ class StepChecks:
         self._resumed = ""  # digest of the weights that a loaded state belongs to
         self._rows, self._prints = 0, []
 
-    _rows: int  # records of the coming step
-    _prints: list[Tensor]  # fingerprints of these
+    _rows: int  # the number of records of the coming step
+    _prints: list[Tensor]  # their fingerprints
 
     @contextmanager
     def voiding(self, *kinds: type[Exception], except_for: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        """An error of these kinds inside leaves nothing proved, for good. After any error the batch is forgotten."""
+        """After an error of these kinds inside, nothing is proved any more. After any error the batch is forgotten."""
         try:
             yield
         except Exception as problem:
@@ -52,7 +62,7 @@ class StepChecks:
             raise
 
     def require(self, steps: int) -> None:
-        """Before a step, and before anything is claimed: that exactly `steps` steps were taken, and nothing else was done."""
+        """Refuse to go on, and to claim anything, unless exactly `steps` steps were taken and nothing else was done."""
         if self._resumed:
             if self._resumed != digest(self._adapter.tensors()):
                 raise NotProved("the loaded state belongs to other weights: load the model's state that was saved with it.")
@@ -76,16 +86,17 @@ class StepChecks:
             raise NotProved(f"nothing is proved: {self.void}")
 
     def accept_weights(self) -> None:
+        """Take the weights as they are now for those that the last step has left."""
         self._counter.accept_weights()
 
     def batch(self, records: Records) -> None:
-        """A batch of the coming step."""
+        """Count the records of a batch of the coming step."""
         self._rows += len(records)
         if self._follow:
             self._prints.append(records.fingerprints())
 
     def added(self, rate: float, deviation: float) -> None:
-        """After noise of this standard deviation should have been added to a sum over records sampled with this rate."""
+        """Check a step that has added noise of this standard deviation to a sum over records sampled with this rate."""
         rows, prints = processes.total(self._rows), processes.gathered(self._prints)
         self._rows, self._prints = 0, []
         noise = self._adapter.added_noise()
@@ -97,9 +108,11 @@ class StepChecks:
             self._sampling.sampled(prints, rate, lambda: self._source.fingerprints)
 
     def state_dict(self) -> dict[str, Any]:
+        """What was checked, to be saved."""
         return {"void": self.void, "weights": digest(self._adapter.tensors()), "sampling": self._sampling.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any], steps: int) -> None:
+        """Go on from what was saved after so many steps."""
         self.void, self._resumed, self._counter.steps = state["void"], state["weights"], steps
         self._sampling.load_state_dict(state["sampling"])
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import weakref
 from hashlib import sha256
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 
 def same_contents(some: list[Tensor], others: list[Tensor]) -> bool:
-    """Bit for bit, so that a number that is none equals itself."""
+    """Whether two lists of tensors are equal bit for bit, so that NaN equals itself."""
     return len(some) == len(others) and all(
         a.shape == b.shape and a.dtype == b.dtype and (torch.equal(a, b) or _bits_equal(a, b))
         for a, b in zip(some, others, strict=True)
@@ -24,7 +23,7 @@ def _bits_equal(a: Tensor, b: Tensor) -> bool:
 
 
 def digest(tensors: list[Tensor]) -> str:
-    """A number that other contents do not have."""
+    """A number that differs for tensors with other contents."""
     sha = sha256()
     for tensor in tensors:
         sha.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -33,17 +32,25 @@ def digest(tensors: list[Tensor]) -> str:
 
 
 class StepCounter:
-    """steps: of any optimizer of PyTorch that holds one of the parameters, since this was made."""
+    """Counts the steps of all optimizers of PyTorch that hold a parameter of a module.
+
+    Parameters
+    ----------
+    module : Module
+        The model.
+    steps : int
+        The number of steps that were taken before.
+    """
 
     def __init__(self, module: nn.Module, steps: int = 0) -> None:
         self.steps = steps
-        self._module = module
+        self._trained = module
         self._parameters = {id(p) for p in module.parameters()}
         self._left: list[Tensor] = []
         self.accept_weights()
         here = weakref.ref(self)
 
-        def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+        def stepped(optimizer: Optimizer, args: object, kwargs: object) -> None:
             counter = here()
             if counter is not None:
                 counter._stepped(optimizer)
@@ -51,15 +58,15 @@ class StepCounter:
         handle = register_optimizer_step_post_hook(stepped)
         weakref.finalize(self, handle.remove)
 
-    def _stepped(self, optimizer: Any) -> None:
+    def _stepped(self, optimizer: Optimizer) -> None:
         if any(id(p) in self._parameters for group in optimizer.param_groups for p in group["params"]):
             self.steps += 1
             self.accept_weights()
 
     def accept_weights(self) -> None:
         """Take the weights as they are now for those that the last step has left."""
-        self._left = [p.detach().clone() for p in self._module.parameters()]
+        self._left = [p.detach().clone() for p in self._trained.parameters()]
 
     def weights_unchanged(self) -> bool:
         """Whether the weights are those that the last step has left."""
-        return same_contents(self._left, [p.detach() for p in self._module.parameters()])
+        return same_contents(self._left, [p.detach() for p in self._trained.parameters()])

@@ -1,4 +1,4 @@
-"""Clips gradients of variants by the optimizer's own rule."""
+"""Clips gradients of variants by the rule of the optimizer."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from torch import Tensor
 from betastar.training.gradients.factors import Gradients
 from betastar.training.opacus.adapter import OpacusAdapter
 
-#: Opacus divides by the norm plus this.
+#: Opacus adds this to a norm before it divides by it.
 TINY = 1e-6
 
 
 def clip(gradients: Gradients, adapter: OpacusAdapter) -> Gradients:
-    """The result is in clipping norms."""
+    """The clipped gradients, in clipping norms."""
     total = adapter.max_grad_norm()
     if adapter.flat:
         scale = (total / (gradients.norms.sqrt() + TINY)).clamp(max=1.0) / total
         return gradients.scaled([scale] * len(gradients.factors), gradients.norms * scale.square())
-    limits = {id(p): norm for p, norm in zip(adapter.optimizer.params, adapter.layer_norms(), strict=True)}
+    limits = {id(p): norm for p, norm in zip(adapter.all_parameters, adapter.layer_norms(), strict=True)}
     scales: list[Tensor] = []
     for factor in gradients.factors:
         (parameter,) = factor.parameters

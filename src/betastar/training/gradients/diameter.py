@@ -1,10 +1,10 @@
 """The largest distance between clipped gradients over two values of the secret, for each record.
 
 exact      all pairs of values
-ball       twice the radius of a ball around all of them, with a centre that is looked for
+ball       twice the radius of a ball around all of them, whose centre is searched for
 centroid   the same with the mean as the centre (the paper's approximation)
-exact ≤ ball ≤ centroid. All work on blocks of values: `load(k)` gives the clipped gradients of block k for some records,
-in double precision: distances far below 1 are differences of numbers near 1.
+exact ≤ ball ≤ centroid. All three work on blocks of values: `load(k)` gives the clipped gradients of block k for some records.
+They are in double precision, because distances far below 1 are differences of numbers near 1.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ Load = Callable[[int], Gradients]
 TILE = 1 << 22
 #: Steps of the search for a ball's centre.
 MOVES = 4
-#: What single precision may do to a squared distance of vectors of norm at most 1.
+#: The error of single precision in a squared distance of vectors of norm at most 1.
 ROUNDING = 2e-6
-#: The same, generously, where records are left out because of it.
+#: A larger error, which is assumed where records are left out because of it.
 SLACK = 1e-4
 
 
 def exact(load: Load, blocks: int) -> Tensor:
-    """All pairs."""
+    """The distance of the farthest pair among all pairs."""
     best: Tensor | None = None
     for i in range(blocks):
         first = load(i)
         for j in range(i, blocks):
-            found = _farthest(first, first if i == j else load(j))
-            best = found if best is None else torch.maximum(best, found)
+            squares = _farthest(first, first if i == j else load(j))
+            best = squares if best is None else torch.maximum(best, squares)
     assert best is not None
     return best.clamp(min=0.0).sqrt()
 
 
 def quick_exact(gradients: Gradients) -> Tensor:
-    """All pairs from gradients in single precision: it finds the pair, double precision measures it.
+    """The distance of the farthest pair: single precision finds the pair, and double precision measures it.
 
-    Among pairs that single precision cannot tell apart it may take the second; where that could matter by more than
-    SLACK (relative), all pairs are measured in double precision.
+    Single precision may find another pair that is almost as far apart. Where that could matter by more than SLACK (relative),
+    all pairs are measured in double precision.
     """
     a = gradients.shape[1]
     squares = gradients.cross(gradients).mul_(-2.0).add_(gradients.norms[:, :, None]).add_(gradients.norms[:, None, :])
     number = squares.flatten(1).argmax(dim=1)
     first, second = gradients.pick(number // a).double(), gradients.pick(number % a).double()
-    found = (first.norms + second.norms - 2.0 * first.cross(second)[:, 0])[:, 0]
-    small = (found < ROUNDING / SLACK).nonzero().flatten()
+    farthest = (first.norms + second.norms - 2.0 * first.cross(second)[:, 0])[:, 0]
+    small = (farthest < ROUNDING / SLACK).nonzero().flatten()
     if len(small):
         some = gradients.records(small).double()
-        found[small] = _farthest(some, some)
-    return found.clamp(min=0.0).sqrt()
+        farthest[small] = _farthest(some, some)
+    return farthest.clamp(min=0.0).sqrt()
 
 
 def _farthest(first: Gradients, second: Gradients) -> Tensor:
@@ -72,9 +72,10 @@ def _farthest(first: Gradients, second: Gradients) -> Tensor:
 
 
 def bounds(gradients: Gradients) -> tuple[Tensor, Tensor]:
-    """Cheap (lower, upper) for the diameter of each record from the distances to a few of its variants.
+    """Cheap bounds (lower, upper) of the diameter of each record, from the distances to a few of its variants.
 
-    lower: some distance that occurs. upper: by the triangle inequality, the two largest distances from one of them.
+    The lower bound is a distance that occurs. The upper bound is, by the triangle inequality, the sum of the two largest
+    distances from one of these variants.
     """
     a = gradients.shape[1]
     anchors = sorted({0, a // 2, a - 1})
@@ -86,11 +87,16 @@ def bounds(gradients: Gradients) -> tuple[Tensor, Tensor]:
 
 
 def centroid(load: Load, blocks: int) -> Tensor:
+    """Twice the radius of the ball around the mean."""
     return 2.0 * _around_mean(load, blocks)[0].clamp(min=0.0).sqrt()
 
 
 def ball(load: Load, blocks: int) -> Tensor:
-    """Start at the mean, try the midpoint of two far variants, then move towards the farthest one (Bădoiu and Clarkson)."""
+    """Twice the radius of a small ball around all variants.
+
+    The search for its centre starts at the mean, tries the midpoint of two far variants, and then moves towards the farthest one
+    (Bădoiu and Clarkson).
+    """
     best, dots, square = _around_mean(load, blocks)
     norms = torch.cat([load(k).norms for k in range(blocks)], dim=1)
     far = _farthest_from(norms, dots, square)
@@ -132,7 +138,7 @@ def _row(load: Load, blocks: int, number: Tensor) -> Tensor:
         some = load(k)
         width = some.shape[1]
         inside = (number >= start) & (number < start + width)
-        if inside.any():  # of several blocks, only a single record at a time
+        if inside.any():  # with several blocks, there is only one record at a time
             chosen = some.pick((number - start).clamp(0, width - 1))
         start += width
     assert chosen is not None

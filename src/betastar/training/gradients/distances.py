@@ -1,4 +1,4 @@
-"""Measures records: the diameter of each, or the largest one, in chunks that keep memory bounded."""
+"""RecordDistances: the diameter of each record, or the largest one, computed in chunks that keep memory bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
-#: How to measure; "extremes" measures between two values only and is no upper bound.
+#: How a diameter is computed. "extremes" compares two values only and is no upper bound.
 DIAMETERS: dict[str, Callable[[diameter.Load, int], Tensor]] = {
     "exact": diameter.exact,
     "ball": diameter.ball,
@@ -28,7 +28,21 @@ FEW = 256
 
 
 class RecordDistances:
-    """memory: bytes that the factors of one chunk may take (activations come on top, a few times as much)."""
+    """Computes distances between the variants of records.
+
+    Parameters
+    ----------
+    variants : VariantGradients
+        Computes the gradients.
+    secret : Secret
+        The sensitive attribute.
+    kind : str
+        One of `DIAMETERS`.
+    values : sequence of int
+        The numbers of the values that are compared.
+    memory : int
+        The number of bytes that the factors of one chunk may take. Activations take a few times as much.
+    """
 
     def __init__(self, variants: VariantGradients, secret: Secret, kind: str, values: Sequence[int], memory: int) -> None:
         self._variants, self._secret, self._values = variants, secret, list(values)
@@ -37,33 +51,33 @@ class RecordDistances:
         self._per_variant = 0
 
     def try_out(self, records: Records) -> None:
-        """Find out what a variant takes, and that the model can be run on variants at all."""
+        """Measure how much memory a variant takes, and refuse a model that cannot be run on variants."""
         gradients = self._variants.try_out(records, self._secret, self._values[: max(2, ROWS // max(1, 8 * len(records)))])
         self._per_variant = sum(f.delta.shape[2] + (0 if f.x is None else f.x.shape[2]) for f in gradients.factors)
 
     @property
     def room(self) -> int:
-        """Variants in one chunk."""
+        """The number of variants in one chunk."""
         return max(2, min(ROWS, self.most))
 
     @property
     def most(self) -> int:
-        """Variants that memory has room for."""
+        """The number of variants that memory has room for."""
         return self._memory // (8 * self._per_variant)
 
     def holds_own(self) -> bool:
-        """Whether all variants of a record are there at once, its own among them."""
+        """Whether a chunk holds all variants of a record, with the value that the record holds among them."""
         return self._blocks == 1 and len(self._values) == self._secret.count
 
     def each(self, records: Records, seen: Seen | None = None) -> Tensor:
-        """The diameter of each record, in clipping norms. seen: is given the gradients of some records' variants at a time."""
+        """The diameter of each record, in clipping norms. `seen` is called with records and the gradients of their variants."""
         chunks = [self._measure(part, seen) for part in self._chunks(records)]
         return torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.float64)
 
     def largest(self, records: Records, floor: float = 0.0, seen: Seen | None = None) -> float:
-        """The largest diameter, or `floor` if that is larger. Records that cannot have it are left out early."""
+        """The largest diameter, or `floor` if that is larger. Records that cannot have the largest one are left out early."""
         best = floor
-        candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds, and the gradients of records that may have it
+        candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds and gradients of records that may have the largest one
         for part in self._chunks(records):
             if self._blocks > 1 or DIAMETERS[self._kind] is not diameter.exact:
                 best = max(best, float(self._measure(part, seen).max()))

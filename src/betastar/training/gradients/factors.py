@@ -1,8 +1,8 @@
-"""Gradients of many variants of a record, as factors: only their inner products matter (theory, section 7).
+"""Gradients of many variants of a record, as factors: distances need only their inner products (theory, section 7).
 
 The gradient of a linear layer is an outer product δ ⊗ x of the back-propagated error and the input, so that
     ⟨∇_i, ∇_j⟩ = (x_i·x_j + 1)(δ_i·δ_j)                    (the 1 is the bias)
-and no gradient is ever stored. Other layers keep their per-sample gradients, as an outer product with nothing.
+and no gradient is ever stored. For other layers, the gradient of each variant is stored as δ, without x.
 """
 
 from __future__ import annotations
@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-#: What double precision may do to the squared norm of a combination, relative to those of its parts.
+#: The error of double precision in the squared norm of a combination, relative to those of its parts.
 ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
 class Rest:
-    """What variants have in common: x is then only the columns in which they differ, and the norm of this."""
+    """The part of an input that all variants of a record share. The factor's x holds the other columns and this part's norm."""
 
-    table: Tensor  # (n, d), 0 in those columns
-    columns: list[int]
+    table: Tensor  # (n, d), 0 in the columns in which variants differ
+    columns: list[int]  # the columns in which variants differ
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Factor:
     x: Tensor | None = None  # (n, a, d)
     plus: float = 1.0
     parameters: tuple[Tensor, ...] = ()
-    scale: Tensor | None = None  # s, (n, a): what clipping does
-    rest: Rest | None = None  # where x stands for a wider input
+    scale: Tensor | None = None  # s, (n, a): the factors of clipping
+    rest: Rest | None = None  # the shared part of the input, if x leaves it out
 
     def norms(self) -> Tensor:
         """‖∇_i‖², (n, a)."""
@@ -49,21 +48,21 @@ class Factor:
 
     def cross(self, other: Factor) -> Tensor:
         """⟨∇_i, ∇'_j⟩, (n, a, a')."""
-        found = torch.bmm(self.delta, other.delta.transpose(1, 2))
+        products = torch.bmm(self.delta, other.delta.transpose(1, 2))
         if self.x is not None and other.x is not None:
-            found = torch.bmm(self.x, other.x.transpose(1, 2)).add_(self.plus).mul_(found)
+            products = torch.bmm(self.x, other.x.transpose(1, 2)).add_(self.plus).mul_(products)
         elif self.plus != 1.0:
-            found = found * self.plus
+            products = products * self.plus
         if self.scale is not None and other.scale is not None:
-            found = found.mul_(self.scale[:, :, None]).mul_(other.scale[:, None, :])
-        return found
+            products = products.mul_(self.scale[:, :, None]).mul_(other.scale[:, None, :])
+        return products
 
     def combine(self, weights: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Σ_i w_i ∇_i as the two parts of the layer, (n, e, d) and (n, e)."""
+        """Σ_i w_i ∇_i for the weights and the bias of the layer, (n, e, d) and (n, e)."""
         scaled = (weights if self.scale is None else weights * self.scale)[..., None].to(self.delta)
         if self.x is None:
             return None, torch.bmm(self.delta.transpose(1, 2), scaled)[..., 0]
-        if self.x.shape[2] < self.delta.shape[2]:  # the narrower one is scaled
+        if self.x.shape[2] < self.delta.shape[2]:  # scale the narrower one
             both = torch.bmm(self.delta.transpose(1, 2), torch.cat([self.x * scaled, scaled], dim=2))
             return both[..., :-1], both[..., -1]
         weighted = self.delta * scaled
@@ -72,22 +71,22 @@ class Factor:
     def dot(self, centre: tuple[Tensor | None, Tensor]) -> Tensor:
         """⟨∇_i, centre⟩, (n, a)."""
         matrix, vector = centre
-        found = torch.bmm(self.delta, vector[..., None])[..., 0] * self.plus
+        products = torch.bmm(self.delta, vector[..., None])[..., 0] * self.plus
         if self.x is not None and matrix is not None:
-            found = found + (torch.bmm(self.x, matrix.transpose(1, 2)) * self.delta).sum(dim=-1)
-        return found if self.scale is None else found * self.scale
+            products = products + (torch.bmm(self.x, matrix.transpose(1, 2)) * self.delta).sum(dim=-1)
+        return products if self.scale is None else products * self.scale
 
     def square(self, weights: Tensor) -> Tensor:
-        """‖Σ_i w_i ∇_i‖², (n,), in double precision; by whichever is smaller, all inner products or the sum written out."""
+        """‖Σ_i w_i ∇_i‖², (n,), in double precision, from all inner products or from the sum itself, whichever is smaller."""
         _, a, e = self.delta.shape
         width = 1 if self.x is None else self.x.shape[2]
         double = self.map(Tensor.double)
         if a * (e + width) < e * width:
-            found = torch.einsum("ni,nij,nj->n", weights, double.cross(double), weights)
-            return found.clamp(min=0.0) + ROUNDING * double.norms().amax(dim=1)
+            squares = torch.einsum("ni,nij,nj->n", weights, double.cross(double), weights)
+            return squares.clamp(min=0.0) + ROUNDING * double.norms().amax(dim=1)
         matrix, vector = double.combine(weights)
-        found = self.plus * vector.square().sum(dim=1)
-        return found if matrix is None else found + matrix.square().sum(dim=(1, 2))
+        squares = self.plus * vector.square().sum(dim=1)
+        return squares if matrix is None else squares + matrix.square().sum(dim=(1, 2))
 
     def total(self, weights: Tensor) -> list[Tensor]:
         """Σ_records Σ_i w_i ∇_i for each of the parameters, in their shapes and in double precision."""
@@ -103,13 +102,13 @@ class Factor:
         return [weighted.T @ self.x.flatten(0, 1).double(), weighted.sum(dim=0)][: len(self.parameters)]
 
     def written(self, parameter: Tensor) -> Tensor:
-        """The gradients of one of the parameters, written out: (n, a, entries)."""
+        """The gradients of one of the parameters in full, (n, a, entries)."""
         if self.x is None or parameter is not self.parameters[0]:
             return self.delta
         return (self.delta[..., :, None] * self.x[..., None, :]).flatten(2)
 
     def whole(self, number: Tensor) -> Factor:
-        """One variant of each record, before clipping, with its whole input."""
+        """One variant of each record, before clipping, with its whole input. `number` is the variant of each record."""
         rows = torch.arange(len(number), device=number.device)
         x = None if self.x is None else self.x[rows, number]
         if x is not None and self.rest is not None:
@@ -118,7 +117,7 @@ class Factor:
         return replace(self, delta=self.delta[rows, number][:, None], x=None if x is None else x[:, None], scale=None, rest=None)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Factor:
-        """The same change of records or variants everywhere; what they have in common is then no longer known."""
+        """Change all tensors alike. The shared part of the input is left out of the result."""
         x = None if self.x is None else change(self.x)
         scale = None if self.scale is None else change(self.scale)
         return replace(self, delta=change(self.delta), x=x, scale=scale, rest=None)
@@ -132,6 +131,7 @@ class Gradients:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """The number of records, and of variants of each."""
         n, a, _ = self.factors[0].delta.shape
         return n, a
 
@@ -141,15 +141,18 @@ class Gradients:
         return torch.stack([factor.norms() for factor in self.factors]).sum(dim=0)
 
     def cross(self, other: Gradients) -> Tensor:
+        """⟨∇_i, ∇'_j⟩, (n, a, a')."""
         total = self.factors[0].cross(other.factors[0])
         for mine, theirs in zip(self.factors[1:], other.factors[1:], strict=True):
             total += mine.cross(theirs)
         return total
 
     def combine(self, weights: Tensor) -> Centre:
+        """Σ_i w_i ∇_i for each record."""
         return Centre([factor.combine(weights) for factor in self.factors], [factor.plus for factor in self.factors])
 
     def dot(self, centre: Centre) -> Tensor:
+        """⟨∇_i, centre⟩, (n, a)."""
         return torch.stack([factor.dot(part) for factor, part in zip(self.factors, centre.parts, strict=True)]).sum(dim=0)
 
     def squares(self, weights: Tensor) -> Tensor:
@@ -158,42 +161,46 @@ class Gradients:
 
     def totals(self, weights: Tensor) -> dict[Tensor, Tensor]:
         """Σ_records Σ_i w_i ∇_i for each parameter, in double precision."""
-        found: dict[Tensor, Tensor] = {}
+        totals: dict[Tensor, Tensor] = {}
         for factor in self.factors:
-            found |= dict(zip(factor.parameters, factor.total(weights), strict=True))
-        return found
+            totals |= dict(zip(factor.parameters, factor.total(weights), strict=True))
+        return totals
 
     def scaled(self, scales: Sequence[Tensor], norms: Tensor | None = None) -> Gradients:
-        """Each variant's gradient times a number, one (n, a) a factor. norms: the result's, where they are known."""
-        found = Gradients(tuple(replace(f, scale=s) for f, s in zip(self.factors, scales, strict=True)))
+        """Multiply the gradient of each variant by a number, (n, a) for each factor. `norms`, if known, are the result's."""
+        scaled = Gradients(tuple(replace(f, scale=s) for f, s in zip(self.factors, scales, strict=True)))
         if norms is not None:
-            vars(found)["norms"] = norms
-        return found
+            vars(scaled)["norms"] = norms
+        return scaled
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Gradients:
+        """Change all tensors alike."""
         return Gradients(tuple(factor.map(change) for factor in self.factors))
 
     def records(self, index: Tensor) -> Gradients:
+        """The gradients of some records."""
         return self.map(lambda tensor: tensor[index])
 
     def variants(self, index: slice | Sequence[int]) -> Gradients:
+        """The gradients of some variants of each record."""
         return self.map(lambda tensor: tensor[:, index])
 
     def pick(self, number: Tensor) -> Gradients:
-        """One variant of each record."""
+        """One variant of each record. `number` is the variant of each record."""
         rows = torch.arange(len(number), device=number.device)
         return self.map(lambda tensor: tensor[rows, number][:, None])
 
     def whole(self, number: Tensor) -> Gradients:
-        """One variant of each record, before clipping, with nothing left out."""
+        """One variant of each record, before clipping, with its whole input. `number` is the variant of each record."""
         return Gradients(tuple(factor.whole(number) for factor in self.factors))
 
     def double(self) -> Gradients:
+        """The gradients in double precision."""
         return self.map(Tensor.double)
 
 
 def joined(parts: Sequence[Gradients]) -> Gradients:
-    """The records of one after those of the other; none of them clipped."""
+    """The gradients of the records of all parts, one after the other. None of them may be clipped."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*(part.factors for part in parts), strict=True)
@@ -211,14 +218,14 @@ def joined(parts: Sequence[Gradients]) -> Gradients:
 
 @dataclass
 class Centre:
-    """A combination of gradients, for each record, written out layer by layer."""
+    """A combination of gradients for each record, in full, layer by layer."""
 
     parts: list[tuple[Tensor | None, Tensor]]
     plus: list[float]
 
     def norms(self) -> Tensor:
         """‖centre‖², (n,)."""
-        total: Any = 0.0
+        total = torch.zeros_like(self.parts[0][1][:, 0])
         for (matrix, vector), plus in zip(self.parts, self.plus, strict=True):
             total = total + plus * vector.square().sum(dim=1)
             if matrix is not None:

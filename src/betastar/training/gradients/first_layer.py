@@ -15,7 +15,7 @@ from betastar.training.secrets.secret_types import Columns
 
 
 class FirstLayer:
-    """A linear layer that reads the table of variants: they differ in a few columns, so it is run on the records once.
+    """Runs a linear layer that reads the table of variants. They differ in a few columns, so that each record is run once.
 
     W x_i = W x_rest + W_columns v_i, and x_i·x_j = ‖x_rest‖² + v_i·v_j: the columns v_i and √‖x_rest‖² stand for x_i.
     """
@@ -34,15 +34,19 @@ class FirstLayer:
         return others.put(self._argument, table.as_subclass(AbsentTable))
 
     def watch(self, variants: Records) -> None:
+        """Remember the table of the variants that the model is run on next."""
         self._table: Tensor = variants.get(self._argument)
         self._version = 0 if isinstance(self._table, AbsentTable) else self._table._version
 
     def _applies(self, x: Tensor) -> bool:
+        """Whether the input of a layer is the table of variants, unchanged."""
         if isinstance(x, AbsentTable) or isinstance(self._table, AbsentTable):
             return x is self._table
         return x.data_ptr() == self._table.data_ptr() and x.shape == self._table.shape and x._version == self._version
 
     def forward(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+        """The forward function that replaces the layer's own."""
+
         def run(x: Tensor) -> Tensor:
             if not self._applies(x):
                 return functional.linear(x, layer.weight, layer.bias)
@@ -54,6 +58,7 @@ class FirstLayer:
         return run
 
     def narrow(self, x: Tensor) -> tuple[Tensor, Rest] | None:
+        """The columns in which variants differ with the norm of the rest, and the rest; None for another input than the table."""
         if not self._applies(x):
             return None
         n, a = len(self._rest), len(self._values)
@@ -62,6 +67,7 @@ class FirstLayer:
 
 
 def is_table(records: Records, columns: Columns) -> bool:
+    """Whether the argument that holds these columns is a table of numbers."""
     tensor = records.get(columns.argument)
     return isinstance(tensor, Tensor) and tensor.ndim == 2 and tensor.is_floating_point()
 
@@ -71,7 +77,7 @@ class AbsentTableRead(RuntimeError):  # noqa: N818
 
 
 class AbsentTable(Tensor):
-    """Has the shape of a table and none of its contents: every function but the replaced linear layers raises an error."""
+    """Has the shape of a table and none of its contents. Every function except the replaced linear layers raises an error."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Measuring must leave no trace, and needs models whose gradients follow from weights and records alone."""
+"""Checks that a model neither draws random numbers nor writes into its state, and restores what a measurement has changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class GradientError(RuntimeError):
-    """Per-record gradients cannot be had, or are not finite."""
+    """Gradients of single records cannot be computed, are not finite, or are not those that the training uses."""
 
 
 def _numpy_state() -> Any:
@@ -23,7 +23,7 @@ def _numpy_state() -> Any:
 
 @dataclass
 class RandomStates:
-    """The state of the random number generators that everybody shares."""
+    """The states of the global random number generators of PyTorch, NumPy and Python."""
 
     cpu: Tensor = field(default_factory=torch.get_rng_state)
     numpy: Any = field(default_factory=_numpy_state)
@@ -35,7 +35,7 @@ class RandomStates:
     )
 
     def same(self) -> bool:
-        """Nothing was drawn since."""
+        """Whether no random number was drawn since."""
         now = RandomStates()
         return (
             torch.equal(self.cpu, now.cpu)
@@ -46,6 +46,7 @@ class RandomStates:
         )
 
     def restore(self) -> None:
+        """Set the generators back to these states."""
         torch.set_rng_state(self.cpu)
         np.random.set_state(self.numpy)
         random.setstate(self.python)
@@ -57,7 +58,7 @@ class RandomStates:
 def unchanged(module: nn.Module, thorough: bool) -> Iterator[None]:
     """Refuse models that draw random numbers or write into their own state when they run.
 
-    thorough: look at the generators of Python and NumPy, too; that takes longer, and once is enough.
+    With `thorough`, the generators of Python and NumPy are compared as well, which takes longer.
     """
     states = RandomStates() if thorough else None
     before = torch.get_rng_state()
@@ -80,7 +81,7 @@ def unchanged(module: nn.Module, thorough: bool) -> Iterator[None]:
 
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Weights, buffers and random numbers are afterwards what they were, whatever happens inside."""
+    """Restore weights, buffers and random number generators afterwards, whatever happens inside."""
     states = RandomStates()
     tensors = [*module.parameters(), *module.buffers()]
     versions = [tensor._version for tensor in tensors]

@@ -1,6 +1,6 @@
 """Runs a private model on variants of records and returns their clipped gradients, leaving the model as it was.
 
-Opacus's hooks are silent meanwhile, no gradient is written, no random number is drawn.
+Meanwhile, the hooks of Opacus are off, no gradient is written, and no random number is drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from betastar.training.opacus.adapter import OpacusAdapter, per_sample_gradients
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
-#: The first input of a layer with as few columns as differ, and the rest of it; None: as it is.
+#: The columns of a layer's input in which variants differ, and the rest of the input; None stands for the whole input.
 Narrow = tuple[Tensor, Rest] | None
 #: A layer, its inputs, the error at its output.
 Call = tuple[nn.Module, tuple[Any, ...], Tensor, Narrow]
@@ -30,9 +30,9 @@ CHECKPOINTING = "Switch off gradient checkpointing, and call layers with trainab
 
 
 class VariantGradients:
-    """Clipped gradients of variants, in clipping norms."""
+    """Computes clipped gradients of variants, in clipping norms. `criterion` is the loss of the training."""
 
-    def __init__(self, adapter: OpacusAdapter, criterion: Callable[..., Any]) -> None:
+    def __init__(self, adapter: OpacusAdapter, criterion: Callable[..., Tensor]) -> None:
         self._adapter = adapter
         self._criterion = criterion
         units = adapter.units()
@@ -63,7 +63,7 @@ class VariantGradients:
         return gradients
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
-        """Run once, and find out whether the model reads the table of variants through linear layers only."""
+        """Run the model once, and find out whether it reads the table of variants through linear layers only."""
         self._first_run = True
         gradients = self.gradients(records, secret, values)
         self._first_run = False
@@ -72,7 +72,7 @@ class VariantGradients:
             first_layer = FirstLayer(records, columns, values)
             try:
                 quick = self._clipped(first_layer.without_table(), (len(records), len(values)), first_layer)
-            except Exception:  # whatever the model does with its table, it is then given the real one
+            except Exception:  # the model reads the table in another way, and is given the real one from now on
                 return gradients
             self._table_is_optional = torch.allclose(gradients.cross(gradients), quick.cross(quick), rtol=1e-4, atol=1e-7)
         return gradients
@@ -85,14 +85,14 @@ class VariantGradients:
         return clip(Gradients(tuple(self._factors(self._run(variants, first_layer), shape))), self._adapter)
 
     def _run(self, variants: Records, first_layer: FirstLayer | None) -> list[Call]:
-        """Each call of a layer in a forward and backward pass over the variants."""
+        """The calls of layers in a forward and backward pass over the variants."""
         seen: list[tuple[nn.Module, tuple[Any, ...], Any, Narrow]] = []
         if first_layer:
             first_layer.watch(variants)
 
         def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             if not isinstance(output, Tensor) or not isinstance(inputs[0] if inputs else None, Tensor):
-                raise GradientError(f"gradients of {self._name(module)} cannot be had: it must map a tensor to a tensor.")
+                raise _not_computed(self._name(module), "it must map a tensor to a tensor.")
             narrow = first_layer.narrow(inputs[0]) if first_layer and type(module) is nn.Linear else None
             seen.append((module, inputs, output, narrow))
 
@@ -109,7 +109,7 @@ class VariantGradients:
             errors = torch.autograd.grad(total, outputs, allow_unused=True)
         if len(seen) > len(outputs):
             again = self._name(seen[len(outputs)][0])
-            raise GradientError(f"gradients of {again} cannot be had: the backward pass calls it again. {CHECKPOINTING}")
+            raise _not_computed(again, f"the backward pass calls it again. {CHECKPOINTING}")
         return [
             (module, inputs, torch.zeros_like(out) if error is None else error, narrow)
             for (module, inputs, out, narrow), error in zip(seen, errors, strict=True)
@@ -117,20 +117,22 @@ class VariantGradients:
 
     def _connected(self, module: nn.Module, output: Tensor) -> Tensor:
         if not output.requires_grad:
-            raise GradientError(f"gradients of {self._name(module)} cannot be had: it is called without them. {CHECKPOINTING}")
+            raise GradientError(
+                f"gradients of {self._name(module)} cannot be computed: it is called without them. {CHECKPOINTING}"
+            )
         return output
 
-    def total_loss(self, loss: Any, rows: int) -> Tensor:
+    def total_loss(self, loss: Tensor, rows: int) -> Tensor:
         """The sum of the records' losses."""
         if not isinstance(loss, Tensor) or loss.ndim > 1 or (loss.ndim == 1 and len(loss) != rows):
             shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"criterion must give one loss, or one a record, got shape {shape} for {rows} records.")
+            raise ValueError(f"criterion must give one loss, or one for each record, got shape {shape} for {rows} records.")
         if loss.ndim == 1:
             return loss.sum()
         return loss * rows if self._adapter.loss_reduction == "mean" else loss
 
     def _factors(self, calls: list[Call], shape: tuple[int, int]) -> Iterator[Factor]:
-        """One factor for a linear layer that reads a table; the gradients of other parameters are written out and added up."""
+        """One factor for each linear layer that reads a table. Gradients of other parameters are stored in full and added up."""
         self._require_complete(calls, shape[0] * shape[1])
         times = Counter(id(module) for module, *_ in calls)
         written: dict[nn.Parameter, Tensor] = {}
@@ -146,18 +148,19 @@ class VariantGradients:
             yield Factor(rows.reshape(*shape, -1), parameters=(parameter,))
 
     def _require_complete(self, calls: list[Call], rows: int) -> None:
-        """That each call has one row a variant, and that every trainable parameter takes part in a call."""
+        """Refuse calls without one row for each variant, and trainable parameters that take part in no call."""
         for module, _, error, _ in calls:
             if len(error) != rows:
-                raise GradientError(
-                    f"gradients of {self._name(module)} cannot be had: it sees {len(error)} rows for {rows} records; a gradient "
-                    "must belong to one record (no packed sequences, no reshaping across records)."
+                raise _not_computed(
+                    self._name(module),
+                    f"it sees {len(error)} rows for {rows} records; a gradient must belong to one record (no packed sequences, "
+                    "no reshaping across records).",
                 )
         called = {id(p) for module, *_ in calls for p in module.parameters() if p.requires_grad}
         missing = {id(p) for p in self._adapter.parameters} - called
         if missing:
             names = [name for name, p in self._adapter.module.named_parameters() if id(p) in missing]
-            raise GradientError(f"gradients of {names[0]} cannot be had: its module was not called in the forward pass.")
+            raise _not_computed(names[0], "its module was not called in the forward pass.")
 
     def _is_plain_linear(self, module: nn.Module) -> TypeGuard[nn.Linear]:
         """Whether a module is a linear layer of PyTorch that shares no trainable parameter with another one."""
@@ -177,14 +180,14 @@ class VariantGradients:
             yield Factor(errors, parameters=(layer.bias,))
 
     def _samples(self, module: nn.Module, inputs: tuple[Any, ...], error: Tensor) -> dict[nn.Parameter, Tensor]:
-        """Per-sample gradients, as Opacus computes them."""
+        """The gradients of single records, as Opacus computes them."""
         try:
             with torch.no_grad():
                 return per_sample_gradients(module, [x.detach() for x in inputs if isinstance(x, Tensor)], error)
         except AbsentTableRead:
             raise
         except Exception as problem:
-            raise GradientError(f"gradients of {self._name(module)} cannot be had: {problem}") from problem
+            raise _not_computed(self._name(module), str(problem)) from problem
 
     @contextmanager
     def _listening(self, note: Callable[..., None], first_layer: FirstLayer | None) -> Iterator[None]:
@@ -208,6 +211,10 @@ class VariantGradients:
         return f"{self._units[id(module)][1]} ({type(module).__name__})"
 
 
+def _not_computed(name: str, why: str) -> GradientError:
+    return GradientError(f"gradients of {name} cannot be computed: {why}")
+
+
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
     if inputs and isinstance(inputs[0], PackedSequence):
-        raise GradientError(f"gradients of {type(module).__name__} cannot be had for packed sequences; pad them instead.")
+        raise GradientError(f"gradients of {type(module).__name__} cannot be computed for packed sequences; pad them instead.")

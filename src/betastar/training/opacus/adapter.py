@@ -1,16 +1,14 @@
-"""The only module that touches what Opacus does not promise.
+"""The only module, with `provided_sums.py`, that touches what Opacus does not promise (`internals.py` lists these parts).
 
-`OpacusAdapter` looks at the start whether each of these parts is there, and refuses by name and version of Opacus if not.
+`OpacusAdapter` checks at the start whether each of these parts is there, and refuses by name and version of Opacus if not.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator, Sized
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
 
-import opacus
 import torch
 from opacus.accountants import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
@@ -18,64 +16,48 @@ from opacus.grad_sample import AbstractGradSampleModule, GradSampleHooks, GradSa
 from opacus.grad_sample import grad_sample_module_fast_gradient_clipping as ghost_clipping
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOptimizer, DPPerLayerOptimizer
-from opacus.optimizers import optimizer as dp_optimizer
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 from opacus.optimizers.fsdpoptimizer_fast_gradient_clipping import FSDPOptimizerFastGradientClipping
 from opacus.utils import batch_memory_manager, fast_gradient_clipping_utils
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
-from betastar.training import processes
+from betastar.training.opacus import internals
+from betastar.training.opacus.internals import require_internals, require_parts
 from betastar.training.opacus.samplers import poisson_rate, refuse_repeating, require_batch_size
 
-#: Parts of modules and classes of Opacus, and what each object that `make_private` returned must have.
-OF_OPACUS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (dp_optimizer, ("_check_processed_flag", "_generate_noise", "_mark_as_processed")),
-    (functorch, ("ft_compute_per_sample_gradient",)),
-    (batch_memory_manager, ("BatchSplittingSampler",)),
-    (fast_gradient_clipping_utils, ("DPLossFastGradientClipping",)),
-    (ghost_clipping, ("GradSampleHooksFastGradientClipping",)),
-    (GradSampleModule, ("GRAD_SAMPLERS", "iterate_submodules", "disable_hooks", "enable_hooks")),
-    (DPOptimizer, ("pre_step", "clip_and_accumulate", "add_noise", "accumulated_iterations", "params")),
-)
-OF_MODEL = ("_module", "hooks_enabled", "batch_first")
-OF_OPTIMIZER = (
-    *("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction"),
-    *("generator", "secure_mode", "step_hook", "_step_skip_queue", "_is_last_step_skipped"),
-)
-OF_PARAMETER = ("grad_sample", "summed_grad")
 DISTRIBUTED = (DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping, FSDPOptimizerFastGradientClipping)
-
-
-class UnsupportedOpacus(RuntimeError):  # noqa: N818
-    """The installed version of Opacus lacks a part that the measurement or its checks rest on."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"Opacus {opacus.__version__} {what}: install a version of Opacus that betastar[training] allows.")
-
-
-def _require(owner: Any, where: str, names: Sequence[str]) -> None:
-    for name in names:
-        # A model of Opacus passes questions on to the module inside, which may have an attribute of this name, too.
-        there = name in {**vars(owner), **owner._modules} if isinstance(owner, nn.Module) else hasattr(owner, name)
-        if not there:
-            raise UnsupportedOpacus(f"has no {where}.{name}, on which what is measured and proved rests")
-
-
-def require_internals() -> None:
-    """That Opacus has the parts of its modules and classes that are used here."""
-    for owner, names in OF_OPACUS:
-        _require(owner, owner.__name__, names)
 
 
 class OpacusAdapter:
     """A model, an optimizer and a loader that `PrivacyEngine.make_private` has returned.
 
-    amplification: whether steps are charged with the loader's sampling rate, which must then be Poisson sampling; else with 1.
-    accountant: of the engine, where the optimizer's step hook does not lead to it.
+    Parameters
+    ----------
+    model, optimizer, loader : objects
+        What `make_private` returned.
+    amplification : bool
+        Whether steps are charged with the loader's sampling rate. The loader must then draw batches by Poisson sampling.
+        Otherwise every step is charged as if all records took part in it.
+    accountant : IAccountant, optional
+        The accountant of the engine, if the optimizer's step hook does not lead to it.
+
+    Raises
+    ------
+    UnsupportedOpacus
+        If the installed version of Opacus lacks a part.
+    TypeError, ValueError
+        If the objects are not those that `make_private` returned, or if they cannot be measured.
     """
 
     def __init__(
-        self, model: Any, optimizer: Any, loader: Any, amplification: bool = True, accountant: IAccountant | None = None
+        self,
+        model: Any,
+        optimizer: Any,
+        loader: DataLoader[Any],
+        amplification: bool = True,
+        accountant: IAccountant | None = None,
     ) -> None:
         require_internals()
         if not isinstance(model, GradSampleHooks):
@@ -94,7 +76,9 @@ class OpacusAdapter:
         self._require_parts()
         if not model.batch_first:
             raise ValueError("model must have the records in its first dimension; make it private with batch_first=True.")
-        self.quiet = False  # inside `silence`
+        #: Whether the code inside `silence` is running.
+        self.quiet = False
+        self._hooks: list[RemovableHandle] = list(model.autograd_grad_sample_hooks)
         self.outer: nn.Module = model._module
         self.module: nn.Module = self.outer
         while isinstance(self.module, DifferentiallyPrivateDistributedDataParallel | nn.parallel.DistributedDataParallel):
@@ -111,47 +95,59 @@ class OpacusAdapter:
         self.loss_reduction: str = optimizer.loss_reduction
         self._amplified = amplification
         self.accountant = self._find_accountant(accountant)
-        rate = self.sample_rate()
-        if not amplification:
-            refuse_repeating(self._batch_sampler())
-        elif self.loss_reduction == "mean":
-            number = torch.distributed.get_world_size() if self._distributed else 1
-            require_batch_size(optimizer.expected_batch_size * number, len(loader.dataset), rate)
+        self._require_sampling()
 
     def _require_parts(self) -> None:
-        """That the given objects have the parts that are used here, and which kind of clipping and of optimizer they have."""
-        _require(self.model, type(self.model).__name__, OF_MODEL)
-        _require(self.optimizer, type(self.optimizer).__name__, OF_OPTIMIZER)
+        """Refuse objects without the parts that are used here, and tell the kinds of clipping and of optimizer apart."""
+        require_parts(self.model, internals.OF_MODEL)
+        require_parts(self.optimizer, internals.OF_OPTIMIZER)
         for parameter in self.optimizer.params:
             if parameter.requires_grad:
-                _require(parameter, "Parameter", OF_PARAMETER)
-        #: Whether norms of gradients are clipped without the gradients being kept.
+                require_parts(parameter, internals.OF_PARAMETER)
+        #: Whether Opacus clips gradients by their norms without keeping the gradients.
         self.ghost = isinstance(self.model, ghost_clipping.GradSampleHooksFastGradientClipping)
         if self.ghost:
-            _require(type(self.model), type(self.model).__name__, ("per_sample_gradient_norms",))
-            _require(self.model, type(self.model).__name__, ("max_grad_norm",))
+            require_parts(type(self.model), internals.OF_GHOST_CLASS, where=type(self.model).__name__)
+            require_parts(self.model, internals.OF_GHOST_MODEL)
         #: Whether the gradient is clipped as a whole, not layer by layer.
         self.flat = not isinstance(self.optimizer, DPPerLayerOptimizer) and not hasattr(self.optimizer, "max_grad_norms")
         if not self.flat:
-            _require(self.optimizer, type(self.optimizer).__name__, ("max_grad_norms",))
-        #: Whether several processes add their sums up, of which the first one adds noise.
-        marks = (hasattr(self.optimizer, name) for name in ("rank", "world_size"))
+            require_parts(self.optimizer, internals.OF_LAYERWISE_OPTIMIZER)
+        #: Whether several processes add up their sums. The first one adds noise.
+        marks = (hasattr(self.optimizer, name) for name in internals.OF_DISTRIBUTED_OPTIMIZER)
         self._distributed = isinstance(self.optimizer, DISTRIBUTED) or any(marks)
         if self._distributed:
-            _require(self.optimizer, type(self.optimizer).__name__, ("rank", "world_size"))
+            require_parts(self.optimizer, internals.OF_DISTRIBUTED_OPTIMIZER)
+
+    def _require_sampling(self) -> None:
+        """Refuse a loader whose batches are not sampled as the steps are charged."""
+        rate = self.sample_rate()
+        if not self._amplified:
+            refuse_repeating(self._batch_sampler())
+        elif self.loss_reduction == "mean":
+            number = torch.distributed.get_world_size() if self._distributed else 1
+            records = len(cast(Sized, self.loader.dataset))
+            require_batch_size(self.optimizer.expected_batch_size * number, records, rate)
 
     @property
     def device(self) -> torch.device:
+        """The device that the model is on."""
         return self.parameters[0].device
 
+    @property
+    def all_parameters(self) -> list[nn.Parameter]:
+        """The parameters of the optimizer, in its order, frozen ones included."""
+        return list(self.optimizer.params)
+
     def noise_multiplier(self) -> float:
+        """The noise multiplier that the optimizer has at this moment."""
         noise = float(self.optimizer.noise_multiplier)
         if not noise > 0.0:
             raise ValueError(f"noise_multiplier must be greater than 0, got {noise:g}: without noise nothing is protected.")
         return noise
 
     def max_grad_norm(self) -> float:
-        """C, which scales the noise; gradients must be clipped to the same."""
+        """The clipping norm C of the optimizer at this moment, which scales the noise. Gradients must be clipped to it."""
         norm = float(self.optimizer.max_grad_norm)
         if not norm > 0.0:
             raise ValueError(f"max_grad_norm must be greater than 0, got {norm:g}.")
@@ -171,8 +167,8 @@ class OpacusAdapter:
         """The norm that the gradient of each parameter of the optimizer is clipped to; empty with flat clipping."""
         return () if self.flat else tuple(self.optimizer.max_grad_norms)
 
-    def settings(self) -> tuple[Any, ...]:
-        """What distances depend on besides weights, buffers and records."""
+    def settings(self) -> tuple[float, tuple[float, ...], bool]:
+        """The settings that distances depend on, besides weights, buffers and records."""
         return self.max_grad_norm(), self.layer_norms(), self.outer.training
 
     def _batch_sampler(self) -> Any:
@@ -184,7 +180,7 @@ class OpacusAdapter:
         return poisson_rate(self._batch_sampler()) if self._amplified else 1.0
 
     def _find_accountant(self, given: IAccountant | None) -> IAccountant | None:
-        """The given accountant, or the one that Opacus's own step hook reports to; None where that cannot be told."""
+        """The given accountant, or the one that Opacus's own step hook reports to; None if the hook is not Opacus's own."""
         if given is not None and not isinstance(given, IAccountant):
             raise TypeError(f"accountant must be the accountant of a PrivacyEngine, got {type(given).__name__}.")
         cells = getattr(self.optimizer.step_hook, "__closure__", None) or ()
@@ -206,15 +202,16 @@ class OpacusAdapter:
         return bool(self.model.hooks_enabled)
 
     def units(self) -> list[nn.Module]:
-        """Modules whose gradients Opacus computes, one by one."""
+        """Modules for each of which Opacus computes gradients of single records."""
         skipped = (DPRNN, DPLSTM, DPGRU)
         return [unit for unit in self.model.iterate_submodules(self.outer) if type(unit) not in skipped]
 
     def recurrent(self) -> list[nn.Module]:
-        """Modules whose linear layers are units of their own."""
+        """Recurrent modules, whose linear layers are among the `units`."""
         return [unit for unit in self.module.modules() if isinstance(unit, DPRNN | DPLSTM | DPGRU)]
 
     def parameter_names(self) -> list[str]:
+        """The name of each trainable parameter, in the order of `parameters`."""
         names = {id(p): name for name, p in self.module.named_parameters()}
         return [names[id(p)] for p in self.parameters]
 
@@ -228,31 +225,46 @@ class OpacusAdapter:
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """Opacus neither sees nor keeps anything of what the module does inside."""
-        units = list(self.module.modules())
-        had = [vars(unit).get("max_batch_len") for unit in units]
+        """Run the module inside without Opacus seeing or keeping anything of it.
+
+        The hooks of Opacus are taken off meanwhile, because PyTorch warns of a backward hook on a layer whose input needs no
+        gradient, even if the hook does nothing. Ignoring that warning by `warnings.catch_warnings` would make Python forget which
+        warnings the training loop has already shown, so that the loop would show its own at every step.
+        """
+        layers = list(self.module.modules())
+        left = [vars(layer).get(internals.LEFT_ON_LAYERS) for layer in layers]
         enabled, quiet = self.model.hooks_enabled, self.quiet
         self.model.disable_hooks()
         self.quiet = True
         try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            with ExitStack() as stack:
+                for handle in self._hooks:
+                    stack.enter_context(_taken_off(handle))
                 yield
         finally:
             self.quiet = quiet
             if enabled:
                 self.model.enable_hooks()
-            for unit, before in zip(units, had, strict=True):
+            for layer, before in zip(layers, left, strict=True):
                 if before is not None:
-                    unit.max_batch_len = before
-                elif "max_batch_len" in vars(unit):
-                    del unit.max_batch_len
+                    setattr(layer, internals.LEFT_ON_LAYERS, before)
+                elif internals.LEFT_ON_LAYERS in vars(layer):
+                    delattr(layer, internals.LEFT_ON_LAYERS)
 
     def around_step(self, run: Callable[[Callable[[], bool]], bool]) -> Callable[[], None]:
-        """Let `run` decide about each step before the optimizer clips; returns a function that undoes this.
+        """Call `run` at each step, before the optimizer clips.
 
-        run: is given a function that makes Opacus clip, add up and add noise, and returns its result: whether a step is taken
-        (False for a physical batch that is not the last one of its logical batch).
+        Parameters
+        ----------
+        run : callable
+            It is given a function that makes Opacus clip, add up and add noise, and that returns whether a step is taken (False
+            for a physical batch that is not the last one of its logical batch). `run` must call it and return its result, or
+            raise an error to refuse the step.
+
+        Returns
+        -------
+        callable
+            A function that undoes the change.
         """
         inner = self.optimizer.pre_step
 
@@ -267,56 +279,23 @@ class OpacusAdapter:
         return undo
 
     def inside_logical_batch(self) -> bool:
-        """Whether further physical batches of a logical batch are to come."""
+        """Whether further physical batches of the current logical batch will follow."""
         return bool(self.optimizer._step_skip_queue)
 
-    def replace_clipping(self) -> None:
-        """Opacus computes and clips no gradients of single records any more; the sums are those of `provide_sums`."""
-        self.model.disable_hooks()
-        self.optimizer.clip_and_accumulate = self._accumulate_provided
-        self.optimizer.add_noise = self._add_noise
-        self._provided: Mapping[Tensor, Tensor] | None = None
-
-    def provide_sums(self, sums: Mapping[Tensor, Tensor], records: int) -> None:
-        """The clipped sums of the coming batch, in double precision, one for each parameter."""
-        self._provided = sums
-        for parameter in self.optimizer.params:
-            parameter.grad_sample = parameter.new_empty(records, 0)  # Opacus looks whether there are any
-
-    def require_sums_used(self) -> None:
-        """That Opacus has called what `replace_clipping` put in the place of its own clipping."""
-        if self._provided is not None:
-            raise UnsupportedOpacus("takes a step without DPOptimizer.clip_and_accumulate, which gap clipping replaces")
-
-    def _accumulate_provided(self) -> None:
-        if self._provided is None:
-            raise RuntimeError("the optimizer clips without a batch: call optimizer.step(), and nothing else of it.")
-        for parameter in self.optimizer.params:
-            if parameter.summed_grad is None:
-                parameter.summed_grad = self._provided[parameter]
-            else:  # in place: Opacus marks what it has used, and refuses to use it again
-                parameter.summed_grad += self._provided[parameter]
-        self._provided = None
-
-    def _add_noise(self) -> None:
-        """Add noise as Opacus does, but to sums in double precision: single precision is enough for noised sums only."""
-        optimizer = self.optimizer
-        deviation = self.noise_multiplier() * self.max_grad_norm()
-        for parameter in optimizer.params:
-            dp_optimizer._check_processed_flag(parameter.summed_grad)
-            total = processes.sums(parameter.summed_grad)
-            if self._rank == 0:
-                noise = dp_optimizer._generate_noise(deviation, parameter, optimizer.generator, optimizer.secure_mode)
-                parameter.grad = (total + noise).to(parameter.dtype)
-                parameter.summed_grad = total
-            else:  # Opacus adds the gradients of all processes up
-                parameter.grad = torch.zeros_like(parameter)
-            dp_optimizer._mark_as_processed(parameter.summed_grad)
-
     def gradients(self, batch: int = 0, batches: int = 1) -> list[Tensor] | None:
-        """The gradients that Opacus has of the records of one of several batches since the last step, one tensor a parameter.
+        """The gradients of single records that Opacus has computed since the last step, one tensor for each parameter.
 
-        None where it keeps none, or has others.
+        Parameters
+        ----------
+        batch : int
+            The number of the batch.
+        batches : int
+            The number of batches since the last step.
+
+        Returns
+        -------
+        list of Tensor or None
+            None if Opacus keeps no gradients, or those of another number of batches.
         """
         parts = [_batches(p) for p in self.parameters]
         if any(len(tensors) != batches or not isinstance(tensors[batch], Tensor) for tensors in parts):
@@ -324,26 +303,28 @@ class OpacusAdapter:
         return [tensors[batch].detach() for tensors in parts]
 
     def ghost_norms(self) -> Tensor | None:
-        """Norms of the gradients of the last batch, one a record, with ghost clipping; None before a backward pass."""
-        known = self.ghost and hasattr(self.model, "per_sample_gradient_norms")  # a property that raises until it is known
+        """With ghost clipping, the norm of the gradient of each record of the last batch; None before a backward pass."""
+        known = self.ghost and hasattr(
+            self.model, "per_sample_gradient_norms"
+        )  # the property raises an error before a backward pass
         return self.model.per_sample_gradient_norms.detach() if known else None
 
     def rows(self) -> int | None:
-        """The number of records whose gradients the coming step will use, None where that is not known."""
+        """The number of records whose gradients the coming step will use; None with ghost clipping, which keeps no gradients."""
         tensors = _batches(self.parameters[0])
         return sum(len(part) for part in tensors) if all(isinstance(part, Tensor) for part in tensors) else None
 
-    def clipped_sum(self, parameter: Any) -> Tensor | None:
-        """The sum of the clipped gradients of this step, before noise was added; None where there is none."""
-        total = parameter.summed_grad
+    def clipped_sum(self, parameter: nn.Parameter) -> Tensor | None:
+        """The sum of the clipped gradients of this step without noise; None if no gradients were clipped."""
+        total: Tensor | None = parameter.summed_grad  # type: ignore[attr-defined]
         if total is None:
             return None
-        scale = 1 if self._rank == 0 else self._divisor()  # where no noise is added, Opacus divides the sum itself
+        scale = 1 if self.rank == 0 else self._divisor()  # in a process that adds no noise, Opacus divides the sum itself
         return total.detach().view_as(parameter) * scale
 
     def added_noise(self) -> list[Tensor] | None:
-        """What the optimizer has just added to the clipped sums, one tensor a parameter; None where another process adds it."""
-        if self._rank != 0:
+        """The noise that the optimizer has just added to each clipped sum; None in a process that adds no noise."""
+        if self.rank != 0:
             return None
         noise = []
         for p in self.parameters:
@@ -354,18 +335,35 @@ class OpacusAdapter:
         return noise
 
     @property
-    def _rank(self) -> int:
-        """The number of the process; the first one adds noise."""
+    def rank(self) -> int:
+        """The number of this process. Process 0 adds the noise."""
         return int(self.optimizer.rank) if self._distributed else 0
 
     def _divisor(self) -> float:
-        """What Opacus divides noised sums by."""
+        """The number by which Opacus divides the sums with noise."""
         optimizer = self.optimizer
         return optimizer.expected_batch_size * optimizer.accumulated_iterations if self.loss_reduction == "mean" else 1.0
 
 
+@contextmanager
+def _taken_off(handle: RemovableHandle) -> Iterator[None]:
+    """Take one hook off a layer, and put it back at its place among the layer's hooks afterwards."""
+    hooks = handle.hooks_dict_ref()
+    if hooks is None or handle.id not in hooks:  # the layer is gone, or the user has removed the hooks of Opacus
+        yield
+        return
+    before = dict(hooks)
+    del hooks[handle.id]
+    try:
+        yield
+    finally:
+        now = {handle.id: before[handle.id], **hooks}  # other hooks may have come or gone meanwhile
+        hooks.clear()
+        hooks.update({key: hook for key, hook in before.items() if key in now} | now)
+
+
 def _batches(parameter: Any) -> list[Any]:
-    """The gradients of single records that Opacus keeps of a parameter, one entry a backward pass."""
+    """The gradients of single records that Opacus keeps for a parameter, one entry for each backward pass."""
     return parameter.grad_sample if isinstance(parameter.grad_sample, list) else [parameter.grad_sample]
 
 
@@ -377,12 +375,12 @@ def per_sample_gradients(module: nn.Module, inputs: list[Tensor], error: Tensor)
 
 
 def loss_of(criterion: Any) -> Any:
-    """The criterion itself, out of the wrapper that Opacus puts around it for ghost clipping."""
+    """The criterion without the wrapper that Opacus puts around it for ghost clipping."""
     return criterion.criterion if isinstance(criterion, fast_gradient_clipping_utils.DPLossFastGradientClipping) else criterion
 
 
 def is_private(model: nn.Module) -> bool:
-    """Whether Opacus has wrapped a model, or has left something on its parameters."""
+    """Whether Opacus has wrapped a model, or has left attributes on its parameters."""
     require_internals()
     return isinstance(model, AbstractGradSampleModule) or any(hasattr(p, "grad_sample") for p in model.parameters())
 

@@ -1,8 +1,6 @@
-"""Which samplers of a loader are known to draw each record at most once for a step."""
+"""Samplers of a loader: their sampling rate, and which of them draw each record at most once for a step."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
@@ -10,8 +8,24 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 
 
-def poisson_rate(sampler: Any) -> float:
-    """The probability with which a sampler draws each record, independently of the others; other samplers are refused."""
+def poisson_rate(sampler: object) -> float:
+    """Give the probability with which a sampler draws each record, independently of the others.
+
+    Parameters
+    ----------
+    sampler : object
+        The batch sampler of a loader.
+
+    Returns
+    -------
+    float
+        The sampling rate.
+
+    Raises
+    ------
+    ValueError
+        If the sampler does not draw batches by Poisson sampling, or if its rate is not a probability.
+    """
     if isinstance(sampler, POISSON):
         rate = float(sampler.sample_rate)
         if not 0.0 < rate <= 1.0:
@@ -27,7 +41,22 @@ def poisson_rate(sampler: Any) -> float:
 
 
 def require_batch_size(expected: float, records: int, rate: float) -> None:
-    """That the batch size by which an optimizer divides is the mean size of the batches that are sampled with this rate."""
+    """Refuse an optimizer that divides by another number than the mean size of the batches.
+
+    Parameters
+    ----------
+    expected : float
+        The batch size by which the optimizer divides.
+    records : int
+        The number of records in the data set.
+    rate : float
+        The sampling rate.
+
+    Raises
+    ------
+    ValueError
+        If the two do not match.
+    """
     mean = records * rate
     if abs(expected - mean) > max(1.0, 0.01 * mean):
         raise ValueError(
@@ -36,10 +65,21 @@ def require_batch_size(expected: float, records: int, rate: float) -> None:
         )
 
 
-def refuse_repeating(sampler: Any) -> None:
-    """Refuse samplers that may draw a record twice for one step: its gradient then counts twice, whatever the rate."""
-    inside = getattr(sampler, "sampler", None) if isinstance(sampler, BatchSampler) else sampler
-    if isinstance(inside, DistributedSampler):  # it fills up with records that others have, too, unless all have equally many
+def refuse_repeating(sampler: object) -> None:
+    """Refuse a sampler that may draw a record twice for one step: its gradient then counts twice, whatever the rate.
+
+    Parameters
+    ----------
+    sampler : object
+        The batch sampler of a loader.
+
+    Raises
+    ------
+    ValueError
+        If the sampler is not known to draw each record at most once.
+    """
+    inside: object = sampler.sampler if isinstance(sampler, BatchSampler) else sampler
+    if isinstance(inside, DistributedSampler):  # unless all processes have equally many records, it gives some to two of them
         fine = inside.drop_last or inside.total_size == len(inside.dataset)  # type: ignore[arg-type]
     elif isinstance(inside, SubsetRandomSampler):
         fine = len(set(inside.indices)) == len(inside.indices)

@@ -1,1 +1,1 @@
-"""Secrets: which candidate records an attacker hesitates between."""
+"""Secrets: sensitive attributes, and the values of them that an attacker considers."""

@@ -1,4 +1,4 @@
-"""How a fitted scikit-learn transformer encodes the values of a raw column: found by transforming made-up records."""
+"""Asks a fitted scikit-learn transformer how it encodes the values of a raw column, by transforming made-up records."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-#: Raw records that the values are tried on: what is encoded must not depend on the rest of the record.
+from betastar.arrays import Real
+
+#: The number of raw records that the values are tried on: made-up ones, and given ones.
 TRIALS = 4
 GIVEN_TRIALS = 64
-#: Transformers that treat each column by itself; others may look at the rest of the record.
+#: Transformers that treat each column by itself. Others may look at the rest of the record.
 BY_COLUMN = [
     "StandardScaler",
     "MinMaxScaler",
@@ -31,13 +33,16 @@ BY_COLUMN = [
 ]
 
 
-def encode(transformer: Any, column: str | Sequence[str], values: Any, records: Any = None) -> tuple[list[int], Any, list[Any]]:
-    """(output columns that the raw column moves, their content for each value, the values)."""
+def encode(transformer: Any, column: str | Sequence[str], values: Any, records: Any = None) -> tuple[list[int], Real, list[Any]]:
+    """The output columns that a raw column changes, their content for each value, and the values.
+
+    `column`, `values` and `records` are those of `Secret.from_transformer`.
+    """
     import pandas as pd
     from sklearn.pipeline import Pipeline
 
     if isinstance(transformer, Pipeline) and not hasattr(transformer[-1], "transform"):
-        transformer = transformer[:-1]  # the model itself is not asked
+        transformer = transformer[:-1]  # the last step is the model itself
     names = [column] if isinstance(column, str) else list(column)
     shown = list(values)
     rows = [(value,) for value in shown] if isinstance(column, str) else [tuple(value) for value in shown]
@@ -80,12 +85,13 @@ def encode(transformer: Any, column: str | Sequence[str], values: Any, records: 
     return moved[0], np.ascontiguousarray(tables[0][: len(rows), moved[0]], dtype=np.float64), shown
 
 
-def _moved(table: Any) -> list[int]:
+def _moved(table: Real) -> list[int]:
+    """The columns in which the rows of a table differ."""
     return [int(column) for column in np.flatnonzero((table != table[0]).any(axis=0))]
 
 
 def _with_missing(transformer: Any, known: list[str], names: list[str], row: tuple[Any, ...], records: Any) -> list[int]:
-    """Output columns that say that the raw value is missing: a record may have it so now, its variants have not."""
+    """Output columns that say that the raw value is missing. A record may have them set, but none of its variants."""
     import pandas as pd
 
     frame = pd.DataFrame([next(_templates(transformer, known, records))] * 2, columns=known)
@@ -95,15 +101,16 @@ def _with_missing(transformer: Any, known: list[str], names: list[str], row: tup
         )
     try:
         return _moved(_dense(transformer.transform(frame)))
-    except ValueError:  # it takes no missing values
+    except ValueError:  # the transformer takes no missing values
         return []
 
 
 def _kinds(transformer: Any) -> Iterator[str]:
-    """Names of all transformers inside."""
+    """The names of the classes of all transformers inside."""
     if isinstance(transformer, str):
         return
-    if type(transformer).__name__ != "FunctionTransformer" or transformer.func is not None:  # without one it passes through
+    unchanging = type(transformer).__name__ == "FunctionTransformer" and transformer.func is None
+    if not unchanging:
         yield type(transformer).__name__
     for part in (
         getattr(transformer, "transformers_", None)
@@ -114,6 +121,7 @@ def _kinds(transformer: Any) -> Iterator[str]:
 
 
 def _columns(transformer: Any) -> list[str]:
+    """The names of the raw columns."""
     names = getattr(transformer, "feature_names_in_", None)
     if names is None:
         raise ValueError(
@@ -122,12 +130,13 @@ def _columns(transformer: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def _dense(table: Any) -> Any:
+def _dense(table: Any) -> Real:
+    """A table of numbers, from a dense or a sparse one."""
     return np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64)
 
 
 def _templates(transformer: Any, known: list[str], records: Any) -> Iterator[list[Any]]:
-    """Raw records to put the values into: given ones, or made up from what the encoders know."""
+    """Raw records to put the values into: given ones, or ones that are made up from the categories of the encoders."""
     if records is not None:
         missing = [name for name in known if name not in records.columns]
         if missing or not len(records):
@@ -141,13 +150,14 @@ def _templates(transformer: Any, known: list[str], records: Any) -> Iterator[lis
 
 
 def _other_categories(transformer: Any, names: list[str], row: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Values that a record may hold now: what they move must be overwritten, too."""
+    """Rows with other categories that a record may hold. The columns that they change must be overwritten, too."""
     for k, name in enumerate(names):
         for category in _categories(transformer, name) or []:
             yield (*row[:k], category, *row[k + 1 :])
 
 
 def _refuse_unknown(transformer: Any, name: str, values: list[Any]) -> None:
+    """Refuse values that are not among the categories of the encoder."""
     known = _categories(transformer, name)
     strangers = [value for value in values if known is not None and value not in known]
     if strangers:
@@ -156,7 +166,7 @@ def _refuse_unknown(transformer: Any, name: str, values: list[Any]) -> None:
 
 
 def _categories(transformer: Any, name: str) -> list[Any] | None:
-    """Categories of the first encoder that sees this raw column, None for a column of numbers."""
+    """The categories of the first encoder that sees this raw column; None for a column of numbers."""
     for encoder, columns in _encoders(transformer, None):
         if name in columns:
             return [value.item() if hasattr(value, "item") else value for value in encoder.categories_[columns.index(name)]]

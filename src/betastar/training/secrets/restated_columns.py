@@ -1,32 +1,35 @@
-"""Columns that give a secret away: whoever knows them need not look at the model, and gap clipping does not protect them."""
+"""Finds columns from which a secret can be read. Whoever knows them needs no model, and gap clipping does not protect them."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
-#: A column restates the secret where its value leaves less doubt than this; where the secret is rarely another one anyway,
-#: that says little.
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A value of a column restates the secret if the secret has one value with at least the first probability. If the secret has that
+#: value with more than the second probability anyway, this says little.
 SURE, RARE = 0.99, 0.9
-#: Records that agree by chance with a larger probability say nothing; and how many records it must concern.
+#: Records that agree by chance with a larger probability than the first say nothing. The second is the smallest share of records.
 CHANCE, CONCERNED = 1e-3, 0.02
-#: Rank correlation above which one number stands for another; numbers with more different values are put into so many ranges.
+#: The rank correlation above which one number stands for another, and the number of ranges for numbers with more values.
 ALIKE, RANGES = 0.98, 50
-#: Records that are looked at when a monitor is attached, and columns of an argument at the most.
+#: The number of records that are checked when a monitor is attached, and the largest number of columns of an argument.
 LOOK_AT, COLUMNS = 2048, 512
 
 
 class RestatedSecretWarning(UserWarning):
-    """Another column or argument holds the secret again."""
+    """The secret can be read off another column or argument of the model, which gap clipping does not protect."""
 
 
 def warn_of_restated(records: Records, secret: Secret) -> None:
-    """Look for the secret in the other columns of the model's inputs."""
+    """Warn if the secret can be read off other columns of the model's inputs."""
     import pandas as pd
 
     places = secret.places()
@@ -57,7 +60,7 @@ class Restated:
     """A column that gives the secret away, for all records or where it has some values."""
 
     column: str
-    values: tuple[Any, ...]  # empty: wherever it is known
+    values: tuple[object, ...]  # empty if the column gives the secret away for all records
     share: float  # of the records
 
     def __str__(self) -> str:
@@ -66,7 +69,7 @@ class Restated:
         return f"{self.column}{where} ({100 * self.share:.0f} % of the records)"
 
 
-def restated(frame: Any, sensitive: str, along: Sequence[str] = ()) -> list[Restated]:
+def restated(frame: pd.DataFrame, sensitive: str, along: Sequence[str] = ()) -> list[Restated]:
     """Columns, other than those that change with it, from which the sensitive one can be read off."""
     columns = []
     for name in frame.columns:
@@ -82,15 +85,18 @@ def restated(frame: Any, sensitive: str, along: Sequence[str] = ()) -> list[Rest
     return sorted(columns, key=lambda one: -one.share)
 
 
-def _numeric(column: Any) -> bool:
+def _numeric(column: pd.Series) -> bool:
+    """Whether a column holds numbers of more than two different values."""
     return column.dtype.kind in "iuf" and column.nunique() > 2
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _alike(one: pd.Series, other: pd.Series) -> bool:
+    """Whether one number follows from another one."""
     return bool(abs(one.corr(other, method="spearman")) > ALIKE)
 
 
-def _coarse(column: Any) -> Any:
+def _coarse(column: pd.Series) -> pd.Series:
+    """Numbers with many values, put into ranges."""
     import pandas as pd
 
     if not _numeric(column) or column.nunique() <= RANGES:
@@ -98,8 +104,8 @@ def _coarse(column: Any) -> Any:
     return pd.qcut(column, RANGES, labels=False, duplicates="drop")
 
 
-def _sure(column: Any, secret: Any) -> list[Any]:
-    """Values of a column with which the secret is (almost) always the same, though it is not always the same."""
+def _sure(column: pd.Series, secret: pd.Series) -> list[object]:
+    """Values of a column at which the secret is almost always the same, although it varies otherwise."""
     import pandas as pd
 
     if column.nunique() > RANGES and _numeric(column):

@@ -1,114 +1,80 @@
-"""Secret: which candidate records does an attacker hesitate between, who knows everything else about the record?"""
+"""Secret: an attribute of a record whose value an attacker wants to know, who knows everything else about the record."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from copy import copy
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from betastar.training.records import Records
+from betastar.training.secrets.abstract_secret import AbstractSecret
 
 if TYPE_CHECKING:
-    from betastar.training.secrets.secret_types import Columns
+    import pandas as pd
+    from sklearn.base import TransformerMixin
 
 
-class Secret(ABC):
-    """A sensitive attribute and the values that it may take.
+class Secret(AbstractSecret):
+    """A sensitive attribute and the values that an attacker considers.
 
-    Make one with `Secret.column`, `columns`, `one_hot`, `label`, `joint`, `function` or `from_transformer`.
+    Make one with `Secret.column`, `columns`, `one_hot`, `label`, `joint`, `function` or `from_transformer`. For another kind of
+    secret, write a subclass with `name`, `labels` and the methods `variants`, `own` and `check`.
+
+    Examples
+    --------
+    >>> from betastar.training import Secret
+    >>> age = Secret.column(0, values=[-1.2, 0.1, 1.7], labels=[17, 40, 90], name="age")
+    >>> age
+    Secret('age', 3 values)
+    >>> age.only(40, 90)
+    [1, 2]
     """
-
-    #: `check` is cheap enough for every batch.
-    quick_check = True
-    #: What people call it, and its values.
-    name: str
-    labels: list[Any]
-    #: How frequent the values are, where that is publicly known.
-    prior: Tensor | None = None
-    #: Whoever made the secret has already told people which other columns restate it.
-    restated_reported = False
-
-    @property
-    def count(self) -> int:
-        """How many values there are."""
-        return len(self.labels)
-
-    @abstractmethod
-    def variants(self, records: Records, values: Sequence[int]) -> Records:
-        """Each record once for each of these values (by number), the values of a record in a row."""
-
-    @abstractmethod
-    def check(self, records: Records, complete: bool) -> None:
-        """That each record holds one of the values and, where all records are there, that the values occur."""
-
-    @abstractmethod
-    def own(self, records: Records) -> Tensor:
-        """Number of the value that each record holds, (n,)."""
-
-    def shares(self, records: Records) -> Tensor:
-        """Weight of each value in the mean over the values, (n, count): the same whichever of them the record holds."""
-        one = torch.full((self.count,), 1.0 / self.count, dtype=torch.float64) if self.prior is None else self.prior
-        return one.expand(len(records), -1)
-
-    def with_prior(self, prior: Any) -> Secret:
-        """A copy that knows how frequent the values are, one number each: gap clipping then takes the mean over them accordingly.
-
-        The frequencies must be public (a census, other people's records), not those of the training records.
-        """
-        numbers = torch.as_tensor(prior, dtype=torch.float64)
-        if numbers.shape != (self.count,) or not bool((numbers >= 0.0).all()) or abs(float(numbers.sum()) - 1.0) > 1e-6:
-            raise ValueError(
-                f"prior must be {self.count} numbers of at least 0 that add up to 1, one for each value of {self.name!r}, "
-                f"got {len(numbers) if numbers.ndim else 1} that add up to {float(numbers.sum()):g}."
-            )
-        weighted = copy(self)
-        weighted.prior = numbers / numbers.sum()
-        return weighted
-
-    def digest(self) -> str:
-        """A number that differs for another secret: other values, other places in a record, another name or prior."""
-        table = getattr(self, "table", None)
-        parts = (type(self).__name__, self.name, self.labels, sorted(map(repr, self.places() or ())))
-        tables = tuple(None if t is None else t.tolist() for t in (table, self.prior))
-        return sha256(repr((parts, tables)).encode()).hexdigest()
-
-    def as_columns(self) -> Columns | None:
-        """The secret as columns of one argument, where it is nothing else: models may then be run faster."""
-        return None
-
-    def places(self) -> set[Any] | None:
-        """Where in a record it is: columns of an argument, the target. None: anywhere."""
-        return None
-
-    def only(self, *labels: Any) -> list[int]:
-        """Numbers of the values with these labels."""
-        missing = [label for label in labels if label not in self.labels]
-        if missing:
-            raise ValueError(f"the secret {self.name!r} has no value {missing[0]!r}; it has {listed(self.labels)}.")
-        return [self.labels.index(label) for label in labels]
-
-    def __repr__(self) -> str:
-        return f"Secret({self.name!r}, {self.count} values)"
 
     @staticmethod
     def column(
         column: int,
-        values: Any,
+        values: ArrayLike | Tensor,
         *,
         labels: Sequence[Any] | None = None,
         name: str = "",
         argument: int | str = 0,
         unseen: bool = False,
     ) -> Secret:
-        """One column of the model's input (its last dimension), with the values as the model sees them (scaled).
+        """Make a secret of one column of the model's input.
 
-        labels: what people call the values, if not by themselves. argument: position or name of the model's argument.
-        unseen: allow values beyond those that occur in the data.
+        Parameters
+        ----------
+        column : int
+            The number of the column in the last dimension of the input.
+        values : sequence of float
+            The values as the model sees them (scaled).
+        labels : sequence, optional
+            What people call the values; by default the values themselves.
+        name : str
+            What people call the secret.
+        argument : int or str
+            The position or the name of the model's argument.
+        unseen : bool
+            Whether values beyond those that occur in the data are allowed.
+
+        Returns
+        -------
+        Secret
+            The secret.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the values are not at least two different numbers, or if there is not one label for each.
+
+        Examples
+        --------
+        >>> from betastar.training import Secret
+        >>> Secret.column(0, values=range(17, 91), name="age")
+        Secret('age', 74 values)
         """
         table = _table("values", values)
         if table.ndim != 1:
@@ -123,18 +89,52 @@ class Secret(ABC):
     @staticmethod
     def columns(
         columns: Sequence[int],
-        values: Any,
+        values: ArrayLike | Tensor,
         *,
         labels: Sequence[Any] | None = None,
         name: str = "",
         argument: int | str = 0,
         unseen: bool = False,
     ) -> Secret:
-        """Several columns that change together: one row of `values` for each value of the secret."""
+        """Make a secret of several columns that change together.
+
+        Parameters
+        ----------
+        columns : sequence of int
+            The numbers of the columns in the last dimension of the input.
+        values : table of float
+            One row for each value of the secret, one number for each column, as the model sees them.
+        labels : sequence, optional
+            What people call the values; by default the rows.
+        name : str
+            What people call the secret.
+        argument : int or str
+            The position or the name of the model's argument.
+        unseen : bool
+            Whether values beyond those that occur in the data are allowed.
+
+        Returns
+        -------
+        Secret
+            The secret.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the values are not a table of at least two different rows, or if there is not one label for each.
+
+        Examples
+        --------
+        >>> from betastar.training import Secret
+        >>> Secret.columns([6, 7], values=[[0.0, 1.0], [0.5, 0.2]], name="place")
+        Secret('place', 2 values)
+        """
         table = _table("values", values)
         if table.ndim != 2 or table.shape[1] != len(columns):
             shape = tuple(table.shape)
-            raise ValueError(f"values must have one row a value and {len(columns)} columns, got shape {shape}.")
+            raise ValueError(
+                f"values must have one row for each value of the secret and {len(columns)} columns, got shape {shape}."
+            )
         shown = [tuple(row.tolist()) for row in table] if labels is None else list(labels)
         from betastar.training.secrets.secret_types import Columns
 
@@ -144,30 +144,86 @@ class Secret(ABC):
     def one_hot(
         columns: Sequence[int],
         *,
-        on: Any = 1.0,
-        off: Any = 0.0,
+        on: ArrayLike = 1.0,
+        off: ArrayLike = 0.0,
         labels: Sequence[Any] | None = None,
         name: str = "",
         argument: int | str = 0,
         unseen: bool = False,
     ) -> Secret:
-        """A one-hot group. on, off: how the model sees 1 and 0, one number or one a column (after scaling)."""
+        """Make a secret of a group of columns of which one is 1 and the others are 0.
+
+        Parameters
+        ----------
+        columns : sequence of int
+            The numbers of the columns in the last dimension of the input.
+        on, off : float or sequence of float
+            How the model sees 1 and 0 after scaling: one number for all columns, or one for each.
+        labels : sequence, optional
+            What people call the values; by default the numbers of the columns.
+        name : str
+            What people call the secret.
+        argument : int or str
+            The position or the name of the model's argument.
+        unseen : bool
+            Whether values beyond those that occur in the data are allowed.
+
+        Returns
+        -------
+        Secret
+            The secret.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there are fewer than two columns, or if there is not one label for each.
+
+        Examples
+        --------
+        >>> from betastar.training import Secret
+        >>> Secret.one_hot([3, 4, 5], labels=["office", "farm", "none"], name="work")
+        Secret('work', 3 values)
+        """
         size = len(columns)
         ones = torch.as_tensor(on, dtype=torch.float64).expand(size)
         zeros = torch.as_tensor(off, dtype=torch.float64).expand(size)
         table = torch.where(torch.eye(size, dtype=torch.bool), ones, zeros)
-        return Secret.columns(
-            columns,
-            table,
-            labels=labels or list(columns),
-            name=name or f"one of columns {list(columns)}",
-            argument=argument,
-            unseen=unseen,
-        )
+        named = name or f"one of columns {list(columns)}"
+        return Secret.columns(columns, table, labels=labels or list(columns), name=named, argument=argument, unseen=unseen)
 
     @staticmethod
-    def label(values: Any, *, labels: Sequence[Any] | None = None, name: str = "label", unseen: bool = False) -> Secret:
-        """What the model is trained to predict. values: a number of classes, or the list of targets."""
+    def label(
+        values: int | ArrayLike, *, labels: Sequence[Any] | None = None, name: str = "label", unseen: bool = False
+    ) -> Secret:
+        """Make a secret of what the model is trained to predict.
+
+        Parameters
+        ----------
+        values : int or sequence
+            The number of classes, or the list of targets.
+        labels : sequence, optional
+            What people call the values; by default the targets.
+        name : str
+            What people call the secret.
+        unseen : bool
+            Whether values beyond those that occur in the data are allowed.
+
+        Returns
+        -------
+        Secret
+            The secret.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer than two different targets, or if there is not one label for each.
+
+        Examples
+        --------
+        >>> from betastar.training import Secret
+        >>> Secret.label(10, name="diagnosis")
+        Secret('diagnosis', 10 values)
+        """
         table = torch.arange(values) if isinstance(values, int) and not isinstance(values, bool) else torch.as_tensor(values)
         from betastar.training.secrets.secret_types import Label
 
@@ -175,7 +231,30 @@ class Secret(ABC):
 
     @staticmethod
     def joint(*secrets: Secret) -> Secret:
-        """Several secrets at once: every combination of their values."""
+        """Make a secret of several ones, whose values are all combinations of their values.
+
+        Parameters
+        ----------
+        *secrets : Secret
+            At least two secrets.
+
+        Returns
+        -------
+        Secret
+            The joint secret.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer than two secrets.
+
+        Examples
+        --------
+        >>> from betastar.training import Secret
+        >>> age = Secret.column(0, values=[0.0, 0.5, 1.0], name="age")
+        >>> Secret.joint(age, Secret.one_hot([3, 4], name="work"))
+        Secret('age and work', 6 values)
+        """
         if len(secrets) < 2:
             raise ValueError(f"secrets must be at least two, got {len(secrets)}.")
         from betastar.training.secrets.secret_types import Joint
@@ -186,7 +265,40 @@ class Secret(ABC):
     def function(
         candidates: Callable[[Records], Records], count: int, *, labels: Sequence[Any] | None = None, name: str = "candidates"
     ) -> Secret:
-        """Any function from one record (a `Records` of one row) to its candidate records (one row each, at most `count`)."""
+        """Make a secret of any function from a record to the records that the attacker considers in its place.
+
+        Parameters
+        ----------
+        candidates : callable
+            Maps `Records` of one row to `Records` with one row for each candidate. The record itself has to be among them, and
+            each candidate has to have the same candidates.
+        count : int
+            The largest number of candidates that a record has.
+        labels : sequence, optional
+            What people call the candidates; by default their numbers.
+        name : str
+            What people call the secret.
+
+        Returns
+        -------
+        Secret
+            The secret.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If candidates cannot be called, or if count is less than 2.
+
+        Examples
+        --------
+        >>> from betastar.training import Records, Secret
+        >>> def with_either_sign(record):
+        ...     size = record.inputs[0].abs().repeat(2, 1)
+        ...     size[1] = -size[1]
+        ...     return Records((size,), record.target.repeat(2))
+        >>> Secret.function(with_either_sign, count=2, name="sign")
+        Secret('sign', 2 values)
+        """
         if not callable(candidates):
             raise TypeError(f"candidates must be a function from a record to its candidates, got {candidates!r}.")
         if isinstance(count, bool) or not isinstance(count, int) or count < 2:
@@ -197,19 +309,54 @@ class Secret(ABC):
 
     @staticmethod
     def from_transformer(
-        transformer: Any,
+        transformer: TransformerMixin,
         column: str | Sequence[str],
-        values: Any,
+        values: Sequence[Any],
         *,
-        records: Any = None,
+        records: pd.DataFrame | None = None,
         name: str = "",
         argument: int | str = 0,
         unseen: bool = False,
     ) -> Secret:
-        """From a fitted scikit-learn transformer (a ColumnTransformer, a Pipeline) and a raw column with its raw values.
+        """Make a secret of a raw column, by asking a fitted scikit-learn transformer how the model sees the raw values.
 
-        column: its name in the raw table, or several names with `values` a list of tuples: columns that change together.
-        records: some raw records (a DataFrame), if the transformer needs real ones.
+        Parameters
+        ----------
+        transformer : ColumnTransformer, Pipeline or other transformer
+            It was fitted on a DataFrame with the raw columns.
+        column : str or sequence of str
+            The name of the raw column, or the names of several ones that change together.
+        values : sequence
+            The raw values; tuples if there are several columns.
+        records : DataFrame, optional
+            Some raw records, if the output of the transformer may depend on the whole record.
+        name : str
+            What people call the secret; by default the name of the column.
+        argument : int or str
+            The position or the name of the model's argument.
+        unseen : bool
+            Whether values beyond those that occur in the data are allowed.
+
+        Returns
+        -------
+        Secret
+            The secret, with the raw values as labels.
+
+        Raises
+        ------
+        ValueError
+            If the transformer does not know the column or a value, or if it encodes the column together with others.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from sklearn.compose import make_column_transformer
+        >>> from sklearn.preprocessing import OneHotEncoder, StandardScaler
+        >>> from betastar.training import Secret
+        >>> people = pd.DataFrame({"age": [17, 30, 60, 90], "work": ["office", "farm", "farm", "none"]})
+        >>> encoder = make_column_transformer((StandardScaler(), ["age"]), (OneHotEncoder(), ["work"])).fit(people)
+        >>> Secret.from_transformer(encoder, "age", range(17, 91))
+        Secret('age', 74 values)
         """
         from betastar.training.secrets.encoding import encode
 
@@ -219,7 +366,8 @@ class Secret(ABC):
         return Columns(columns, torch.from_numpy(table), shown, name or str(column), argument, unseen)
 
 
-def _table(name: str, values: Any) -> Tensor:
+def _table(name: str, values: ArrayLike | Tensor) -> Tensor:
+    """Finite numbers in double precision."""
     try:
         table = torch.as_tensor(list(values) if isinstance(values, range) else values, dtype=torch.float64)
     except (TypeError, ValueError):
@@ -227,8 +375,3 @@ def _table(name: str, values: Any) -> Tensor:
     if not table.isfinite().all():
         raise ValueError(f"{name} must be finite, got {values!r}.")
     return table
-
-
-def listed(labels: Sequence[Any]) -> str:
-    shown = [repr(label) for label in labels]
-    return ", ".join(shown) if len(shown) <= 6 else ", ".join([*shown[:3], "…", *shown[-2:]])

@@ -1,9 +1,14 @@
 import { drawEpochs, drawTradeoff, csv, svg, pinColour } from "./charts.js";
-import { KNOBS, DIALS, limitOf, fromAddress, toAddress, question, targetOf, place, valueAt, down, up, percent } from "./state.js";
+import { KNOBS, DIALS, limitOf, isSlow, takesDistance, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt } from "./state.js";
+import { down, up, percent } from "./rounding.js";
+import { WORDS } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const state = fromAddress();
-const shown = { answer: null, epochs: null, tradeoff: null }; // what the server said last
+const shown = { answer: null, epochs: null, tradeoff: null, others: null }; // what the server said last
+// The number and its sentence need these metrics, which are quick; the certified curve has the next two; others wait until no slider moves.
+const QUICK_METRICS = ["bayes_security", "advantage", "success"], OF_CURVE = ["tpr", "epsilon"];
+const OTHERS = Object.keys(WORDS.metrics).filter((name) => ![...QUICK_METRICS, ...OF_CURVE].includes(name));
 let version = 0; // grows with every change; answers to older ones are not shown
 const QUICK = 60, REST = 300; // milliseconds: wait for the real answer before showing a rough one; no slider has moved
 
@@ -45,20 +50,20 @@ function complain(text) {
   for (const id of ["beta", "sentence", "epochs-chart", "tradeoff-chart"]) $(id).classList.add("late");
 }
 
-// β* and right guesses are quick to compute exactly; for an attribute, other targets are left to the API's own choice.
+// The method that was chosen; otherwise exact, except for a target that would take long: the API chooses its method.
 function ask(asked, metrics) {
   const query = question(asked);
   if (asked.solve) query.set("target", targetOf(asked));
-  const slow = asked.threat === "attribute" && asked.solve && ["tpr", "epsilon"].includes(asked.target);
-  if (!slow) query.set("method", "exact");
+  const slow = isSlow(asked) && asked.solve && !QUICK_METRICS.includes(asked.target);
+  if (asked.method || !slow) query.set("method", asked.method || "exact");
   for (const metric of metrics) query.append("metric", metric);
   return [asked.solve ? "calibrate" : "analyze", query];
 }
 
 const number = new Latest(async (now, asked) => {
-  const [path, query] = ask(asked, ["bayes_security", "advantage", "success"]);
+  const [path, query] = ask(asked, QUICK_METRICS);
   let done = false;
-  if (asked.threat === "attribute") {
+  if (isSlow(asked) && !asked.method) {
     // Proved, too, and there at once, but wide.
     const rough = new URLSearchParams(query), since = performance.now();
     rough.set("method", "affinity");
@@ -93,7 +98,22 @@ async function drawCurves(now, asked, rest) {
   }));
 }
 const curves = new Latest((now, asked) => drawCurves(now, asked, false));
-const leisure = new Latest((now, asked) => drawCurves(now, asked, true));
+const leisure = new Latest(async (now, asked) => {
+  await drawCurves(now, asked, true);
+  if (now === version) await showOthers(now, asked);
+});
+
+// By the method that was chosen, or by the API's own choice.
+async function showOthers(now, asked) {
+  const query = question(asked);
+  if (asked.method) query.set("method", asked.method);
+  for (const metric of OTHERS) query.append("metric", metric);
+  try {
+    const answer = await get("analyze", query);
+    if (now === version) shown.others = answer;
+  } catch { return; } // too slow: the rows stay away
+  showMetrics();
+}
 
 // ---- showing
 function showAnswer(now, answer, rough) {
@@ -130,17 +150,25 @@ function showMetrics() {
   const rows = [];
   if (shown.answer) {
     const { parameters, advantage } = shown.answer;
-    rows.push(["attacker's advantage", up(advantage.upper)]);
-    rows.push(["steps", parameters.steps.toLocaleString("en")], ["sampling rate", Number(parameters.sample_rate.toPrecision(3))]);
+    rows.push([titleOf("advantage", state), up(advantage.upper)]);
+    rows.push([WORDS.parameters.steps.label, parameters.steps.toLocaleString("en")], [WORDS.parameters.sample_rate.label, Number(parameters.sample_rate.toPrecision(3))]);
   }
   if (shown.tradeoff) {
-    rows.splice(1, 0, [`TPR at FPR ${state.fpr}`, percent(shown.tradeoff.tpr[0].upper, 2)], ["ε at δ = 10⁻⁵", up(shown.tradeoff.epsilon[0].upper)]);
+    rows.splice(1, 0, [shortOf("tpr", state), percent(shown.tradeoff.tpr[0].upper, 2)], [shortOf("epsilon", state), up(shown.tradeoff.epsilon[0].upper)]);
   }
+  for (const metric of shown.others ? OTHERS : []) rows.push([titleOf(metric, state), reliedOn(metric, shown.others[metric])]);
   $("metrics").replaceChildren(...rows.map(([term, value]) => {
     const row = document.createElement("div");
     row.append(Object.assign(document.createElement("dt"), { textContent: term }), Object.assign(document.createElement("dd"), { textContent: value }));
     return row;
   }));
+}
+
+// The number to rely on, rounded to the safe side.
+function reliedOn(metric, answer) {
+  const { end, share } = WORDS.metrics[metric], value = (Array.isArray(answer) ? answer[0] : answer)[end];
+  if (value === null) return up(value);
+  return end === "lower" ? down(value) : share ? percent(value, 2) : up(value);
 }
 
 function showEpochs() {
@@ -166,6 +194,7 @@ function showTradeoff() {
 let resting = 0, addressing = 0;
 function changed() {
   version += 1;
+  shown.others = null;
   document.body.dataset.version = version;
   const now = version, asked = { ...state };
   number.push(now, asked);
@@ -220,22 +249,32 @@ function makeKnob(name, dial, parent, solvable) {
 function fillAll() {
   for (const name of [...Object.keys(KNOBS), ...Object.keys(DIALS)]) fillKnob(name);
   for (const name of Object.keys(KNOBS)) {
-    const found = state.solve === name;
-    $(`${name}-find`).setAttribute("aria-pressed", found);
-    $(name).readOnly = found;
-    $(`${name}-slider`).disabled = found;
-    $(`${name}-knob`).classList.toggle("found", found);
+    const solved = state.solve === name;
+    $(`${name}-find`).setAttribute("aria-pressed", solved);
+    $(name).readOnly = solved;
+    $(`${name}-slider`).disabled = solved;
+    $(`${name}-knob`).classList.toggle("solved", solved);
   }
   $("goal").hidden = !state.solve;
-  $("distance-knob").hidden = state.threat !== "attribute";
-  $("distance-knob").style.display = state.threat === "attribute" ? "" : "none";
-  for (const id of ["threat", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
+  $("distance-knob").hidden = !takesDistance(state);
+  $("distance-knob").style.display = takesDistance(state) ? "" : "none";
+  for (const option of $("target").options) option.textContent = `${shortOf(option.value, state)} ${WORDS.metrics[option.value].sign === ">=" ? "≥" : "≤"}`;
+  for (const id of ["threat", "method", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
   $("log").checked = state.log;
 }
 
+function choices(id, pairs) {
+  $(id).append(...pairs.map(([value, textContent]) => Object.assign(document.createElement("option"), { value, textContent })));
+}
+choices("threat", WORDS.threats.map(({ name, question }) => [name, question]));
+choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name, summary }) => [name, `${name}: ${summary}`])]);
+choices("target", Object.keys(WORDS.metrics).map((name) => [name, name]));
+$("caption").textContent = titleOf("bayes_security", state);
+for (const metric of ["bayes_security", "success", ...OF_CURVE]) $("pins").querySelector("thead tr").lastElementChild.before(Object.assign(document.createElement("th"), { textContent: WORDS.metrics[metric].short.split(" at ")[0] }));
 for (const [name, knob] of Object.entries(KNOBS)) makeKnob(name, knob, $("training"), true);
 for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $("attack"), false);
 $("threat").addEventListener("change", () => { state.threat = $("threat").value; fillAll(); changed(); });
+$("method").addEventListener("change", () => { state.method = $("method").value; changed(); });
 $("target").addEventListener("change", () => { state.target = $("target").value; state.limit = limitOf(state.target); fillAll(); changed(); });
 $("limit").addEventListener("input", () => { if ($("limit").value !== "") { state.limit = Number($("limit").value); changed(); } });
 for (const id of ["strong", "moderate"]) $(id).addEventListener("input", () => {
@@ -248,8 +287,9 @@ $("log").addEventListener("change", () => { state.log = $("log").checked; showTr
 
 // ---- pins
 function nameOf(setting) {
-  const attack = setting.threat === "attribute" ? `, distance ${setting.distance}` : setting.threat === "membership" ? "" : ", add-remove";
-  return `noise ${Number(Number(setting.noise).toPrecision(4))}, batch ${setting.batch}, ${setting.epochs} epochs, ${setting.records} records${attack}`;
+  const attack = setting.threat === WORDS.threats[0].name ? "" : `, ${setting.threat}`, distance = takesDistance(setting) ? `, distance ${setting.distance}` : "";
+  const method = setting.method && `, ${setting.method}`;
+  return `noise ${Number(Number(setting.noise).toPrecision(4))}, batch ${setting.batch}, ${setting.epochs} epochs, ${setting.records} records${attack}${distance}${method}`;
 }
 
 function showPins() {

@@ -33,8 +33,8 @@ export function drawEpochs(element, data, state) {
   if (data.exact.length) traces.push(line(data.exact, "at", "lower", "exact, to rely on", { color: main, width: 2.5, hovertemplate: "%{y:.5f}" }));
   traces.push(line(data.paper, "at", "estimate", "paper's closed form", { color: paper, dash: "dot", hovertemplate: "%{y:.5f}" }));
   state.pins.forEach((pin, i) => {
-    const found = pin.epochs && (pin.epochs.exact.length ? pin.epochs.exact : pin.epochs.band?.points);
-    if (found) traces.push(line(found, "at", "lower", pin.name, { color: pinColour(i), width: 1.5, hovertemplate: "%{y:.5f}" }));
+    const points = pin.epochs && (pin.epochs.exact.length ? pin.epochs.exact : pin.epochs.band?.points);
+    if (points) traces.push(line(points, "at", "lower", pin.name, { color: pinColour(i), width: 1.5, hovertemplate: "%{y:.5f}" }));
   });
   const low = Math.min(...traces.flatMap((trace) => trace.y));
   const from = Math.max(0, low - 0.08 * (1.002 - low));

@@ -1,35 +1,54 @@
-// What the page shows is one object; it can be read from and written to the address.
+// What the page shows is one object; it can be read from and written to the address. Its words are those of the vocabulary.
+import { WORDS } from "./words.js";
 
-export const KNOBS = {
-  records: { label: "training records", api: "dataset_size", min: 100, max: 1e7, whole: true, start: 26048 },
-  batch: { label: "batch size", api: "batch_size", min: 1, max: 16384, whole: true, start: 256 },
-  noise: { label: "noise multiplier", api: "noise_multiplier", min: 0.3, max: 50, whole: false, start: 3.51 },
-  epochs: { label: "epochs", api: "epochs", min: 1, max: 1000, whole: true, start: 20 },
+// The sliders: their ranges, and where they start. Those of the training have "find", and logarithmic scales.
+const TRAINING = {
+  dataset_size: { min: 100, max: 1e7, whole: true, start: 26048 },
+  batch_size: { min: 1, max: 16384, whole: true, start: 256 },
+  noise_multiplier: { min: 0.3, max: 50, whole: false, start: 3.51 },
+  epochs: { min: 1, max: 1000, whole: true, start: 20 },
 };
-// Sliders of the attack: on straight or logarithmic scales, without "find".
-export const DIALS = {
-  distance: { label: "largest distance per step, in clipping norms", min: 0, max: 2, start: 1 },
-  prior: { label: "probability of “yes” before the attack", min: 0.01, max: 0.99, start: 0.5 },
-  fpr: { label: "false-positive rate to look at", min: 1e-5, max: 0.5, log: true, start: 0.01 },
+const ATTACK = {
+  distance: { min: 0, max: 2, start: 1 },
+  prior: { min: 0.01, max: 0.99, start: 0.5 },
+  fpr: { min: 1e-5, max: 0.5, log: true, start: 0.01 },
 };
-const LIMITS = { bayes_security: 0.98, success: 0.51, tpr: 0.02, epsilon: 1 };
-export const limitOf = (target) => LIMITS[target];
+const named = (sliders) => Object.fromEntries(Object.entries(sliders).map(([api, slider]) => [WORDS.parameters[api].name, { ...slider, api, label: WORDS.parameters[api].label }]));
+export const KNOBS = named(Object.fromEntries(Object.entries(TRAINING).map(([api, slider]) => [api, { ...slider, log: true }])));
+export const DIALS = named(ATTACK);
+export const limitOf = (target) => WORDS.metrics[target].limit;
+export const threatOf = (state) => WORDS.threats.find((threat) => threat.name === state.threat);
+export const takesDistance = (state) => threatOf(state).takes.includes("distance");
+// The exact curve of such a threat takes long to read.
+export const isSlow = (state) => threatOf(state).method !== "exact";
 
 export function fresh() {
-  const state = { solve: "", target: "bayes_security", limit: LIMITS.bayes_security, threat: "membership" };
+  const [target] = Object.keys(WORDS.metrics);
+  const state = { solve: "", target, limit: limitOf(target), threat: WORDS.threats[0].name, method: "" };
   for (const [name, knob] of Object.entries({ ...KNOBS, ...DIALS })) state[name] = knob.start;
   return { ...state, strong: 0.98, moderate: 0.9, log: false, pins: [] };
 }
 
+// The number that a metric depends on: the page's, if it has a slider for it.
+export const givenOf = (metric, state) => state[WORDS.metrics[metric].at] ?? WORDS.metrics[metric].given;
+const plain = (value) => (value > 0 && value < 1e-4 ? value.toExponential() : String(value));
+export const shortOf = (metric, state) => WORDS.metrics[metric].short.replace("{}", plain(givenOf(metric, state)));
+export const titleOf = (metric, state) => WORDS.metrics[metric].title.replace("{}", plain(givenOf(metric, state)));
+
 const NUMBERS = [...Object.keys(KNOBS), ...Object.keys(DIALS), "limit", "strong", "moderate"];
-const WORDS = { solve: ["", ...Object.keys(KNOBS)], target: Object.keys(LIMITS), threat: ["membership", "membership-add-remove", "attribute"] };
+const ALLOWED = {
+  solve: ["", ...Object.keys(KNOBS)],
+  target: Object.keys(WORDS.metrics),
+  threat: WORDS.threats.map((threat) => threat.name),
+  method: ["", ...WORDS.methods.map((method) => method.name)],
+};
 
 function read(parameters, state) {
   for (const name of NUMBERS) {
     const value = parameters.get(name);
     if (value !== null && value.trim() !== "" && Number.isFinite(Number(value))) state[name] = Number(value);
   }
-  for (const [name, allowed] of Object.entries(WORDS)) if (allowed.includes(parameters.get(name))) state[name] = parameters.get(name);
+  for (const [name, allowed] of Object.entries(ALLOWED)) if (allowed.includes(parameters.get(name))) state[name] = parameters.get(name);
   return state;
 }
 
@@ -51,9 +70,9 @@ function write(state, names) {
 }
 
 export function toAddress(state) {
-  const parameters = write(state, [...NUMBERS, ...Object.keys(WORDS)]);
+  const parameters = write(state, [...NUMBERS, ...Object.keys(ALLOWED)]);
   if (state.log) parameters.set("log", "1");
-  for (const pin of state.pins) parameters.append("pin", write(pin.setting, [...Object.keys(KNOBS), "threat", "distance", "prior", "fpr"]));
+  for (const pin of state.pins) parameters.append("pin", write(pin.setting, [...Object.keys(KNOBS), ...Object.keys(DIALS), "threat", "method"]));
   return `${location.pathname}?${parameters}`;
 }
 
@@ -62,44 +81,27 @@ export function question(state) {
   const query = new URLSearchParams();
   for (const [name, knob] of Object.entries(KNOBS)) if (name !== state.solve) query.set(knob.api, state[name]);
   query.set("threat", state.threat);
-  if (state.threat === "attribute") query.set("distance", state.distance);
+  if (takesDistance(state)) query.set("distance", state.distance);
   query.set("prior", state.prior);
   query.set("fpr", state.fpr);
   return query;
 }
 
 export function targetOf(state) {
-  const sign = state.target === "bayes_security" ? ">=" : "<=";
-  const given = { success: `@prior=${state.prior}`, tpr: `@fpr=${state.fpr}`, epsilon: "@delta=1e-5" }[state.target] ?? "";
-  return `${state.target}${sign}${state.limit}${given}`;
+  const { sign, at } = WORDS.metrics[state.target];
+  return `${state.target}${sign}${state.limit}${at ? `@${at}=${givenOf(state.target, state)}` : ""}`;
 }
 
 // Sliders go from 0 to 1000.
 export function place(dial, value) {
-  const [low, high, at] = dial.log ?? dial.api ? [dial.min, dial.max, value].map(Math.log) : [dial.min, dial.max, value];
+  const [low, high, at] = dial.log ? [dial.min, dial.max, value].map(Math.log) : [dial.min, dial.max, value];
   return Math.round((1000 * (at - low)) / (high - low));
 }
 
 export function valueAt(dial, place) {
   const share = place / 1000;
-  if (!(dial.log ?? dial.api)) return Number((dial.min + share * (dial.max - dial.min)).toPrecision(3));
+  if (!dial.log) return Number((dial.min + share * (dial.max - dial.min)).toPrecision(3));
   const value = dial.min * (dial.max / dial.min) ** share;
   const short = Number(value.toPrecision(3));
   return dial.whole ? Math.max(1, Math.round(short)) : short;
-}
-
-// To the safe side: β* down, what an attacker can do up.
-// Numbers keep their order when they are read again: what is shown is never on the unsafe side of the number.
-function fixed(value, digits, upwards, times = 1) {
-  const near = (value * times).toFixed(digits), unsafe = upwards ? Number(near) / times < value : Number(near) / times > value;
-  return unsafe ? (Number(near) + (upwards ? 1 : -1) * 10 ** -digits).toFixed(digits) : near;
-}
-export const down = (value, digits = 4) => fixed(value, digits, false);
-export const percent = (value, digits = 1) => `${fixed(value, digits, true, 100)} %`;
-export function up(value, digits = 3) {
-  if (value === null || value === undefined) return "no bound";
-  const near = value.toPrecision(digits);
-  if (Number(near) >= value) return String(Number(near));
-  const unit = 10 ** (Number(value.toExponential(digits - 1).split("e")[1]) - digits + 1);
-  return String(Number((Number(near) + unit).toPrecision(digits)));
 }

@@ -1,0 +1,70 @@
+"""The result of an audit of real training: one audit for each of three attackers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from betastar.audit.leakage_estimate import Leakage
+from betastar.audit.results import ALARM, Audit
+
+#: The attackers: one sees every update, one holds the final weights, one can only query the final model.
+UPDATES, WEIGHTS, OUTPUTS = "updates", "weights", "outputs"
+
+
+@dataclass(frozen=True)
+class Trials:
+    """One audit for each attacker: on every update, on the final weights, on the answers of the final model.
+
+    Attributes
+    ----------
+    challenge : str
+        The record that the games are about.
+    audits : dict of str to Audit
+        By attacker: "updates", "weights" and "outputs".
+    leakage : Leakage or None
+        A nearest-neighbour estimate of what the final model's outputs tell, without a model of the attack.
+    beyond : float or None
+        The distance between the candidates' clipped gradients, where it was larger than that of the bound.
+    """
+
+    challenge: str
+    audits: dict[str, Audit]
+    leakage: Leakage | None
+    beyond: float | None = None
+
+    def __getitem__(self, place: str) -> Audit:
+        return self.audits[place]
+
+    @property
+    def p_value(self) -> float:
+        """The p-value of the strongest attacker, times the number of attackers: a union bound."""
+        return min(1.0, len(self.audits) * min(audit.p_value for audit in self.audits.values()))
+
+    @property
+    def violated(self) -> bool:
+        return self.p_value < ALARM
+
+    @property
+    def sentence(self) -> str:
+        """The verdict for a person."""
+        text = min(self.audits.values(), key=lambda audit: audit.p_value).told(self.p_value)
+        if self.violated and self.beyond is not None:
+            text += (
+                f" But the bound is for a smaller distance than the challenge's gradients have, {self.beyond:.3g} clipping "
+                "norms: unless gap clipping enforces it, it is this distance that is refuted."
+            )
+        return text
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that is printed as JSON."""
+        return {
+            "kind": "training",
+            "challenge": self.challenge,
+            "sentence": self.sentence,
+            "p_value": self.p_value,
+            "violated": self.violated,
+            "beyond": self.beyond,
+            "audits": {place: audit.as_dict() for place, audit in self.audits.items()},
+            "leakage": None if self.leakage is None else self.leakage.as_dict(),
+        }

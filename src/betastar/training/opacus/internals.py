@@ -1,0 +1,98 @@
+"""The parts of Opacus that it does not promise, and the check that the installed version of Opacus has them.
+
+`adapter.py` and `provided_sums.py` are the only modules that use these parts. `tests/training/test_opacus_adapter.py` reads the
+names below and fails if another module uses one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import opacus
+from opacus.grad_sample import GradSampleModule, functorch
+from opacus.grad_sample import grad_sample_module_fast_gradient_clipping as ghost_clipping
+from opacus.optimizers import DPOptimizer
+from opacus.optimizers import optimizer as dp_optimizer
+from opacus.utils import batch_memory_manager, fast_gradient_clipping_utils
+from torch import nn
+
+#: Parts of modules and classes of Opacus.
+OF_OPACUS: tuple[tuple[ModuleType | type, tuple[str, ...]], ...] = (
+    (dp_optimizer, ("_check_processed_flag", "_generate_noise", "_mark_as_processed")),
+    (functorch, ("ft_compute_per_sample_gradient",)),
+    (batch_memory_manager, ("BatchSplittingSampler",)),
+    (fast_gradient_clipping_utils, ("DPLossFastGradientClipping",)),
+    (ghost_clipping, ("GradSampleHooksFastGradientClipping",)),
+    (GradSampleModule, ("GRAD_SAMPLERS", "iterate_submodules", "disable_hooks", "enable_hooks")),
+    (DPOptimizer, ("pre_step", "clip_and_accumulate", "add_noise", "accumulated_iterations", "params")),
+)
+#: Attributes of a model that `make_private` returned.
+OF_MODEL = ("_module", "hooks_enabled", "batch_first", "autograd_grad_sample_hooks")
+#: Attributes of an optimizer that `make_private` returned.
+OF_OPTIMIZER = (
+    *("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction"),
+    *("generator", "secure_mode", "step_hook", "_step_skip_queue"),
+)
+#: Attributes that Opacus adds to each trainable parameter.
+OF_PARAMETER = ("grad_sample", "summed_grad")
+#: Attributes of a model with ghost clipping, of its class, of an optimizer that clips by layer, and of a distributed optimizer.
+OF_GHOST_MODEL = ("max_grad_norm",)
+OF_GHOST_CLASS = ("per_sample_gradient_norms",)
+OF_LAYERWISE_OPTIMIZER = ("max_grad_norms",)
+OF_DISTRIBUTED_OPTIMIZER = ("rank", "world_size")
+#: An attribute that Opacus writes on a layer during a backward pass and may leave there.
+LEFT_ON_LAYERS = "max_batch_len"
+
+#: Parts that betastar does not need. They are listed so that nothing starts to use them without a check.
+UNUSED = ("_is_last_step_skipped", "_current_grad_sample", "_forward_counter", "_processed")
+#: Names that objects of betastar and PyTorch have as well, so that their use tells nothing.
+SHARED_NAMES = frozenset({"noise_multiplier", "max_grad_norm", "loss_reduction", "generator", "rank", "world_size", "params"})
+#: The names that no module outside of this adapter may use.
+UNPROMISED = (
+    frozenset(name for _, names in OF_OPACUS for name in names)
+    | {*OF_MODEL, *OF_OPTIMIZER, *OF_PARAMETER, *OF_GHOST_CLASS, *OF_LAYERWISE_OPTIMIZER, LEFT_ON_LAYERS, *UNUSED}
+) - SHARED_NAMES
+
+
+class UnsupportedOpacus(RuntimeError):  # noqa: N818
+    """The installed version of Opacus lacks a part that the measurement or its checks rest on."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"Opacus {opacus.__version__} {what}: install a version of Opacus that betastar[training] allows.")
+
+
+def require_parts(owner: object, names: Sequence[str], where: str = "") -> None:
+    """Refuse an object of Opacus that lacks one of its parts.
+
+    Parameters
+    ----------
+    owner : object
+        The module, class, model, optimizer or parameter.
+    names : sequence of str
+        The parts that it must have.
+    where : str
+        How the error message names the owner; by default the name of its class.
+
+    Raises
+    ------
+    UnsupportedOpacus
+        If a part is missing. The message names the part and the version of Opacus.
+    """
+    for name in names:
+        # A model of Opacus looks for an attribute in the user's model, too, where another thing may have this name.
+        there = name in {**vars(owner), **owner._modules} if isinstance(owner, nn.Module) else hasattr(owner, name)
+        if not there:
+            raise UnsupportedOpacus(f"has no {where or type(owner).__name__}.{name}, which the figures and proofs rest on")
+
+
+def require_internals() -> None:
+    """Refuse a version of Opacus whose modules and classes lack a part that betastar uses.
+
+    Raises
+    ------
+    UnsupportedOpacus
+        If a part is missing.
+    """
+    for owner, names in OF_OPACUS:
+        require_parts(owner, names, where=owner.__name__)

@@ -1,0 +1,87 @@
+"""Source: reads the records of a data set by their numbers, as a model and its criterion see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from betastar.training.records import Records
+
+#: Records are read in portions of this many.
+PORTION = 8192
+
+
+class Source:
+    """Reads the records of a data set by their numbers. Unlike a DataLoader, it draws no random number."""
+
+    def __init__(
+        self, dataset: Any, collate: Callable[[Any], Any], split: Callable[[Any], Records], device: torch.device
+    ) -> None:
+        self.dataset = dataset
+        self._collate = collate
+        self._split = split
+        self._device = device
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def _read(self, indices: Sequence[int] | Tensor) -> Records:
+        if type(self.dataset) is TensorDataset:
+            batch: Any = self.dataset[torch.as_tensor(indices)]
+        else:
+            batch = self._collate([self.dataset[int(i)] for i in indices])
+        return self._split(batch).to(self._device)
+
+    @cached_property
+    def example(self) -> dict[int | str, Any]:
+        """The arguments of a few records."""
+        return self._read(range(min(3, len(self)))).arguments()
+
+    @cached_property
+    def shared(self) -> frozenset[int | str]:
+        """The arguments that are the same for all records. They are found by reading batches of two sizes."""
+        most = min(3, len(self))
+        sizes = sorted({max(1, most - 1), most})
+        read = [self._read(range(sizes[0])).arguments(), self.example][-len(sizes) :]
+        keys = []
+        for key in read[-1]:
+            if any(_holds_tensors(arguments[key]) for arguments in read):
+                raise ValueError(
+                    f"argument {key!r} is a {type(read[-1][key]).__name__} of tensors, which cannot be divided by record: let "
+                    "split give each tensor as an argument of its own."
+                )
+            lengths = [len(a[key]) if isinstance(a[key], Tensor) and a[key].ndim else None for a in read]
+            if len(set(lengths)) < len(sizes):
+                keys.append(key)
+            elif lengths != sizes:
+                raise ValueError(
+                    f"argument {key!r} has {lengths[0]} rows for {sizes[0]} records and {lengths[-1]} for {sizes[-1]}: each "
+                    "argument must have one row for each record, or be the same for all records."
+                )
+        return frozenset(keys) if len(sizes) > 1 else frozenset()
+
+    def read(self, indices: Sequence[int] | Tensor) -> Records:
+        """The records with these numbers."""
+        return replace(self._read(indices), shared=self.shared)
+
+    def portions(self, indices: Sequence[int] | Tensor) -> Iterator[tuple[Tensor, Records]]:
+        """The records with these numbers in portions, each with the numbers of its records."""
+        for some in torch.as_tensor(indices).split(PORTION):
+            yield some, self.read(some)
+
+    @cached_property
+    def fingerprints(self) -> Tensor:
+        """`Records.fingerprints` of the whole data set, in its order."""
+        return torch.cat([records.fingerprints() for _, records in self.portions(range(len(self)))])
+
+
+def _holds_tensors(value: object) -> bool:
+    """Whether a list, tuple or mapping holds a tensor, at any depth."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(isinstance(part, Tensor) or _holds_tensors(part) for part in parts)

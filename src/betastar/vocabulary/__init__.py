@@ -1,0 +1,34 @@
+"""Every word that people meet: metrics, threats, methods, and the parameters that are arguments, options and JSON keys.
+
+The command line, the JSON answers, the page, the targets, the reports and the texts of errors take their words from here.
+Whoever adds an entry to METRICS, THREATS or METHODS adds a word to all of them (CONTRIBUTING.md has a recipe for each).
+"""
+
+from betastar.vocabulary.json_keys import KEYS
+from betastar.vocabulary.methods import LITTLE_NOISE, METHODS, Method, usual_method
+from betastar.vocabulary.metrics import DIGITS, METRICS, Metric, decimals, told
+from betastar.vocabulary.parameters import PARAMETERS, RUN, Parameter, filled, listed, parameter_of, parameters_of
+from betastar.vocabulary.threats import OF_THREATS, THREATS, ThreatWord
+
+__all__ = [
+    "DIGITS",
+    "KEYS",
+    "LITTLE_NOISE",
+    "METHODS",
+    "METRICS",
+    "OF_THREATS",
+    "PARAMETERS",
+    "RUN",
+    "THREATS",
+    "Method",
+    "Metric",
+    "Parameter",
+    "ThreatWord",
+    "decimals",
+    "filled",
+    "listed",
+    "parameter_of",
+    "parameters_of",
+    "told",
+    "usual_method",
+]

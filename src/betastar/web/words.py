@@ -1,0 +1,47 @@
+"""The words of the vocabulary that the page shows, as a script that its other scripts import."""
+
+from __future__ import annotations
+
+import json
+
+from betastar.answers import targets
+from betastar.risk.risk import SMALLEST_FPR
+from betastar.rounding import plain
+from betastar.vocabulary import METHODS, METRICS, PARAMETERS, RUN, THREATS, Metric, told
+
+#: Parameters that the page has a slider for.
+PARAMETERS_OF_PAGE = (*RUN, "distance", "prior", "fpr")
+
+
+def script() -> str:
+    """A JavaScript module with the words."""
+    threats = [
+        {"name": word.name, "question": word.question, "takes": word.takes, "method": word.method} for word in THREATS.values()
+    ]
+    methods = [{"name": word.name, "summary": word.summary} for word in METHODS.values()]
+    words = {
+        "parameters": {
+            name: {"name": PARAMETERS[name].brief.removeprefix("--"), "label": PARAMETERS[name].label}
+            for name in PARAMETERS_OF_PAGE
+        },
+        "threats": threats,
+        "methods": methods,
+        "metrics": {name: _metric(METRICS[name]) for name in told()},
+    }
+    return f"export const WORDS = {json.dumps(words, ensure_ascii=False)};\n"
+
+
+def _metric(metric: Metric) -> dict[str, object]:
+    """given: the number that it depends on, and limit: of a target, unless the page has others; {} stands for the former."""
+    example = targets.parse(metric.example.split()[0])
+    floor = plain(SMALLEST_FPR) if "smallest_fpr" in metric.also else "{}"
+    return {
+        "title": metric.title.replace("{}", floor),
+        "short": metric.short.replace("{}", floor),
+        "sign": metric.sign,
+        "end": metric.safe_end,
+        "share": metric.share,
+        "at": metric.at,
+        "given": example.given,
+        "limit": example.value,
+    }

@@ -1,0 +1,32 @@
+"""A study as an audit plays it: the training of a game is the training of `betastar train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder
+from betastar.runs.loop import Training
+from betastar.runs.private_training import network
+from betastar.studies.audited import attacked
+
+from ..datasets.test_data import people
+
+
+@pytest.mark.parametrize("monitor", [True, False])
+def test_a_game_trains_as_a_run_does(tmp_path: Path, monitor: bool) -> None:
+    """From the same random numbers both end with the same weights, bit for bit."""
+    people(200).to_csv(tmp_path / "people.csv", index=False)
+    config = Config(str(tmp_path / "people.csv"), "rich", "age", drop=("name",), epochs=3, batch_size=40, seed=7, monitor=monitor)
+    training = Training(config, RunFolder(tmp_path / "run"))
+    for _ in range(3):
+        training.run_epoch()
+    game = attacked(config)
+    torch.manual_seed(7)
+    module = network(game.study)
+    game.train(module, game.data)
+    trained = training.module.state_dict()
+    assert all(torch.equal(trained[name], weights) for name, weights in module.state_dict().items())
