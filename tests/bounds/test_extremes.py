@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.answers.settings import Setting
-from betastar.answers.wording import certainty
 from betastar.bounds import band_limited, distances, grid, refinement, transform
 from betastar.bounds.certified import certify
 from betastar.bounds.discrete import DiscreteCurve
@@ -272,13 +270,6 @@ def test_blends_keep_every_step() -> None:
         mean = blends.mean(far)[rows] @ blends.count[rows]
         total = sum(step.count * step.distance for step in steps if step.rate == p)
         assert total <= mean <= 1.01 * total
-
-
-def test_people_read_why_an_interval_is_wide() -> None:
-    setting = Setting(noise_multiplier=1.0, sample_rate=0.01, steps=100, method="certified")
-    assert "both ends are proved" in certainty(setting, bs.Bound(0.7, 0.70005, 0.7001))
-    assert "memory" not in certainty(setting, bs.Bound(0.7, 0.70005, 0.70009))
-    assert "no grid that fits in memory is fine enough for a narrower one" in certainty(setting, bs.Bound(0.7, 0.71, 0.72))
 
 
 def test_a_grid_that_does_not_fit_gives_a_wider_interval_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

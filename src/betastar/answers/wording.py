@@ -7,13 +7,13 @@ from typing import Any
 
 import betastar as bs
 from betastar.answers.settings import Setting
-from betastar.risk.analyze import TOLERANCE
+from betastar.bounds.certified import COARSE
 from betastar.rounding import nearest, plain, significant
 from betastar.scenario.threats import FARTHEST
 from betastar.validation import ArgumentError
 from betastar.vocabulary import DIGITS, METHODS, METRICS, THREATS, decimals, parameter_of
 
-#: Certified bounds for an attribute that are wider than this are said to be wide.
+#: Bounds wider than this are said to be wide.
 WIDE = 0.01
 
 
@@ -48,12 +48,9 @@ def certainty(setting: Setting, beta: bs.Bound) -> str:
             "the upper end is an attack that exists."
         )
     text = METHODS[setting.chosen_method].certainty.format(between=between, width=significant(width, 1))
-    if setting.chosen_method == "certified":
-        one_pair = setting.distance in (None, FARTHEST)  # that is the worst one, so that only the grid makes the interval wide
-        if one_pair and width > TOLERANCE:
-            return text.removesuffix(".") + "; no grid that fits in memory is fine enough for a narrower one."
-        if not one_pair and width > WIDE:
-            return text.removesuffix(".") + "; no single pair of gradients is the worst one here, hence the width."
+    if setting.chosen_method == "certified" and width > WIDE:
+        why = "no finer grid is affordable here" if setting.tolerance < COARSE else "the tolerance asks for a coarse grid"
+        return f"{text} The interval is wide, as {why}."
     return text
 
 
