@@ -40,6 +40,7 @@ def forget() -> None:
     clear()
     adaptive._kernels.cache_clear()
     adaptive._laws.cache_clear()
+    adaptive._solve.cache_clear()
 
 
 def seconds(run: bs.DPSGD, threat: bs.AttributeInference, method: str, tolerance: float) -> tuple[bs.Bound, float]:

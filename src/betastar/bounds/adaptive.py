@@ -97,18 +97,19 @@ class Solution:
 
 def solve(steps: Sequence[Step], effort: Effort, attained: bool = True) -> Solution | None:
     """The worst case of these steps, taken in their order; None where other bounds are better than any affordable grid."""
-    solutions = _solve(steps, effort, attained, ())
+    solutions = _solve(tuple(steps), effort, attained, ())
     return None if solutions is None else solutions[-1]
 
 
 def solve_each(step: Step, counts: Sequence[int], effort: Effort, attained: bool = True) -> list[Solution] | None:
     """The worst cases of runs of so many equal steps, in one pass: the shorter runs are what the longest one ends with."""
-    return _solve([replace(step, count=max(counts))], effort, attained, sorted(counts))
+    return _solve((replace(step, count=max(counts)),), effort, attained, tuple(sorted(counts)))
 
 
-def _solve(steps: Sequence[Step], effort: Effort, attained: bool, counts: Sequence[int]) -> list[Solution] | None:
-    """The worst cases of the last so many steps, for each of the counts; without counts, of all steps."""
-    steps = [step for step in steps if step.distance > 0.0]
+@lru_cache(maxsize=64)
+def _solve(every: tuple[Step, ...], effort: Effort, attained: bool, counts: tuple[int, ...]) -> list[Solution] | None:
+    """The worst cases of the last so many steps, for each of the counts; without counts, of all steps. What was asked is kept."""
+    steps = [step for step in every if step.distance > 0.0]
     if not steps or any(
         s.rate >= 1.0 or s.rate < LEAST_RATE or s.distance / s.noise < LEAST_RATIO or s.noise < kernels.LEAST_NOISE for s in steps
     ):
