@@ -11,7 +11,7 @@ SHAPES = {"Adult": "Adult: 108 → 128 → 2, batch 256, 74 values", "Purchase":
 
 
 def tables() -> dict[str, str]:
-    """Markdown by name: peers, other, monitor, gaps."""
+    """Markdown by name: peers, curves, other, monitor, gaps."""
     found: dict[str, Any] = json.loads(RESULTS.read_text())
     rows = ["| | relation | median error | largest error | median time | time / exact | failed |", "|---" * 7 + "|"]
     for one in found["advantage"]:
@@ -19,6 +19,14 @@ def tables() -> dict[str, str]:
         errors = f"{one['median_error']:.0e} | {one['largest_error']:.0e}"
         times = f"{1e3 * one['median_seconds']:,.1f} ms | {one['median_ratio']:,.1f}"
         rows.append(f"| {name} | {one['relation']} | {errors} | {times} | {one['failures'] or ''} |")
+    curves = ["| | relation | largest error | median time | time / β\\* alone | time / exact | smallest |", "|---" * 7 + "|"]
+    for one in found["curves"]:
+        name = f"**{one['name']}**" if one["name"] == "betastar exact" else one["name"]
+        error = "" if one["largest_error"] is None else f"{one['largest_error']:.0e}"
+        times = f"{1e3 * one['median_seconds']:,.1f} ms | {one['median_ratio_to_beta']:,.1f}"
+        curves.append(
+            f"| {name} | {one['relation']} | {error} | {times} | {one['median_ratio']:,.1f} | {one['smallest_ratio']:,.1f} |"
+        )
     heat, noise, start = found["heat_map"], found["calibration"], found["import"]
     other = (
         f"Calibrating noise to an advantage takes {1e3 * noise['median_seconds']:.1f} ms against riskcal's "
@@ -38,4 +46,10 @@ def tables() -> dict[str, str]:
     two = found["monitor"]["Adult"]
     narrow = f"{1e3 * two['gap, 2 values']:.1f} ms | {two['gap, 2 values ratio']:.2f}"
     gaps.append(f"| Adult, with 2 values | {1e3 * two['plain']:.1f} ms | {narrow} |")
-    return {"peers": "\n".join(rows), "other": other, "monitor": "\n".join(monitor), "gaps": "\n".join(gaps)}
+    return {
+        "peers": "\n".join(rows),
+        "curves": "\n".join(curves),
+        "other": other,
+        "monitor": "\n".join(monitor),
+        "gaps": "\n".join(gaps),
+    }

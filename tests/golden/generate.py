@@ -124,14 +124,14 @@ def nested_point(setting: Setting, tau: Any) -> tuple[Any, Any]:
     def mass(mean: Any, x: Any) -> Any:
         return mixture(p, s, mean, x) * (1 if (edge := start(tau - loss(x))) == -mp.inf else above(p, s, mean, edge))
 
-    marks = {-12 * s + min(b, 0), min(b, mp.mpf(0)), mp.mpf(0), 1 - r / 2, mp.mpf(1), 1 + 12 * s}
-    if r == 1 and tau - floor > floor:  # the second step always exceeds what is left from here on
-        kink = mp.mpf(1) / 2 + s * s * mp.log((mp.exp(tau - floor) - (1 - p)) / p)
-        marks |= {kink - s * s, kink, kink + s * s}
-    turn = mp.mpf(1) / 2 + s * s * mp.log((1 - p) / p)  # where a step begins to tell much
-    marks |= {turn - s * s, turn + s * s, turn / 2}
-    grid = sorted(marks)
-    grid = [m for i, m in enumerate(grid) if i == 0 or m - grid[i - 1] > mp.mpf("1e-9")]
+    low, high = -14 * s + min(b, 0), 1 + 14 * s
+    pieces = int((high - low) / s) + 10
+    grid = [low + (high - low) * i / pieces for i in range(pieces + 1)]
+    turn = start(tau)  # the second step changes sides where the first leaves nothing to exceed: ever finer around that
+    if turn > -mp.inf:
+        grid = sorted([*grid, turn, *(turn + sign * s * s * mp.mpf(4) ** k for sign in (-1, 1) for k in range(-14, 2))])
+    if tau - floor > floor:  # the second step always exceeds what is left from here on
+        grid = sorted([*grid, mp.mpf(1) / 2 + s * s * mp.log((mp.exp(tau - floor) - (1 - p)) / p)])
     return mp.quad(lambda x: mass(b, x), grid), mp.quad(lambda x: mass(mp.mpf(1), x), grid)
 
 

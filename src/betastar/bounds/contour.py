@@ -66,7 +66,7 @@ class Inversion:
         self.composition = composition
         self.overlap_only = overlap_only
         self._groups: list[_Lines] = []
-        self._leans = False
+        self._leans = composition.plateau
 
     def at(self, taus: Real) -> Answers:
         least, most = self.composition.range
@@ -143,25 +143,29 @@ class _Lines:
 
     def at(self, taus: Real, line: Real) -> tuple[Real, Real]:
         """Answers at thresholds, each on the line with its number, and which of them a leaning path gave."""
-        composition = self.composition
-        past = taus - composition.rest
+        past = taus - self.composition.rest
         still = past == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
-        found, rough = self._path(0.0).at(taus, line, np.where(still, FINE, STEP / 2))
-        leaning = np.zeros(len(taus), dtype=bool)
-        for sign in (1.0, -1.0):
-            chosen = np.flatnonzero(rough & ~still & (sign * past > 0.0))
-            lean = 0.5 * sign * min(one.sector(sign) for _, one in composition.wide) if chosen.size else 0.0
-            if lean == 0.0:
-                continue
-            other, _ = self._path(lean, float(np.abs(past[chosen]).min())).at(
-                taus[chosen], line[chosen], np.full(chosen.size, FINE)
-            )
-            better = other[2] + 1e-3 * other[4] < found[2, chosen] + 1e-3 * found[4, chosen]
-            found[:, chosen[better]] = other[:, better]
-            leaning[chosen[better]] = True
+        found, leaning = np.full((len(Answers._fields), len(taus)), inf), np.zeros(len(taus), dtype=bool)
+        rough = np.ones(len(taus), dtype=bool)
+        for lean in (True, False) if self.composition.plateau else (False, True):
+            for sign in (1.0, -1.0) if lean else (0.0,):
+                chosen = np.flatnonzero(rough & (~still & (sign * past > 0.0) if lean else True))
+                angle = sign * self._sector(sign) if lean and chosen.size else 0.0
+                if not chosen.size or (lean and angle == 0.0):
+                    continue
+                finest = np.where(still[chosen] | lean, FINE, STEP / 2)
+                path = self._path(angle, float(np.abs(past[chosen]).min()) if lean else 0.0)
+                other, uneven = path.at(taus[chosen], line[chosen], finest)
+                better = other[2] + 1e-3 * other[4] < found[2, chosen] + 1e-3 * found[4, chosen]
+                found[:, chosen[better]] = other[:, better]
+                leaning[chosen[better]], rough[chosen] = lean, uneven
         return found, leaning
 
-    def _path(self, lean: float, past: float = 0.0) -> _Path:
+    def _sector(self, sign: float) -> float:
+        """By how much a path leans: half of what the nodes allow."""
+        return 0.5 * min(one.sector(sign) for _, one in self.composition.wide)
+
+    def _path(self, lean: float, past: float) -> _Path:
         """The path with this lean; `past`: smallest distance of a threshold from the plateau, which says how far it goes."""
         if lean not in self._paths or self._paths[lean].past > past:
             # Thresholds that come later may be nearer; from the second time on, much nearer.

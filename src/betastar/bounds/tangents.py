@@ -16,7 +16,7 @@ from betastar.arrays import Real
 from betastar.bounds.contour import Answers
 
 #: A rate is found when tangent and chord differ by less, relative to it; ε when its bracket is narrower, relative to it.
-SEARCH = 1e-9
+SEARCH = 1e-8
 WIDTH = 2e-10
 #: ε above this is reported as infinite.
 LARGEST_EPSILON = 1e12
@@ -102,7 +102,7 @@ def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, 
         bottom = np.where(width > 0.0, chord, points.power[right])
         gap, doubt, error = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0), points.doubt(left, right), points.error[touch]
         values[open_], errors[open_], best[open_] = top, np.minimum(error + gap + doubt, 1.0), points.tau[touch]
-        more = (gap > np.maximum(SEARCH * top, 0.3 * error)) | (doubt > np.maximum(10.0 * SEARCH * top, error))
+        more = (gap > np.maximum(SEARCH * top, 0.3 * error)) | (doubt > np.maximum(SEARCH * top, error))
         low, high = points.tau[left], points.tau[right]
         smooth = points.between(left, right, goals[open_])
         taus = np.where(
