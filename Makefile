@@ -61,6 +61,7 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/attributes.py
 	$(BIN)/python benchmarks/monitor.py
 
 # The games behind docs/audits. They are kept in build/audits: what was played is not played again.

@@ -114,7 +114,7 @@ def test_a_run_proved_in_advance(path: Path, tmp_path: Path) -> None:
     (gap,) = (status.gaps or {}).values()
     run = bs.DPSGD(1.5, status.sample_rate, last["steps"])
     assert bs.analyze(run, bs.AttributeInference(gap * (1 + 1e-6)), "certified").bayes_security.lower >= 0.98
-    assert 0.98 <= last["proved"]["age"]["lower"] < 0.9802
+    assert last["proved"]["age"]["lower"] == pytest.approx(0.98, abs=5e-4)  # after each epoch on a coarser grid
     assert str(status.proof).startswith("Proved in advance: whoever sees all")
     assert "metrics.jsonl" not in [file.name for file in folder.path.iterdir()]  # nothing is measured
 

@@ -24,7 +24,7 @@ def answer(setting: Setting) -> Answer:
     """Everything that is said about a setting."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        risk = bs.analyze(setting.run(), setting.attack, method=setting.chosen_method)
+        risk = setting.risk()
     success = risk.success(setting.prior)  # needed for the sentence in any case
     at_prior = {"prior": setting.prior, **bound(success)}
     metrics = {name: at_prior if name == "success" else reading(setting, risk, METRICS[name]) for name in setting.metrics}
@@ -47,7 +47,12 @@ def calibrated(setting: Setting, wish: Wish) -> Answer:
         warnings.simplefilter("always")
         try:
             run = bs.calibrate(
-                wish.target, threat=setting.attack, method=setting.chosen_method, opacus=bool(setting.opacus), **given
+                wish.target,
+                threat=setting.attack,
+                method=setting.chosen_method,
+                tolerance=setting.tolerance,
+                opacus=bool(setting.opacus),
+                **given,
             )
         except ArgumentError as problem:
             raise type(problem)(problem.argument, problem.text, problem.values | {"goal": str(wish)}) from None

@@ -46,6 +46,7 @@ class Setting:
     threat: str = PARAMETERS["threat"].default
     distance: float | None = None
     method: str | None = None
+    tolerance: float = PARAMETERS["tolerance"].default
     prior: float = PARAMETERS["prior"].default
     fpr: tuple[float, ...] = PARAMETERS["fpr"].default
     delta: tuple[float, ...] = PARAMETERS["delta"].default
@@ -124,6 +125,9 @@ class Setting:
         other = " (or {sample_rate} and {steps})" if name == "batch_size" and len(given) < 2 else ""
         raise WrongValueError(name, f"{{argument}} must be given, too{other}.")
 
+    def risk(self) -> bs.Risk:
+        return bs.analyze(self.run(), self.attack, method=self.chosen_method, tolerance=self.tolerance)
+
     def _first_missing(self, given: Mapping[str, object]) -> str:
         by_rate = "sample_rate" in given or ("steps" in given and not {"batch_size", "dataset_size"} & set(given))
         wanted = (
@@ -140,13 +144,14 @@ class Setting:
             given["opacus"] = self.opacus
         inside = ", ".join(f"{name}={value!r}" for name, value in given.items())
         lines, attack = self._python_threat()
+        tolerance = "" if self.tolerance == PARAMETERS["tolerance"].default else f", tolerance={self.tolerance!r}"
         if target is None:
             lines.append(f"run = bs.DPSGD{'.from_epochs' if 'epochs' in given else ''}({inside})")
         else:
             extra = "" if self.threat == "membership" else f", threat={attack}"
             method = "" if self.chosen_method == "exact" else f', method="{self.chosen_method}"'
-            lines.append(f"run = bs.calibrate({target}, {inside}{extra}{method})")
-        lines.append(f'risk = bs.analyze(run, {attack}, method="{self.chosen_method}")')
+            lines.append(f"run = bs.calibrate({target}, {inside}{extra}{method}{tolerance})")
+        lines.append(f'risk = bs.analyze(run, {attack}, method="{self.chosen_method}"{tolerance})')
         lines.append("print(risk.bayes_security)")
         return "\n".join(lines)
 
@@ -164,7 +169,7 @@ class Setting:
         """The command line that repeats it."""
         words = [*self._plugins(), "betastar", verb, *more]
         defaults = {one.name: one.default for one in fields(self)} | {"metrics": told()}
-        for name in (*RUN, "threat", *OF_THREATS, "method", "prior"):
+        for name in (*RUN, "threat", *OF_THREATS, "method", "tolerance", "prior"):
             if getattr(self, name) not in (None, defaults[name]):
                 words += [PARAMETERS[name].brief, _plain(getattr(self, name))]
         words += [] if self.opacus is None else ["--opacus" if self.opacus else "--no-opacus"]

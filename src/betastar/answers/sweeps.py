@@ -110,7 +110,7 @@ class Grid:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bs.RegimeWarning)  # a warning for each point would say nothing
             for point in self.points():
-                risk = bs.analyze(point.run(), point.attack, method=point.chosen_method)
+                risk = point.risk()
                 reading: Any = getattr(risk, self.metric)
                 bounds.append(reading if self.condition is None else reading(self.condition[1]))
                 if tell:

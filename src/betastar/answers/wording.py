@@ -7,6 +7,7 @@ from typing import Any
 
 import betastar as bs
 from betastar.answers.settings import Setting
+from betastar.bounds.certified import COARSE
 from betastar.rounding import nearest, plain, significant
 from betastar.scenario.threats import FARTHEST
 from betastar.validation import ArgumentError
@@ -48,7 +49,8 @@ def certainty(setting: Setting, beta: bs.Bound) -> str:
         )
     text = METHODS[setting.chosen_method].certainty.format(between=between, width=significant(width, 1))
     if setting.chosen_method == "certified" and width > WIDE:
-        return text.removesuffix(".") + "; no single pair of gradients is the worst one here, hence the width."
+        why = "no finer grid is affordable here" if setting.tolerance < COARSE else "the tolerance asks for a coarse grid"
+        return f"{text} The interval is wide, as {why}."
     return text
 
 

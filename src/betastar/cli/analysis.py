@@ -230,12 +230,11 @@ def wished(required: RequireOption) -> list[Wish]:
 
 def demand(cases: Iterable[tuple[Setting, str]], wishes: list[Wish]) -> None:
     """Exit with 1 unless every wish holds for every setting, at the end of the bound that is not too optimistic."""
-    import betastar
     from betastar.cli import printing
 
     missed = 0
     for setting, name in cases if wishes else ():
-        risk = betastar.analyze(setting.run(), setting.attack, method=setting.chosen_method)
+        risk = setting.risk()
         for wish in wishes:
             if not wish.target.met(risk):
                 missed += 1

@@ -47,7 +47,7 @@ class KeepOptions:
 
 @command(app)
 def mechanism(
-    setting: Annotated[Setting, Fields(without=("method", "fpr", "delta", "metrics"))],
+    setting: Annotated[Setting, Fields(without=("method", "tolerance", "fpr", "delta", "metrics"))],
     options: MechanismOptions,
     kept: KeepOptions,
     required: RequireOption,

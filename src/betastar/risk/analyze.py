@@ -17,13 +17,13 @@ from betastar.risk.metrics import Curve, Outcome
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import Step, one_step_advantage, visible
-from betastar.scenario.threats import Membership, Threat, in_order
-from betastar.vocabulary import METHODS
+from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order
+from betastar.vocabulary import METHODS, PARAMETERS
 
 #: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
 KINDS = 4
 #: Width of the certified interval of β* unless another is asked for.
-TOLERANCE = 1e-4
+TOLERANCE: float = PARAMETERS["tolerance"].default
 #: Error of the paper's closed form that its authors call small.
 SMALL_ERROR = 0.01
 #: An advantage below this one is not looked into.
@@ -42,6 +42,23 @@ class RegimeWarning(UserWarning):
     ...     risk = bs.analyze(bs.DPSGD(0.5, 0.001, 5000), method="paper")
     >>> risk.source
     'Bayes security'
+    """
+
+
+class ToleranceWarning(UserWarning):
+    """A warning: the certified interval is wider than the tolerance, as no grid that fits in memory is fine enough.
+
+    Both ends hold all the same.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import betastar as bs
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", bs.ToleranceWarning)
+    ...     beta = bs.analyze(bs.DPSGD(1.0, 0.01, 1000), method="certified").bayes_security
+    >>> bool(beta.width <= 1e-4)
+    True
     """
 
 
@@ -83,12 +100,33 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     outcomes = _solve(run, threat, method, tolerance, attained=True)
     if method == "paper":
         _warn_outside_regime(run, outcomes, threat)
+    if method == "certified" and isinstance(threat, Membership):  # attributes have a gap that no grid closes
+        _warn_too_wide(outcomes, tolerance)
     return Risk(outcomes, run.shape, threat.describe(), method)
 
 
 def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float) -> Risk:
     """The same, but only the ends of each bound that a person relies on; attacks that exist are not looked for."""
     return Risk(_solve(run, threat, method, tolerance, attained=False), run.shape, threat.describe(), method)
+
+
+def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: float, attained: bool) -> list[Bound] | None:
+    """β* after each of these numbers of steps of a run, certified, in one pass; None where each takes a computation of its own.
+
+    counts: increasing. attained: the upper ends, too, which are 1 otherwise.
+    """
+    steps = in_order(threat, run) if threat.symmetric else None
+    if steps is None or len(steps) != 1 or not 0.0 < steps[0].distance < FARTHEST:
+        return None
+    quick = tolerance >= certified.COARSE
+    solutions = adaptive.solve_each(steps[0], counts, adaptive.QUICK if quick else adaptive.MODERATE, attained)
+    if solutions is None:
+        return None
+    lowers = [min(1.0 - float(one.above.values[0]), certified.BELOW_ONE) for one in solutions]
+    uppers = [1.0 if one.below is None else 1.0 - float(one.below.values[0]) for one in solutions]
+    return [
+        Bound(lower, 0.5 * (lower + upper) if attained else lower, upper) for lower, upper in zip(lowers, uppers, strict=True)
+    ]
 
 
 def takes_seconds(threat: Threat, method: str, tolerance: float) -> bool:
@@ -141,7 +179,7 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
         solution = _adapted(run, threat, tolerance, attained)
         if solution is not None:
             worst = (LeastCurve(solution.above, *worst),)
-            exist = (solution.below, exist[-1]) if solution.below is not None else worst
+            exist = exist[-1:] if solution.below is None else (solution.below, exist[-1])
     if quiet:
         worst = (no_noise.curve(steps),)
         exist = exist[-1:]  # the pair in the plane takes long where noise is so little
@@ -202,6 +240,18 @@ OWN_METHODS: dict[str, Callable[[DPSGD, Any, float, bool], Outcome]] = {
     "affinity": _affinity,
     "paper": _paper,
 }
+
+
+def _warn_too_wide(outcomes: Sequence[Outcome], tolerance: float) -> None:
+    """Warn once, with the widest interval."""
+    widest = max(float(outcome.bayes_security.width) for outcome in outcomes)
+    if widest > tolerance:
+        warnings.warn(
+            f"The certified interval of β* is {widest:.2g} wide, wider than the tolerance {tolerance:g}: no grid that fits in "
+            "memory is fine enough. The interval is valid: both ends hold.",
+            ToleranceWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_outside_regime(run: DPSGD, outcomes: Sequence[Outcome], threat: Threat) -> None:

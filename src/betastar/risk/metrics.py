@@ -292,7 +292,7 @@ def _gaussian_log_delta(mu: Real, tau: Real) -> Real:
 def _regret(curve: Curve, mu: float) -> float:
     """Largest difference in the success of an attacker, over priors 1/(1+e^τ): (H_μ(τ) - H(τ)) / (1 + e^τ)."""
     if not 0.0 < mu < inf:
-        return 0.0 if mu == 0.0 else inf
+        return 0.0 if mu == 0.0 else 1.0  # a difference of probabilities
     taus = np.linspace(-1.0, 1.0, 41) * min(0.5 * mu * mu + 4.0 * mu, LARGEST_SLOPE)
     sticks, _ = hockey_sticks(curve, taus)
     return max(0.0, float(np.max((_gaussian_delta(mu, taus) - sticks) / (1.0 + np.exp(taus)))))

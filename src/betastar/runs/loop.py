@@ -183,7 +183,7 @@ class Training(PrivateTraining):
     def _status(self, monitor: AttributeMonitor | None) -> Status:
         secret, clipping = self.study.secret, self.clipping
         watched = monitor is not None or clipping is not None
-        proof = str(monitor.proof) if monitor is not None and monitor.purse is not None else None
+        proof = str(monitor.proof) if monitor is not None and monitor.budget_account is not None else None
         return Status(
             **{**asdict(self.study.recipe), "epochs": self.epoch},
             records=len(self.study.train),

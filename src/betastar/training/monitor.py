@@ -281,11 +281,6 @@ class AttributeMonitor:
         return self.history.membership(relation, method)
 
     @property
-    def purse(self) -> BudgetAccount | None:
-        """The former name of `budget_account`."""
-        return self.budget_account
-
-    @property
     def exhausted(self) -> bool:
         """Whether the budget has refused a step."""
         return self.budget_account is not None and self.budget_account.exhausted

@@ -105,6 +105,14 @@ _QUESTION = (
     ),
     Parameter("method", "How the risk is computed: {methods}.", default="{usual_methods}", metavar="NAME"),
     Parameter(
+        "tolerance",
+        "Width of the interval of β* that the method certified aims at. From 0.001 on, attribute inference is computed on a "
+        "coarse grid, in about a tenth of a second.",
+        default=1e-4,
+        suggestion="Common values are 1e-4 and, for a quick look, 0.01.",
+        label="width of the interval",
+    ),
+    Parameter(
         "prior",
         "Probability, before the attack, that 'yes' is the right guess.",
         default=0.5,

@@ -34,6 +34,7 @@ class Ask(BaseModel):
     threat: str = _field("threat")
     distance: float | None = _field("distance", ge=0.0, le=2.0)
     method: str | None = _field("method")
+    tolerance: float = _field("tolerance", ge=1e-8, lt=1.0)
     prior: Rate = _field("prior")
     fpr: list[Rate] = _field("fpr", max_length=20)
     delta: list[Annotated[float, Field(ge=1e-30, lt=1.0)]] = _field("delta", max_length=20)
@@ -111,7 +112,7 @@ class Problem(BaseModel):
 def answer_models() -> tuple[type[BaseModel], type[BaseModel]]:
     """The answer of analyze, and that of calibrate: the metrics of the vocabulary, and what is said of them."""
     hints = get_type_hints(Setting)
-    named = (*RUN, "threat", *OF_THREATS, "method", "prior")
+    named = (*RUN, "threat", *OF_THREATS, "method", "tolerance", "prior")
     parameters = {
         name: (Number if name == "epochs" else hints[name], Field(None, description=filled(PARAMETERS[name].help)))
         for name in named

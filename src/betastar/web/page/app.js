@@ -10,6 +10,7 @@ const shown = { answer: null, epochs: null, tradeoff: null, others: null }; // w
 const QUICK_METRICS = ["bayes_security", "advantage", "success"], OF_CURVE = ["tpr", "epsilon"];
 const OTHERS = Object.keys(WORDS.metrics).filter((name) => ![...QUICK_METRICS, ...OF_CURVE].includes(name));
 let version = 0; // grows with every change; answers to older ones are not shown
+const ROUGH = 0.01; // tolerance of an answer that is there at once
 const QUICK = 60, REST = 300; // milliseconds: wait for the real answer before showing a rough one; no slider has moved
 
 // ---- asking: one question at a time and kind, the newest next
@@ -64,9 +65,9 @@ const number = new Latest(async (now, asked) => {
   const [path, query] = ask(asked, QUICK_METRICS);
   let done = false;
   if (isSlow(asked) && !asked.method) {
-    // Proved, too, and there at once, but wide.
+    // On a coarse grid: valid, too, and there at once, but wider.
     const rough = new URLSearchParams(query), since = performance.now();
-    rough.set("method", "affinity");
+    rough.set("tolerance", ROUGH);
     get(path, rough).then((answer) => setTimeout(() => {
       if (!done && now === version) showAnswer(now, answer, true);
     }, QUICK - (performance.now() - since)), () => {});
