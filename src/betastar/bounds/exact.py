@@ -129,7 +129,8 @@ class FourierCurve:
             return values, errors, taus
         asked = fprs[within]
         around = np.array([0.9 * asked.min(), 0.1 + 0.9 * asked.max()])  # so that every rate has points on both sides
-        guesses = self._guesses(np.concatenate([asked, around]))
+        ends = [end for end in self._composition.range if np.isfinite(end)]  # where Q(L > τ) is known
+        guesses = np.append(self._guesses(np.concatenate([asked, around])), ends)
         values[within], errors[within], taus[within] = tangents.rates(self._inversion(), guesses, asked)
         return values, errors, taus
 

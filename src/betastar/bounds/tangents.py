@@ -22,6 +22,8 @@ WIDTH = 2e-10
 LARGEST_EPSILON = 1e12
 #: Most evaluations of a search; most are done after three.
 ROUNDS = 80
+#: Most points whose side is not sure before a search is given up.
+UNSURE = 8
 #: Smallest and largest threshold of a rate.
 LOWEST, HIGHEST = -700.0, 700.0
 
@@ -39,26 +41,47 @@ class _Points:
         power = found.stick + found.hit
         new = np.stack([taus, found.stick, found.error, found.mass, found.mass_error, power, found.density])
         rows = np.concatenate([self._rows, new], axis=1)
-        self._rows = rows = rows[:, np.argsort(rows[0], kind="stable")]
-        self.tau, self.stick, self.error, mass, mass_error, self.power, self.density = rows
-        self.mass = np.minimum.accumulate(np.clip(mass, 0.0, 1.0))  # what an error turned round is turned back, and counts
-        self.mass_error = mass_error + np.abs(self.mass - mass)
-        finite = np.isfinite(self.tau) & (self.mass != mass)  # such a point moves along its tangent
-        self.power = np.where(finite, self.stick + np.exp(np.where(finite, self.tau, 0.0)) * self.mass, self.power)
+        self._rows = rows[:, np.argsort(rows[0], kind="stable")]
+        self.tau, self.stick, self.error, self.mass, self.mass_error, self.power, self.density = self._rows
+
+    def around(self, fprs: Real) -> tuple[Real, Real]:
+        """For each rate the nearest points on either side that are there for sure, whatever the errors of Q(L > τ) are."""
+        last = len(self.tau) - 1
+        left = last - np.argmax((self.mass - self.mass_error >= fprs[:, None])[:, ::-1], axis=1)
+        right = np.argmax(self.mass + self.mass_error <= fprs[:, None], axis=1)
+        return left, np.maximum(right, left + 1)
+
+    def lowest(self, left: Real, right: Real, fprs: Real) -> Real:
+        """The point between these whose tangent is the lowest at each rate."""
+        index = np.arange(len(self.tau))
+        with np.errstate(over="ignore"):
+            values = self.stick + np.exp(self.tau) * fprs[:, None]
+        return np.argmin(np.where((index >= left[:, None]) & (index <= right[:, None]), values, inf), axis=1)
 
     def tangent(self, index: Real, fprs: Real) -> Real:
         """H + e^τ·FPR of the tangents at these points."""
         with np.errstate(over="ignore"):
             return self.stick[index] + np.exp(self.tau[index]) * fprs
 
-    def doubt(self, left: Real, right: Real) -> Real:
-        """By how much a chord may lie too high because Q(L > τ) at its ends is not exact: they move along their tangents."""
+    def gap(self, left: Real, right: Real, touch: Real, fprs: Real) -> Real:
+        """By how much the tangent at `touch` may lie above the curve, which runs from the point `left` to the point `right`.
+
+        The curve lies above the chord between the two; as Q(L > τ) there is not exact, they may move along their tangents. And it
+        leaves the tangent where that touches, with a slope that changes by no more than from `left` to `right`.
+        """
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             bend = np.exp(self.tau[right]) - np.exp(self.tau[left])
-            last = np.where(self.mass[left] > 0.0, self.stick[left] / self.mass[left], inf)  # the chord to (0, 0)
-            bend = np.where(np.isfinite(self.tau[right]), bend, last)
+            to_end = np.maximum(self.stick[left] / self.mass[left], self.stick[touch] / fprs)  # the chord to (0, 0)
+            bend = np.where(np.isfinite(self.tau[right]), bend, to_end)
+            slope = (self.power[left] - self.power[right]) / (self.mass[left] - self.mass[right])
+            chord = self.power[right] + slope * (fprs - self.mass[right])
             errors = self.mass_error[left] + self.mass_error[right]
-            return np.where(errors > 0.0, np.minimum(bend * errors, 1.0), 0.0)
+            above = np.maximum(self.tangent(touch, fprs) - np.maximum(chord, fprs), 0.0) + np.where(
+                errors > 0.0, bend * errors, 0.0
+            )
+            apart = np.abs(self.mass[touch] - fprs) + self.mass_error[touch]
+            beside = np.where(np.isfinite(self.tau[touch]), bend * apart, inf)
+        return np.fmin(np.fmin(above, beside), 1.0)
 
     def between(self, left: Real, right: Real, goals: Real) -> Real:
         """The threshold with this normal quantile of Q(L > τ), by the cubic through two points with the slopes there."""
@@ -88,29 +111,22 @@ def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, 
     for turn in range(ROUNDS):
         asked = np.unique(taus)
         points.add(asked, evaluate(asked))
-        right = np.searchsorted(-points.mass, -fprs[open_], side="left")  # the first point with Q(L > τ) ≤ FPR
-        right = np.clip(right, 1, len(points.tau) - 1)
-        left = right - 1
-        above = np.stack([points.tangent(left, fprs[open_]), points.tangent(right, fprs[open_])])
-        touch = np.where(above[0] <= above[1], left, right)
-        top = above.min(axis=0)
-        width = points.mass[left] - points.mass[right]
+        left, right = points.around(fprs[open_])
+        touch = points.lowest(left, right, fprs[open_])
+        top = points.tangent(touch, fprs[open_])
+        gap, error = points.gap(left, right, touch, fprs[open_]), points.error[touch]
         with np.errstate(divide="ignore", invalid="ignore"):
-            slope = (points.power[left] - points.power[right]) / width
-            chord = points.power[right] + slope * (fprs[open_] - points.mass[right])
-            kink = np.log(slope)
-        bottom = np.where(width > 0.0, chord, points.power[right])
-        gap, doubt, error = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0), points.doubt(left, right), points.error[touch]
+            kink = np.log((points.power[left] - points.power[right]) / (points.mass[left] - points.mass[right]))
         low, high = points.tau[left], points.tau[right]
         smooth = points.between(left, right, goals[open_])
         inside = (smooth > low) & (smooth < high)
-        values[open_], errors[open_] = top, np.minimum(error + gap + doubt, 1.0)
+        values[open_], errors[open_] = top, error + gap
         best[open_] = np.where(inside, smooth, points.tau[touch])
-        more = (gap > np.maximum(SEARCH * top, 0.3 * error)) | (doubt > np.maximum(SEARCH * top, error))
+        more = gap > np.maximum(SEARCH * top, 0.3 * error)
         middle = 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
         taus = np.where((kink > low) & (kink < high) & (turn % 3 != 2), kink, middle)
         taus = np.where(inside & ((turn < 3) | (turn % 3 == 0)), smooth, taus)
-        more &= (taus > low) & (taus < high)
+        more &= (taus > low) & (taus < high) & (right - left <= UNSURE)
         open_, taus = open_[more], taus[more]
         if not open_.size:
             break
