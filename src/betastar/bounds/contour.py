@@ -147,18 +147,28 @@ class _Lines:
         still = past == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
         found, leaning = np.full((len(Answers._fields), len(taus)), inf), np.zeros(len(taus), dtype=bool)
         rough = np.ones(len(taus), dtype=bool)
-        for lean in (True, False) if self.composition.plateau else (False, True):
-            for sign in (1.0, -1.0) if lean else (0.0,):
-                chosen = np.flatnonzero(rough & (~still & (sign * past > 0.0) if lean else True))
-                angle = sign * self._sector(sign) if lean and chosen.size else 0.0
-                if not chosen.size or (lean and angle == 0.0):
-                    continue
-                finest = np.where(still[chosen] | lean, FINE, STEP / 2)
-                path = self._path(angle, float(np.abs(past[chosen]).min()) if lean else 0.0)
-                other, uneven = path.at(taus[chosen], line[chosen], finest)
-                better = other[2] + 1e-3 * other[4] < found[2, chosen] + 1e-3 * found[4, chosen]
-                found[:, chosen[better]] = other[:, better]
-                leaning[chosen[better]], rough[chosen] = lean, uneven
+
+        def follow(lean: float, chosen: Real, finest: float) -> None:
+            path = self._path(lean, float(np.abs(past[chosen]).min()) if lean else 0.0)
+            other, uneven = path.at(taus[chosen], line[chosen], np.where(still[chosen], FINE, finest))
+            better = other[2] + 1e-3 * other[4] < found[2, chosen] + 1e-3 * found[4, chosen]
+            found[:, chosen[better]] = other[:, better]
+            leaning[chosen[better]], rough[chosen] = lean != 0.0, uneven
+
+        def follow_leaning() -> None:
+            for sign in (1.0, -1.0):
+                chosen = np.flatnonzero(rough & (sign * past > 0.0))
+                lean = sign * self._sector(sign) if chosen.size else 0.0
+                if lean != 0.0:
+                    follow(lean, chosen, FINE)
+
+        if self.composition.plateau:
+            follow_leaning()
+        for finest in (STEP / 2, FINE):
+            if rough.any():
+                follow(0.0, np.flatnonzero(rough), finest)
+            if rough.any() and finest > FINE and not self.composition.plateau:
+                follow_leaning()
         return found, leaning
 
     def _sector(self, sign: float) -> float:
@@ -360,6 +370,7 @@ class _Path:
             stick = 1.0 - overlap
         used = np.where((below < 0.0) | (not self.lines.beyond), np.abs(kept), 0.0)
         hit = hit + np.where(below < 0.0, kept * np.exp(below), 0.0)
-        error = error + 8.0 * EPS * used + self.unseen
+        unseen = self.unseen * np.where(self.lines.beyond, 1.0, sums[3])
+        error = error + 8.0 * EPS * used + unseen
         back = np.exp(-np.maximum(taus, -700.0))
         return np.stack([np.maximum(stick, 0.0), overlap, error[0], back * hit, back * error[1], hit, back * density])

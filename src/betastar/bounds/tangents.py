@@ -101,14 +101,15 @@ def rates(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, 
             kink = np.log(slope)
         bottom = np.where(width > 0.0, chord, points.power[right])
         gap, doubt, error = np.maximum(top - np.maximum(bottom, fprs[open_]), 0.0), points.doubt(left, right), points.error[touch]
-        values[open_], errors[open_], best[open_] = top, np.minimum(error + gap + doubt, 1.0), points.tau[touch]
-        more = (gap > np.maximum(SEARCH * top, 0.3 * error)) | (doubt > np.maximum(SEARCH * top, error))
         low, high = points.tau[left], points.tau[right]
         smooth = points.between(left, right, goals[open_])
-        taus = np.where(
-            (kink > low) & (kink < high) & (turn % 3 != 2), kink, 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
-        )
-        taus = np.where((smooth > low) & (smooth < high) & ((turn < 3) | (turn % 3 == 0)), smooth, taus)
+        inside = (smooth > low) & (smooth < high)
+        values[open_], errors[open_] = top, np.minimum(error + gap + doubt, 1.0)
+        best[open_] = np.where(inside, smooth, points.tau[touch])
+        more = (gap > np.maximum(SEARCH * top, 0.3 * error)) | (doubt > np.maximum(SEARCH * top, error))
+        middle = 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
+        taus = np.where((kink > low) & (kink < high) & (turn % 3 != 2), kink, middle)
+        taus = np.where(inside & ((turn < 3) | (turn % 3 == 0)), smooth, taus)
         more &= (taus > low) & (taus < high)
         open_, taus = open_[more], taus[more]
         if not open_.size:
@@ -135,7 +136,8 @@ def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, R
             slack[open_] = np.where(found.hit > 0.0, (np.abs(found.stick - deltas[open_]) + found.error) / found.hit, 0.0)
         values[open_] = taus
         enough = np.minimum(0.05 * found.error, 0.01 * deltas[open_])
-        settled = (np.abs(found.stick - deltas[open_]) <= enough) | (np.abs(move) <= 1e-12 * taus)
+        off = np.abs(found.stick - deltas[open_])
+        settled = (off <= enough) | ((np.abs(move) <= 1e-12 * taus) & (off <= 1e-6 * deltas[open_]))
         new = taus + move
         least, most = low[open_], high[open_]
         middle = np.where(most < inf, 0.5 * (least + most), 2.0 * np.maximum(taus, 0.5))
