@@ -144,14 +144,11 @@ def check(number: int, tolerance: float = TOLERANCE, quick: bool = False) -> Rep
     risks: dict[str, bs.Risk] = {}
     bounds: dict[str, dict[str, bs.Bound]] = {}
     try:
-        # Of the exact curve the ends to rely on: attacks that exist are certified's, and take longer to read.
-        read_quickly = reliable(case.run, case.threat, "exact", tolerance)
         for method in METHODS:
             risks[method] = report.timed(method, lambda method=method: bs.analyze(case.run, case.threat, method, tolerance))
             bounds[method] = {}
             for name, (read, least, most) in _asked(case, method, quick):
-                risk = read_quickly if method == "exact" and name != "bayes_security" else risks[method]
-                bounds[method][name] = bound = report.timed(f"{method}: {name}", lambda read=read, risk=risk: read(risk))
+                bounds[method][name] = bound = report.timed(f"{method}: {name}", lambda read=read, risk=risks[method]: read(risk))
                 _is_bound(report, f"{method}: {name}", bound, least, most)
         for name in METRICS:
             _agree(report, name, {method: bounds[method][name] for method in METHODS if name in bounds[method]})

@@ -1,6 +1,6 @@
 """betastar: how well a model trained with DP-SGD resists a named attack."""
 
-from betastar.risk.analyze import RegimeWarning, analyze
+from betastar.risk.analyze import RegimeWarning, ToleranceWarning, analyze
 from betastar.risk.calibrate import NoNoiseNeeded, Target, calibrate
 from betastar.risk.conversions import advantage_from_epsilon, epsilon_from_bayes_security
 from betastar.risk.interval import Bound, GaussianFit
@@ -23,6 +23,7 @@ __all__ = [
     "RegimeWarning",
     "Risk",
     "Target",
+    "ToleranceWarning",
     "advantage_from_epsilon",
     "analyze",
     "calibrate",

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import certified, grid
+from betastar.bounds import grid
+from betastar.bounds.one_step import grid_step
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold
 
 
@@ -57,7 +58,7 @@ def test_converges_with_the_square_of_the_grid() -> None:
     widths = []
     for size in (0.02, 0.01, 0.005, 0.0025):
         above, under = (
-            grid.compose([certified._grid_step(step, size, True, above, 1e-13) for step in steps], size, 1e-13, 1e-9)
+            grid.compose([grid_step(step, grid.Nodes(size), True, above, 1e-13) for step in steps], size, 1e-13, 1e-9)
             for above in (True, False)
         )
         assert above is not None

@@ -3,10 +3,11 @@
 Three independent ways, each where it is beyond doubt:
   gaussian  no sampling (p = 1): the run is one Gaussian, in closed form (mpmath);
   nested    two steps: H of the product is ∫ P(x)·H_{α/r(x)} dx over the first step, with closed-form H of the second
-            (mpmath, adaptive quadrature, 30 digits);
+            (mpmath, adaptive quadrature, 30 digits); points of the curve likewise, at rates that belong to chosen thresholds;
   dense     any number of steps: the Fourier integral of theory section 3 on the line Re z = 1/2 with x on a grid four
             times as fine and v on a grid sixteen times as fine as a careful person would take, in 80-bit arithmetic.
-The glued curve enters `nested` through its two halves and its atom, `dense` through its own integral over x > 1 - R/2.
+Curves of `dense` are on a uniform grid in u: it resolves every oscillation, and a law whose losses span less than 2π over its
+step comes out to rounding. The glued curve enters `nested` through its two halves and its atom, `dense` through its own integral over x > 1 - R/2.
 """
 
 from __future__ import annotations
@@ -95,6 +96,45 @@ def nested_beta(kind: str, setting: Setting) -> Any:
     return 1 - up - down - atom * one_step("glued", p, s, r, mp.mpf(1))
 
 
+def nested_point(setting: Setting, tau: Any) -> tuple[Any, Any]:
+    """(Q(L > τ), P(L > τ)) of two equal steps of the line pair with R = 1 or 2, whose loss increases in x."""
+    ((p, s, r, n),) = setting
+    assert n == 2
+    assert r in (1, 2)
+    p, s, r = mp.mpf(p), mp.mpf(s), mp.mpf(r)
+    b = 1 - r
+
+    def loss(x: Any) -> Any:
+        return mp.log(mixture(p, s, 1, x) / mixture(p, s, b, x))
+
+    floor = mp.log(1 - p) if r == 1 else -mp.inf
+    hit = p * mp.exp(-1 / (2 * s * s))
+
+    def start(level: Any) -> Any:
+        """The x beyond which the loss of the second step exceeds the level: a linear or quadratic equation for e^{x/σ²}."""
+        if level <= floor:
+            return -mp.inf
+        ratio = mp.exp(level)
+        if r == 1:
+            return s * s * mp.log((ratio - (1 - p)) / hit)
+        half = (1 - p) * (ratio - 1) / (2 * hit)
+        root = mp.sqrt(half * half + ratio)
+        return s * s * mp.log(half + root if half >= 0 else ratio / (root - half))
+
+    def mass(mean: Any, x: Any) -> Any:
+        return mixture(p, s, mean, x) * (1 if (edge := start(tau - loss(x))) == -mp.inf else above(p, s, mean, edge))
+
+    marks = {-12 * s + min(b, 0), min(b, mp.mpf(0)), mp.mpf(0), 1 - r / 2, mp.mpf(1), 1 + 12 * s}
+    if r == 1 and tau - floor > floor:  # the second step always exceeds what is left from here on
+        kink = mp.mpf(1) / 2 + s * s * mp.log((mp.exp(tau - floor) - (1 - p)) / p)
+        marks |= {kink - s * s, kink, kink + s * s}
+    turn = mp.mpf(1) / 2 + s * s * mp.log((1 - p) / p)  # where a step begins to tell much
+    marks |= {turn - s * s, turn + s * s, turn / 2}
+    grid = sorted(marks)
+    grid = [m for i, m in enumerate(grid) if i == 0 or m - grid[i - 1] > mp.mpf("1e-9")]
+    return mp.quad(lambda x: mass(b, x), grid), mp.quad(lambda x: mass(mp.mpf(1), x), grid)
+
+
 # ---- many steps, dense
 
 
@@ -165,11 +205,35 @@ class Dense:
         f[0] /= 2
         return 2 / np.longdouble(np.pi) * np.longdouble(self.step) * f.sum()
 
+
+class Uniform:
+    """H_{e^τ} = 1 - e^{τ/2}·(4/π) ∫ Re[Ψ(u) e^{-iuτ}]/(1 + 4u²) du at equal steps of u."""
+
+    def __init__(self, kind: str, setting: Setting, span: float = 200.0) -> None:
+        self.step = 2 * np.pi / span  # losses span less than this, on both sides together
+        blocks, start = [], 0
+        while start < 4_000_000:
+            u = self.step * np.arange(start, start + 4096)
+            blocks.append((u, dense_log(kind, setting, u)))
+            start += 4096
+            if np.max(blocks[-1][1].real) < -46:
+                break
+        self.u = np.concatenate([u for u, _ in blocks]).astype(np.longdouble)
+        self.log = np.concatenate([log for _, log in blocks])
+        weight = np.longdouble(4 * self.step) / np.longdouble(np.pi) / (1 + 4 * self.u**2)
+        weight[0] /= 2
+        self.psi = np.exp(self.log) * weight
+
+    def overlap(self, tau: float) -> Any:
+        half = np.longdouble(0.5) * np.longdouble(tau)
+        phase = self.u * np.longdouble(tau)
+        return np.exp(half) * (self.psi.real * np.cos(phase) + self.psi.imag * np.sin(phase)).sum()
+
     def tpr(self, fpr: float) -> Any:
         """min over τ of 1 - overlap + e^τ·FPR, by golden section."""
-        spread = float(np.sqrt(-8 * self.log[0].real))  # of the loss; beyond it the grid in v does not resolve e^{-iuτ}
+        spread = float(np.sqrt(-8 * self.log[0].real))
         low = -8 * spread - spread**2
-        high = min(float(-np.log(fpr)), 8 * spread + spread**2)
+        high = min(float(-np.log(fpr)), 40.0)
         inverse = (5**0.5 - 1) / 2
 
         def value(tau: float) -> Any:
@@ -177,7 +241,7 @@ class Dense:
 
         c, d = high - inverse * (high - low), low + inverse * (high - low)
         fc, fd = value(c), value(d)
-        for _ in range(60):
+        for _ in range(50):
             if fc < fd:
                 high, d, fd = d, c, fc
                 c = high - inverse * (high - low)
@@ -247,11 +311,13 @@ DENSE: list[tuple[str, Setting, float]] = [
 ]  # fmt: skip
 
 #: What benchmarks/peers.py measures errors against, in both relations.
-for rate, noise, count in json.loads((HERE.parents[1] / "benchmarks" / "settings.json").read_text()):
+BENCHMARK = json.loads((HERE.parents[1] / "benchmarks" / "settings.json").read_text())
+SETTINGS = len(BENCHMARK)
+for rate, noise, count in BENCHMARK:
     for distance in (2.0, 1.0):
         DENSE.append(("line", [(rate, noise, distance, count)], 1 / 64 if distance == 2.0 else 1 / 128))
 
-RATES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+RATES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 0.5]
 #: Settings of DENSE whose curve is computed, too: neither plateau nor atom.
 CURVES = [
     ("line", [(0.001, 1.0, 2.0, 50000)]), ("line", [(1e-4, 5.0, 2.0, 500000)]), ("line", [(256 / 26048, 3.51, 2.0, 2040)]),
@@ -259,6 +325,25 @@ CURVES = [
     ("line", [(256 / 26048, 3.51, 1.0, 2040)]), ("line", [(0.2, 1.0, 1.0, 500)]), ("glued", [(0.01, 3.51, 0.97, 2020)]), ("glued", [(0.01, 1.0, 1.0, 1000)]),
     ("line", [(0.05, 4.0, 1.0, 300), (0.01, 1.5, 1.0, 700)]), ("glued", [(0.01, 2.0, 0.5, 800), (0.01, 2.0, 1.5, 200), (0.01, 1.0, 1.0, 100)]),
 ]  # fmt: skip
+CURVES += [("line", setting) for kind, setting, _ in DENSE[-2 * SETTINGS :]]
+#: Two steps with low noise, and thresholds at which points of their curves are computed.
+NESTED_CURVES: list[tuple[Setting, list[float]]] = [
+    ([(p, s, r, 2)], taus)
+    for p, s, r, taus in [
+        (0.3, 0.2, 2.0, [-12.0, -0.001, 0.5, 10.0]), (0.02, 0.35, 2.0, [-1.0, 0.001, 0.1, 1.0, 6.0]), (1e-4, 0.2, 2.0, [1e-6, 1e-3, 0.5]),
+        (0.3, 0.2, 1.0, [-0.6, -0.1, 3.0, 12.0]), (0.02, 0.35, 1.0, [-0.03, 0.001, 0.1, 1.0, 6.0]),
+        (1e-4, 0.2, 1.0, [-1.5e-4, 1e-3, 0.5]), (0.9, 0.5, 1.0, [-2.0, 0.5, 4.0, 10.0]),
+    ]
+]  # fmt: skip
+
+
+def nested_rates(setting: Setting) -> dict[str, str]:
+    """Points of the curve; the rate of a threshold is rounded to a number, and TPR moved along the tangent by the difference."""
+    rates = {}
+    for tau in next((taus for one, taus in NESTED_CURVES if one == setting), []):
+        fpr, tpr = nested_point(setting, mp.mpf(tau))
+        rates[repr(float(fpr))] = mp.nstr(tpr + mp.exp(tau) * (mp.mpf(float(fpr)) - fpr), 20)
+    return rates
 
 
 def main() -> None:
@@ -276,10 +361,11 @@ def main() -> None:
         dense = Dense(kind, setting, step)
         rates = {}
         if (kind, setting) in CURVES:
-            rates = {repr(f): np.format_float_scientific(dense.tpr(f), precision=16) for f in RATES}
+            uniform = Uniform(kind, setting)
+            rates = {repr(f): np.format_float_scientific(uniform.tpr(f), precision=16) for f in RATES}
         add("dense", kind, setting, dense.overlap(), rates)
     for kind, setting in NESTED:
-        add("nested", kind, setting, nested_beta(kind, setting))
+        add("nested", kind, setting, nested_beta(kind, setting), nested_rates(setting) if kind == "line" else {})
     (HERE / "golden.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 

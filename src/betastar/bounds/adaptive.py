@@ -16,7 +16,7 @@ chooses anew by what it saw, so that each block is one step with a composed law.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, exp, sqrt
@@ -29,6 +29,9 @@ from betastar.bounds.discrete import NodeCurve
 from betastar.bounds.kernels import Kernel, Laws
 from betastar.bounds.operators import Above, Below
 from betastar.scenario.step import Step
+
+#: Rate, noise and distance of a step.
+Kind = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,8 @@ COARSEST = 3.0
 ALONE = 30
 #: Nodes beyond which fewer pairs are looked at, so that it does not take longer.
 CROWDED = 6000
+#: Nodes of the law of many steps, on either side of 0, about.
+LARGEST_LAW = 1 << 20
 #: Rates and ratios R/σ below these are left to other bounds.
 LEAST_RATE, LEAST_RATIO = 1e-12, 1e-8
 
@@ -120,9 +125,9 @@ def _solve(steps: Sequence[Step], effort: Effort, attained: bool, counts: Sequen
             break
     if tail > FARTHEST_TAIL * width or WIDTH * sqrt(variance) > WIDEST:
         return None
-    finest = min(_finest(*sizes[_kind(step)], effort.inflation) for step in steps)
+    finest = {kind: _finest(*size, effort.inflation) for kind, size in sizes.items()}
     nodes = effort.nodes if tail <= width else 3 * effort.nodes // 4  # a wide kernel costs as much as the grid
-    grid = max(finest, min(width + tail, 1.5 * width + 1.0) / nodes)
+    grid = max(min(finest.values()), min(width + tail, 1.5 * width + 1.0) / nodes)
     if grid > COARSEST * sqrt(variance / count):
         return None
     half = min(nodes, ceil((width + tail) / grid))
@@ -134,14 +139,16 @@ def _solve(steps: Sequence[Step], effort: Effort, attained: bool, counts: Sequen
     above = plan.above(effort, reach)
     if not all(np.all(np.isfinite(values)) for values in above):
         return None
-    below = plan.below(effort, max(1, ceil(grid / finest))) if attained else [None] * len(above)
+    below = (
+        plan.below(effort, {kind: max(1, ceil(grid / one)) for kind, one in finest.items()}) if attained else [None] * len(above)
+    )
     return [
         Solution(NodeCurve(grid, most, True), None if least is None else NodeCurve(grid, least, False))
         for most, least in zip(above, below, strict=True)
     ]
 
 
-def _kind(step: Step) -> tuple[float, float, float]:
+def _kind(step: Step) -> Kind:
     return step.rate, step.noise, step.distance
 
 
@@ -229,14 +236,14 @@ class _Plan:
                 curves.append(operator.curve(f, relative, constant))
         return curves
 
-    def below(self, effort: Effort, fine: int) -> list[Real]:
-        """H at the nodes from 0 on, from below, after each of the counts."""
+    def below(self, effort: Effort, fine: Mapping[Kind, int]) -> list[Real]:
+        """H at the nodes from 0 on, from below, after each of the counts. fine: parts of a cell that laws are composed on."""
         f, wrong = np.zeros(1), 0.0
         operator: Below | None = None
         curves = []
         for step, deviation, at_once, need, wanted in self._blocks(effort.pause, True):
             if operator is None or operator.key != (step, at_once) or need > operator.half:
-                laws = _laws(step, deviation, at_once, self.grid, fine, self.tail, effort.angles[1], effort.cells)
+                laws = _laws(step, deviation, at_once, self.grid, fine[_kind(step)], self.tail, effort.angles[1], effort.cells)
                 operator = Below((step, at_once), self.grid, self._size(need, f), laws)
                 f = operator.widened(f)
             f, error = operator.once(f)
@@ -273,5 +280,6 @@ def _laws(
             kernels.rounded(kernels.merged(p, sigma, distance, angle, cells), grid, tail)
             for angle in kernels.angles(distance, number)
         ]
+    fine = max(1, min(fine, int(LARGEST_LAW * grid / (12.0 * sqrt(times) * deviation + 3.0 * tail))))
     single = _laws(step, deviation, 1, grid / fine, 1, tail, number, cells)
     return [kernels.composed(one, grid / fine, times, deviation, grid) for one in single]

@@ -6,6 +6,7 @@ where the other has none. Each direction answers for α ≥ 1, where it has no c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, exp, expm1
@@ -197,3 +198,30 @@ class LeastCurve:
 
     def threshold(self, fpr: float) -> float:
         return min(self.curves, key=lambda curve: sum(curve.true_positives(fpr))).threshold(fpr)
+
+    def hockey_sticks(self, taus: Real) -> tuple[Real, Real]:
+        rows = [
+            np.stack(curve.hockey_sticks(taus))
+            if isinstance(curve, FourierCurve)
+            else np.array([curve.hockey_stick(tau) for tau in taus.tolist()]).T
+            for curve in self.curves
+        ]
+        values, errors = self._least(rows)
+        return values, errors
+
+    def rates(self, fprs: Real) -> tuple[Real, Real, Real]:
+        rows = [
+            np.stack(curve.rates(fprs))
+            if isinstance(curve, FourierCurve)
+            else np.array([(*curve.true_positives(fpr), curve.threshold(fpr)) for fpr in fprs.tolist()]).T
+            for curve in self.curves
+        ]
+        values, errors, thresholds = self._least(rows)
+        return values, errors, thresholds
+
+    @staticmethod
+    def _least(rows: Sequence[Real]) -> Real:
+        """Of (values, errors, …) of each curve the ones whose value and error are least together."""
+        every = np.array(rows)
+        best = np.argmin(every[:, 0] + every[:, 1], axis=0)
+        return np.take_along_axis(every, best[None, None, :], axis=0)[0]

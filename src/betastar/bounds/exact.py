@@ -1,51 +1,34 @@
-r"""Exact composition: every point of the trade-off curve is one contour integral of the composed transform.
+r"""Exact composition: the trade-off curve of independent steps, from contour integrals of their composed transform.
 
-With M(z) = Π_t M_t(z) and L the total privacy loss (theory, section 3, on any path and not only Re z = 1/2):
-
-    E[min(P, e^τ Q)] = (1/2πi) ∫ M(z) e^{(1-z)τ} / (z(1-z)) dz,    0 < Re z < 1     (overlap; β* at τ = 0)
-    H_{e^τ}(P‖Q)     = (1/2πi) ∫ M(z) e^{(1-z)τ} / (z(z-1)) dz,    1 < Re z         (hockey-stick divergence)
-
-The path crosses the real line at the saddle point, so that a result of 1e-12 keeps its digits, and is sampled at equal
-steps of v in z = θ + iw·sinh(v), which sees every scale from the Gaussian bulk to the plateau that low noise leaves behind.
-Where that plateau oscillates, the path leans into the half plane where it decays.
+`composition.py` multiplies the transforms, `contour.py` inverts the product at many thresholds at once, `tangents.py` searches
+the thresholds that belong to given false-positive rates or δ. A single step, and steps without sampling, have closed forms.
 
 Errors, all reported: the step in v (measured, by halving), the nodes of the transform (exponentially small, a constant
-that the tests verify), rounding.
+that the tests verify), rounding, and the search (bounded from both sides).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from math import asinh, copysign, cos, exp, expm1, inf, isfinite, isnan, log, log1p, nan, pi, sin, sqrt
+from math import erfc, sqrt
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import log_ndtr, ndtr, ndtri
 
-from betastar.arrays import Complex, Real
-from betastar.bounds import transform
-from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform
-from betastar.scenario.step import head, one_step_overlap, tail, threshold
+from betastar.arrays import Real
+from betastar.bounds import tangents, transform
+from betastar.bounds.composition import EPS, Composition, Part, cumulants, plain_overlap
+from betastar.bounds.contour import LOST, TINY, Answers, Inversion
+from betastar.scenario.step import head, loss, one_step_overlap, tail, threshold
 
-#: What two steps of the rule in v must agree to, relative to the integral of the modulus.
-TOLERANCE = 1e-9
-#: First and finest step in v.
-COARSE, FINE = 0.125, 2.0**-9
-#: Relative error of log M that the nodes of a transform may have: bulk only, and with tails and sector.
-NODES, WIDE_NODES = 1e-11, 2e-9
+__all__ = ["EPS", "LEAST_NOISE", "TINY", "FourierCurve", "Part", "Value"]
+
 #: Least noise that is integrated. With less, membership leaks what it can leak, to 1e-11: the ceiling and the risk at this
 #: noise enclose the truth.
 LEAST_NOISE = 0.07
-#: A transform below this one may come out as 0 or less.
-LOST = 1e-12
-#: Error of a true-positive rate from the search for the best threshold, relative to it and to its complement.
-SEARCH = 1e-8
-EPS = float(np.finfo(float).eps)
-TINY = 5e-324
-
-Terms = list[tuple[float, Transform]]
 
 
 class Value(NamedTuple):
@@ -55,46 +38,12 @@ class Value(NamedTuple):
     error: float
 
 
-@dataclass(frozen=True)
-class Part:
-    """`count` equal steps; counts may be fractional or negative when they are the weights of an interpolation."""
-
-    count: float
-    build: Callable[..., Transform]
-    rate: float
-    noise: float
-    distance: float
-    reverse: bool = False
-
-    def transform(self, wide: bool) -> Transform:
-        many = self.noise >= COARSE_NOISE and abs(self.count) >= COARSE_COUNT
-        built = self.build(self.rate, self.noise, self.distance, wide, COARSE_DENSITY if many else DENSITY)
-        return built.reversed() if self.reverse else built
-
-
-@dataclass(frozen=True)
-class _Path:
-    """z = θ + iw·sinh(v - i·lean), moved to start at θ: a vertical line, or a hyperbola that leans to one side."""
-
-    theta: float
-    scale: float
-    bulk: float  # the v within which a Gaussian integrand has its mass
-    lean: float = 0.0
-
-    def at(self, v: Real) -> tuple[Complex, Complex]:
-        sinh, cosh = np.sinh(v), np.cosh(v)
-        across, along = self.scale * sin(self.lean), self.scale * cos(self.lean)
-        return self.theta + across * (cosh - 1.0) + 1j * along * sinh, across * sinh + 1j * along * cosh
-
-
 class FourierCurve:
     """The trade-off curve of independent steps, from their transforms."""
 
     def __init__(self, parts: Sequence[Part], symmetric: bool) -> None:
         self.parts = tuple(parts)
         self.symmetric = symmetric
-        self._sticks: dict[float, Value] = {}
-        self._touched: dict[float, tuple[float, Value]] = {}
 
     def reversed(self) -> FourierCurve:
         """The curve of (Q, P)."""
@@ -108,142 +57,9 @@ class FourierCurve:
         other.__dict__["_reversed"] = self
         return other
 
-    # The composed transform.
-
     @cached_property
-    def _bulk(self) -> Terms:
-        return [(part.count, part.transform(False)) for part in self.parts]
-
-    @cached_property
-    def _wide(self) -> Terms:
-        return [(part.count, part.transform(True)) for part in self.parts]
-
-    @cached_property
-    def _atom(self) -> float:
-        """Logarithm of the mass at loss 0 that never decays (glued steps)."""
-        return sum((n * log(t.atom) if t.atom > 0.0 else -inf) for n, t in self._bulk)
-
-    @cached_property
-    def _rest(self) -> float:
-        """Loss of a run in which the record is never sampled and the noise is 0: where the plateau sits."""
-        return sum(n * t.rest for n, t in self._bulk)
-
-    @staticmethod
-    def _cumulants(terms: Terms, theta: float) -> tuple[float, float, float]:
-        """log M and its first two derivatives at a real θ; nan where the nodes do not reach."""
-        value = slope = bend = 0.0
-        for count, one in terms:
-            gap, first, second = one.moments(theta)
-            if not gap > -1.0:
-                return nan, nan, nan
-            size = 1.0 + gap
-            value += count * log1p(gap)
-            slope += count * first / size
-            bend += count * (second / size - (first / size) ** 2)
-        return value, slope, max(bend, 1e-300)
-
-    # One integral.
-
-    def _saddle(self, tau: float, beyond: bool) -> tuple[float, float, float]:
-        """Minimum of log M(θ) + (1-θ)τ - log|θ(1-θ)| over (0, 1), or beyond 1: θ, the minimum, (log M)''(θ).
-
-        The function is convex on either interval: Newton's method, damped where a step leads upwards or out of reach.
-        """
-        terms = self._wide if beyond else self._bulk
-        theta = 0.5
-        if beyond:
-            theta = 1.0 + min(1.0, 1.0 / sqrt(self._cumulants(terms, 1.0)[2]))
-        best = (theta, inf, 1.0)
-        for _ in range(80):
-            value, slope, bend = self._cumulants(terms, theta)
-            height = value + (1.0 - theta) * tau - log(abs(theta * (1.0 - theta)))
-            if not height <= best[1]:
-                theta = 0.5 * (theta + (1.0 if best[1] == inf else best[0]))
-                if abs(theta - best[0]) < 1e-3 * abs(1.0 - theta):
-                    break
-                continue
-            best = (theta, height, bend)
-            if height < -800.0:
-                break
-            gradient = slope - tau - 1.0 / theta + 1.0 / (1.0 - theta)
-            move = -gradient / (bend + theta**-2 + (1.0 - theta) ** -2)
-            room = min(theta, abs(1.0 - theta))
-            if abs(move) < 0.05 * min(room, 1.0 / sqrt(bend)):
-                break
-            limit = room if beyond and move > 0.0 else 0.5 * room
-            theta += max(-limit, min(limit, move))
-        return best
-
-    def _integral(self, tau: float, theta: float, bend: float) -> Value:
-        """(1/2πi) ∫ M(z) e^{(1-z)τ} / (z(z-1)) dz, upwards through θ."""
-        still = self.symmetric and tau == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
-        terms, nodes = (self._bulk, NODES) if 0.0 < theta < 1.0 else (self._wide, WIDE_NODES)
-        scale = min(2.0 / sqrt(bend), theta, abs(1.0 - theta))
-        path = _Path(theta, scale, asinh(7.5 / (sqrt(bend) * scale)))
-        modulus, value, error = self._sum(path, tau, terms, FINE if still else COARSE / 2)
-        if error > TOLERANCE and not still:
-            terms, nodes = self._wide, WIDE_NODES
-            sign = 1.0 if tau >= self._rest else -1.0
-            lean = 0.5 * sign * min(one.sector(sign) for _, one in terms)
-            leaning = self._sum(replace(path, lean=lean), tau, terms, FINE, error * modulus)
-            if leaning[2] * leaning[0] < error * modulus:
-                modulus, value, error = leaning
-        return Value(value, modulus * (error + self._distrust(terms, theta, nodes)))
-
-    @staticmethod
-    def _distrust(terms: Terms, theta: float, nodes: float) -> float:
-        """Relative error of M(θ): from the nodes, proportional to log M, and from rounding M - 1 (and M, if it is small)."""
-        error = 8.0 * EPS
-        for count, one in terms:
-            size = max(1.0 + one.moments(theta)[0], EPS)
-            error += abs(count * log(size)) * nodes + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * max(1.0 / size - 2.0, 0.0))
-        return error + nodes
-
-    def _sum(self, path: _Path, tau: float, terms: Terms, finest: float, known: float = inf) -> tuple[float, float, float]:
-        """Trapezoidal rule along a path, halved until two steps agree: (∫|f|, ∫f, error relative to ∫|f|).
-
-        known: an error that is had already; a path whose rounding alone is worse is not worth halving.
-        """
-
-        def integrand(v: Real) -> tuple[Real, Real]:
-            z, f = path.at(v)
-            f = f / (pi * z * (z - 1.0))
-            tilt = (1.0 - z) * tau
-            power = tilt.copy()
-            for count, one in terms:
-                power += count * one.log(z, leaning=path.lean != 0.0)
-            mass = np.exp(np.minimum(power.real, 300.0) + 1j * power.imag)
-            if self._atom > -60.0:
-                mass = mass - np.exp(self._atom + tilt)
-            f = f * mass
-            f[v == 0.0] *= 0.5
-            return np.abs(f), f.imag
-
-        step, far, v = COARSE, asinh(1e16 / path.scale), 0.0
-        modulus = value = every_second = peak = 0.0
-        count = 2 * int(0.5 * path.bulk / step) + 12  # even: every second node is a node of the double step
-        while True:  # blocks, until the integrand has died
-            size, part = integrand(v + step * np.arange(count))
-            modulus += float(size.sum())
-            value += float(part.sum())
-            every_second += float(part[::2].sum())
-            peak = max(peak, float(size.max()))
-            v += count * step
-            count = 32
-            if size[-8:].max() <= 1e-17 * peak or v > far:
-                break
-        error = abs(value - 2.0 * every_second) / max(modulus, TINY)
-        while error > TOLERANCE and step > finest and EPS * step * modulus < known:
-            modulus_between = value_between = 0.0
-            for start in np.arange(0.5 * step, v, 256 * step):
-                size, part = integrand(np.arange(start, min(v, start + 256 * step - 1e-9), step))
-                modulus_between += float(size.sum())
-                value_between += float(part.sum())
-            error = abs(value - value_between) / max(modulus + modulus_between, TINY)
-            modulus, value, step = modulus + modulus_between, value + value_between, 0.5 * step
-        return step * modulus, step * value, error
-
-    # The curve.
+    def _composition(self) -> Composition:
+        return Composition(self.parts)
 
     @cached_property
     def _single(self) -> Part | None:
@@ -254,120 +70,208 @@ class FourierCurve:
         turns = only.build is transform.line and only.distance < 1.0  # and the loss returns to 0 at the far left
         return None if turns and only.reverse else only
 
+    @cached_property
+    def _gaussian(self) -> float | None:
+        """μ, if every record takes part in every step: then the worlds are N(0, 1) and N(μ, 1), μ² = Σ (R/σ)²."""
+        if not self.parts or any(part.rate < 1.0 for part in self.parts):
+            return None
+        square = sum(part.count * (part.distance / part.noise) ** 2 for part in self.parts)
+        return sqrt(square) if square > 0.0 else None
+
+    # Answers.
+
     def overlap(self) -> Value:
         """E[min(P, Q)] = β*, accurate relative to itself."""
+        return self._overlap
+
+    @cached_property
+    def _overlap(self) -> Value:
         if not self.parts:
             return Value(1.0, 0.0)
         if len(self.parts) == 1 and self.parts[0].count == 1:
             value = one_step_overlap(self.parts[0].rate, self.parts[0].noise, self.parts[0].distance)
             return Value(value, 8.0 * EPS * value)
-        if isnan(self._cumulants(self._bulk, 0.5)[0]):  # β* ≤ M(1/2), which is lost in rounding
+        if self._gaussian is not None:
+            value = erfc(self._gaussian / (2.0 * sqrt(2.0)))
+            return Value(value, 8.0 * EPS * value * (1.0 + self._gaussian**2))
+        if (plain := plain_overlap(self._composition)) is not None:
+            return Value(*plain)
+        if not len(self._composition.inside):  # β* ≤ M(1/2), which is lost in rounding
             return Value(0.0, LOST)
-        if self.symmetric:
-            theta, bend = 0.5, self._cumulants(self._bulk, 0.5)[2]
-        else:
-            theta, _, bend = self._saddle(0.0, beyond=False)
-        value, error = self._integral(0.0, theta, bend)
-        return Value(exp(self._atom) - value, error)
+        found = Inversion(self._composition, overlap_only=True).at(np.zeros(1))
+        return Value(float(found.overlap[0]), float(found.error[0]))
 
     def hockey_stick(self, tau: float) -> Value:
-        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ), accurate relative to itself where it is small. What was asked is kept."""
-        if tau not in self._sticks:
-            self._sticks[tau] = self._hockey_stick(tau)
-        return self._sticks[tau]
+        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ), accurate relative to itself where it is small."""
+        values, errors = self.hockey_sticks(np.array([tau]))
+        return Value(float(values[0]), float(errors[0]))
 
-    def _hockey_stick(self, tau: float) -> Value:
-        if tau < 0.0:
-            value, error = self.reversed().hockey_stick(-tau)
-            return Value(-expm1(tau) + exp(tau) * value, exp(tau) * error)
-        if tau == 0.0 or not self.parts:
-            value, error = self.overlap()
-            return Value(1.0 - value, error)
-        if self._single is not None:
-            return self._one_step(self._single, tau)
-        theta, height, bend = self._saddle(tau, beyond=True)
-        if height < -740.0:
-            return Value(0.0, TINY)
-        inside = self._saddle(tau, beyond=False)
-        if height <= inside[1]:
-            value, error = self._integral(tau, theta, bend)
-            return Value(max(value, 0.0), error)
-        value, error = self._integral(tau, inside[0], inside[2])
-        return Value(1.0 - exp(self._atom) + value, error)
-
-    def _one_step(self, part: Part, tau: float) -> Value:
-        """Gain minus (e^τ - 1) times mass of the half-line where the loss exceeds τ."""
-        p, sigma, distance = part.rate, part.noise, part.distance
-        start, reach = 1.0 - 0.5 * distance, 38.0 * sigma
-        if part.reverse:
-            low = threshold(np.array([-tau]), p, sigma, distance, min(0.0, 1.0 - distance) - reach, start)
-            gain, mass = head(low, p, sigma, distance)
-        else:
-            gain, mass = tail(threshold(np.array([tau]), p, sigma, distance, start, 1.0 + reach), p, sigma, distance)
-        value = float(gain[0]) - expm1(tau) * float(mass[0])
-        return Value(max(value, 0.0), 64.0 * EPS * float(gain[0]))
+    def hockey_sticks(self, taus: Real) -> tuple[Real, Real]:
+        """H_{e^τ}(P‖Q) at each τ, and their errors, in one pass."""
+        found = self._inversion()(np.asarray(taus, dtype=np.float64))
+        return found.stick, found.error
 
     def true_positives(self, fpr: float) -> Value:
-        """Largest P(reject) over tests with Q(reject) ≤ fpr: the minimum over τ of H_{e^τ} + e^τ·fpr.
-
-        Every τ gives an upper bound, and a deviation from the best τ counts in second order only.
-        """
-        if fpr <= 0.0 or fpr >= 1.0 or not self.parts:
-            return Value(min(max(fpr, 0.0), 1.0), 0.0)
-        value, error = self._touching(fpr)[1]
-        value = min(max(value, fpr), 1.0)
-        return Value(value, error + SEARCH * min(value, 1.0 - value))
+        """Largest P(reject) over tests with Q(reject) ≤ fpr."""
+        values, errors, _ = self.rates(np.array([fpr]))
+        return Value(float(values[0]), float(errors[0]))
 
     def threshold(self, fpr: float) -> float:
         """The τ of the best test with this false-positive rate: the logarithm of the curve's slope there."""
-        return self._touching(fpr)[0] if self.parts else 0.0
+        return float(self.rates(np.array([fpr]))[2][0])
 
-    def _touching(self, fpr: float) -> tuple[float, Value]:
-        """The τ with the least H_{e^τ} + e^τ·fpr, and that value. What was asked is kept."""
-        if fpr not in self._touched:
-            self._touched[fpr] = self._touch(fpr)
-        return self._touched[fpr]
+    def rates(self, fprs: Real) -> tuple[Real, Real, Real]:
+        """True-positive rates, their errors and the thresholds of the best tests at each false-positive rate, in one pass."""
+        fprs = np.asarray(fprs, dtype=np.float64)
+        values, errors, taus = fprs.copy(), np.zeros(len(fprs)), np.zeros(len(fprs))
+        within = (fprs > 0.0) & (fprs < 1.0)
+        if not self.parts or not within.any():
+            return values, errors, taus
+        asked = fprs[within]
+        around = np.array([0.9 * asked.min(), 0.1 + 0.9 * asked.max()])  # so that every rate has points on both sides
+        guesses = self._guesses(np.concatenate([asked, around]))
+        values[within], errors[within], taus[within] = tangents.rates(self._inversion(), guesses, asked)
+        return values, errors, taus
 
-    def _touch(self, fpr: float) -> tuple[float, Value]:
-        from scipy.optimize import minimize_scalar
+    def epsilons(self, deltas: Real) -> tuple[Real, Real, Real]:
+        """ε ≥ 0 with H_{e^ε} = δ for each δ, from below, as it is, and from above."""
+        deltas = np.asarray(deltas, dtype=np.float64)
+        if not self.parts:
+            nothing = np.zeros(len(deltas))
+            return nothing, nothing, nothing
+        return tangents.epsilons(self._inversion(), self._epsilon_guesses(deltas), deltas)
 
-        seen: dict[float, Value] = {}
+    # How H and Q(L > τ) are computed.
 
-        def rate(tau: float) -> float:
-            value, error = self.hockey_stick(tau)
-            seen[tau] = Value(value + exp(tau) * fpr, error)
-            return seen[tau].value
+    def _inversion(self) -> tangents.Evaluation:
+        """A function of thresholds; lines of integration that it has computed serve later calls."""
+        if not self.parts:
+            return _nothing
+        if self._gaussian is not None:
+            return self._without_sampling
+        general = Inversion(self._composition)
+        ahead, behind = self._single, self.reversed()._single
+        if ahead is None and behind is None:
+            return general.at
 
-        ceiling = -log(fpr)  # there e^τ·fpr = 1
-        spread = sqrt(self._cumulants(self._wide, 0.5)[2])
-        middle = min(max(self._guess(fpr), -45.0), ceiling)
-        width = 1.5 * spread
-        low, high = max(middle - width, -45.0), min(middle + width, ceiling)
-        for _ in range(200):  # until there is a minimum between low and high, or at an end of the range
-            width *= 2.0
-            if low > -45.0 and rate(low) <= rate(middle):
-                low, middle, high = max(low - width, -45.0), low, middle
-            elif high < ceiling and rate(high) <= rate(middle):
-                low, middle, high = middle, high, min(high + width, ceiling)
-            else:
-                break
-        minimize_scalar(rate, bounds=(low, high), method="bounded", options={"xatol": 3e-5 * spread})
-        best = min(seen, key=lambda tau: seen[tau])
-        return best, seen[best]
+        def one_step(taus: Real) -> Answers:
+            found = np.empty((len(Answers._fields), len(taus)))
+            for chosen, part in ((taus >= 0.0, ahead), (taus < 0.0, behind)):
+                if chosen.any():
+                    some = taus[chosen]
+                    found[:, chosen] = general.at(some) if part is None else _one_step(part, some)
+            return Answers(*found)
 
-    def _guess(self, fpr: float) -> float:
-        """A guess of the τ with Q(L > τ) = fpr: the signed root of 2(θK' - K), with K = log M, is nearly normal under Q."""
-        goal = -float(ndtri(fpr))
-        _, slope, bend = self._cumulants(self._wide, 0.0)
-        theta = copysign(min(abs(goal) / sqrt(bend), 1.0), goal)
-        for _ in range(30):
-            value, first, second = self._cumulants(self._wide, theta)
-            if not isfinite(value):
-                break
-            slope = first
-            root = copysign(sqrt(max(2.0 * (theta * slope - value), 0.0)), theta)
-            if abs(goal - root) < 0.01 * (1.0 + abs(goal)) or theta == 0.0:
-                break
-            factor = 1.0 + (goal - root) * root / (theta * theta * second)
-            theta *= max(0.5, min(1.5, factor))
-        return slope
+        return one_step
+
+    def _without_sampling(self, taus: Real) -> Answers:
+        """H = Φ(μ/2 - τ/μ) - e^τ Φ(-μ/2 - τ/μ), by logarithms."""
+        mu = self._gaussian
+        assert mu is not None
+        a, b = 0.5 * mu - taus / mu, -0.5 * mu - taus / mu
+        first, second = log_ndtr(a), taus + log_ndtr(b)
+        with np.errstate(divide="ignore", under="ignore", over="ignore"):
+            power, hit, mass = np.exp(first), np.exp(second), ndtr(b)
+            stick = power * -np.expm1(np.minimum(second - first, 0.0))
+            density = np.exp(-0.5 * b * b) / (sqrt(2.0 * np.pi) * mu)
+        error = 16.0 * EPS * power * (1.0 + np.minimum(a, 0.0) ** 2 + np.minimum(np.abs(taus), hit)) + TINY
+        return Answers(stick, 1.0 - stick, error, mass, 16.0 * EPS * mass * (1.0 + b * b), hit, density)
+
+    # First guesses of thresholds.
+
+    def _guesses(self, fprs: Real) -> Real:
+        """The τ with Q(L > τ) = FPR, nearly: r* = r + log(u/r)/r is almost normal under Q, with r² = 2(θK' - K), u² = θ²K''."""
+        if self._gaussian is not None:
+            return -self._gaussian * (ndtri(fprs) + 0.5 * self._gaussian)
+        if self._single is not None:
+            return _one_step_guess(self._single, fprs)
+        table = [self._composition.inside, self._composition.beyond]
+        thetas, value, slope, bend = (
+            np.concatenate([getattr(strip, name) for strip in table]) for name in ("thetas", "value", "slope", "bend")
+        )
+        if fprs.max() > 0.4:
+            left = 1.0 - (self._composition.beyond.thetas[::-1] if len(self._composition.beyond) else np.full(1, 1.5))
+            more = cumulants(self._composition.wide, left)
+            known = np.isfinite(more[0]) & np.isfinite(more[2])
+            thetas, value, slope, bend = (
+                np.concatenate([new[known], old]) for new, old in zip((left, *more), (thetas, value, slope, bend), strict=True)
+            )
+        if not len(thetas):
+            return np.zeros(len(fprs))
+        root = np.sign(thetas) * np.sqrt(np.maximum(2.0 * (thetas * slope - value), 0.0))
+        far = np.abs(root) > 0.02
+        if far.sum() < 2:
+            return np.interp(-ndtri(fprs), root, slope)
+        spread = np.sqrt(bend[np.argmin(np.abs(root))])
+        root, ratio, slope = root[far], (thetas * np.sqrt(bend))[far], slope[far]
+        normal = np.maximum.accumulate(root + np.log(np.maximum(ratio / root, 1e-300)) / root)
+        goals, slope = -ndtri(fprs), np.maximum.accumulate(slope)
+        outside = np.minimum(goals - normal[0], 0.0) + np.maximum(goals - normal[-1], 0.0)
+        return np.interp(goals, normal, slope) + spread * outside
+
+    def _epsilon_guesses(self, deltas: Real) -> Real:
+        """The τ with H_{e^τ} = δ, nearly: the integral by Laplace's method."""
+        if self._gaussian is not None:
+            return np.maximum(self._gaussian * (0.5 * self._gaussian - ndtri(deltas)), 0.0)
+        if self._single is not None or not len(self._composition.beyond):
+            return np.ones(len(deltas))
+        strip = self._composition.beyond
+        t, taus = strip.thetas, strip.taus
+        sizes = strip.value + (1.0 - t) * taus - np.log(t * (t - 1.0)) - 0.5 * np.log(2.0 * np.pi * strip.curvature)
+        return np.maximum(np.interp(-np.log(deltas), np.maximum.accumulate(-sizes), taus), 0.0)
+
+
+def _nothing(taus: Real) -> Answers:
+    """A run that tells nothing: P = Q."""
+    stick, zero = np.maximum(-np.expm1(taus), 0.0), np.zeros(len(taus))
+    return Answers(stick, 1.0 - stick, zero, 1.0 * (taus < 0.0), zero, np.exp(taus) * (taus < 0.0), zero)
+
+
+def _one_step(part: Part, taus: Real) -> Answers:
+    """Gain minus (e^τ - 1) times mass of the half-line where the loss exceeds τ; for τ < 0, of the half-line where it does not.
+
+    part: the step, or for τ < 0 the step reversed.
+    """
+    p, sigma, distance = part.rate, part.noise, part.distance
+    start, reach = 1.0 - 0.5 * distance, 38.0 * sigma
+    sizes = np.abs(taus)
+    if part.reverse:
+        x = threshold(-sizes, p, sigma, distance, min(0.0, 1.0 - distance) - reach, start)
+        gain, mass = head(x, p, sigma, distance)
+    else:
+        x = threshold(sizes, p, sigma, distance, start, 1.0 + reach)
+        gain, mass = tail(x, p, sigma, distance)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        stick = np.maximum(gain - np.where(mass > 0.0, np.expm1(sizes) * mass, 0.0), 0.0)
+        near = 1e-5 * sigma
+        slope = np.abs(loss(x + near, p, sigma, distance) - loss(x - near, p, sigma, distance)) / (2.0 * near)
+        mean = 1.0 if part.reverse else 1.0 - distance  # the second distribution is P of a step that is reversed
+        peaks = (1.0 - p) * np.exp(-0.5 * (x / sigma) ** 2) + p * np.exp(-0.5 * ((x - mean) / sigma) ** 2)
+        density = peaks / (sqrt(2.0 * np.pi) * sigma) / slope
+        hit = np.where(mass > 0.0, np.exp(sizes) * mass, 0.0)
+    error = 64.0 * EPS * gain
+    if taus[0] >= 0.0:
+        return Answers(stick, 1.0 - stick, error, mass, 64.0 * EPS * mass, hit, density)
+    alpha = np.exp(taus)
+    rest = 1.0 - gain - mass  # Q(L > τ)
+    back = -np.expm1(taus) + alpha * stick
+    return Answers(
+        back, alpha * (1.0 - stick), alpha * error, rest, 64.0 * EPS * np.ones(len(taus)), alpha * rest, density / alpha
+    )
+
+
+def _one_step_guess(part: Part, fprs: Real) -> Real:
+    """The loss at the end of the half-line that has this mass under Q, by bisection."""
+    p, sigma, distance = part.rate, part.noise, part.distance
+    low = np.full(len(fprs), min(0.0, 1.0 - distance) - 38.0 * sigma)
+    high = np.full(len(fprs), 1.0 + 38.0 * sigma)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        mass = head(middle, p, sigma, distance)[1] if part.reverse else tail(middle, p, sigma, distance)[1]
+        less = mass < fprs
+        if part.reverse:
+            low, high = np.where(less, middle, low), np.where(less, high, middle)
+        else:
+            low, high = np.where(less, low, middle), np.where(less, middle, high)
+    sign = -1.0 if part.reverse else 1.0
+    return sign * loss(high, p, sigma, distance)

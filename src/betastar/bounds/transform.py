@@ -37,31 +37,43 @@ REACH, WIDE_REACH = 9.0, 18.0
 #: Logarithm of the finest scale at which the end point of the glued law is seen: what lies below weighs e^{-32}.
 FINEST = -16.0
 #: How real M'' must come out, relative to itself, for M to be known to 1e-9: for large θ the nodes do not reach far enough.
-REAL = 1e-6
+REAL = 1e-9
 #: Entries of the node-times-argument matrix that are worked on at once: fits the cache, bounds the memory.
-BLOCK = 1 << 16
+BLOCK = 1 << 14
 
 
 def expm1(re: Real, im: Real) -> Complex:
-    """exp(re + i·im) - 1 without cancellation near 0."""
+    """exp(re + i·im) - 1 without cancellation near 0, by the tangent of im/2: one function instead of a sine and a cosine."""
     gain = np.expm1(re)
-    half = 0.5 * im
-    sine = np.sin(half)
-    double = 2.0 * (gain + 1.0) * sine  # 2·e^re·sin(im/2)
+    tangent = np.tan(0.5 * im)
+    square = tangent * tangent
+    share = 2.0 * (gain + 1.0) / (1.0 + square)  # 2·e^re·cos²(im/2)
     out = np.empty(gain.shape, dtype=np.complex128)
-    out.real = gain - double * sine
-    out.imag = double * np.cos(half)
+    np.multiply(share, tangent, out=out.imag)
+    np.subtract(gain, share * square, out=out.real)
+    return out
+
+
+def exp(re: Real, im: Real) -> Complex:
+    """exp(re + i·im), in the same way."""
+    tangent = np.tan(0.5 * im)
+    square = tangent * tangent
+    share = np.exp(re) / (1.0 + square)
+    out = np.empty(share.shape, dtype=np.complex128)
+    np.multiply(2.0 * share, tangent, out=out.imag)
+    np.multiply(share, 1.0 - square, out=out.real)
     return out
 
 
 def log1p(w: Complex) -> Complex:
     """Principal logarithm of 1 + w without cancellation near 0; log(0) becomes a very negative number."""
     a, b = w.real, w.imag
-    square = 2.0 * a + a * a + b * b  # |1 + w|² - 1
+    with np.errstate(over="ignore"):
+        square = 2.0 * a + a * a + b * b  # |1 + w|² - 1
     out = np.empty(w.shape, dtype=np.complex128)
-    near = np.log1p(np.maximum(square, -0.9))
-    far = np.log(np.maximum((1.0 + a) ** 2 + b * b, 1e-300))
-    out.real = 0.5 * np.where(square > -0.5, near, far)
+    near = 0.5 * np.log1p(np.maximum(square, -0.9))
+    far = np.log(np.maximum(np.hypot(1.0 + a, b), 1e-150))
+    out.real = np.where(np.abs(square) < 0.5, near, far)
     out.imag = np.arctan2(b, 1.0 + a)
     return out
 
@@ -89,49 +101,72 @@ class Transform:
 
     def excess(self, z: Complex) -> Complex:
         """M(z) - 1 for an array of z in the upper half plane."""
-        direct = self._sum(z)
+        direct = self._sum(z, self.weight)
         if not self.mirrored:
             return direct
         reflected = 1.0 - z.conj()
-        other = direct if np.array_equal(reflected, z) else self._sum(reflected)
+        other = direct if np.array_equal(reflected, z) else self._sum(reflected, self.weight)
         return direct + other.conj() - self._gain
 
-    def log(self, z: Complex, leaning: bool) -> Complex:
-        """log M(z). On a leaning path Re z grows without bound, and e^{z·rest} is taken out before it overflows."""
-        if self.mirrored or not leaning:
-            return log1p(self.excess(z))
-        return z * self.rest + np.log(self._sum(z, self.rest) + self.weight.sum())
+    def shifted(self, thetas: Real, offsets: Complex, origin: float = 0.0) -> Complex:
+        """M(θ + ζ)·e^{-ζ·origin} - 1 for each offset ζ in the upper half plane (rows) and each real θ (columns).
 
-    def _sum(self, z: Complex, origin: float = 0.0) -> Complex:
-        """Σ w (e^{z(L - origin)} - 1), in blocks of z."""
+        Σ w e^{θL} (e^{ζ(L - origin)} - 1) + M(θ) - 1: the exponentials of ζ are computed once and serve every θ. Where offsets
+        leave the vertical, the origin `rest` keeps M from under- and overflowing.
+        """
+        start = self.moments(thetas)[0]
+        with np.errstate(over="ignore", invalid="ignore"):
+            columns = self.weight[:, None] * np.exp(np.multiply.outer(self.loss, thetas))
+            if not self.mirrored:
+                return start + self._sum(offsets, columns, origin)
+            mirror = self.weight[:, None] * np.exp(np.multiply.outer(self.loss, 1.0 - thetas))
+            if not offsets.real.any():
+                both = self._sum(offsets, np.concatenate([columns, mirror], axis=1))
+                return start + both[:, : len(thetas)] + both[:, len(thetas) :].conj()
+            return start + self._sum(offsets, columns) + self._sum(-offsets.conj(), mirror).conj()
+
+    def _sum(self, z: Complex, weights: Complex, origin: float = 0.0) -> Complex:
+        """Σ w (e^{z(L - origin)} - 1), in blocks of z, for one or several columns of weights."""
         rows = max(1, BLOCK // self.loss.size)
         if len(z) <= rows:
-            return self._block(z, origin)
-        return np.concatenate([self._block(z[i : i + rows], origin) for i in range(0, len(z), rows)])
+            return self._block(z, weights, origin)
+        return np.concatenate([self._block(z[i : i + rows], weights, origin) for i in range(0, len(z), rows)])
 
-    def _block(self, z: Complex, origin: float) -> Complex:
+    def _block(self, z: Complex, weights: Complex, origin: float) -> Complex:
         x, y = z.real[:, None], z.imag[:, None]
         a, b = self.loss.real - origin, self.loss.imag
         growth = np.minimum(x * a - y * b, 300.0)  # beyond that only a failed path goes, and its error will show
-        out: Complex = expm1(growth, x * b + y * a) @ self.weight
+        out: Complex = expm1(growth, x * b + y * a) @ weights
         return out
 
-    def moments(self, theta: float) -> tuple[float, float, float]:
-        """M(θ) - 1, M'(θ), M''(θ) at a real θ; nan where θ is so large that the nodes no longer resolve M."""
+    def moments(self, thetas: Real) -> tuple[Real, Real, Real]:
+        """M(θ) - 1, M'(θ), M''(θ) at each real θ; nan where θ is so large that the nodes no longer resolve M."""
         with np.errstate(over="ignore", invalid="ignore"):
-            value, slope, bend = self._moments(theta)
+            value, slope, bend, size = self._moments(thetas)
             if self.mirrored:
-                other = (value, slope, bend) if theta == 0.5 else self._moments(1.0 - theta)
-                value, slope, bend = value + other[0].conjugate(), slope - other[1].conjugate(), bend + other[2].conjugate()
-            rounding = 1e-12 * float(np.abs(self.weight * self.loss**2 * np.exp(theta * self.loss)).sum())
-        if not abs(bend.imag) <= REAL * bend.real + rounding < inf:  # a real number, or nothing
-            return nan, nan, nan
-        return value.real - self._gain, slope.real, bend.real
+                half = len(thetas) == 1 and thetas[0] == 0.5
+                other = (value, slope, bend, size) if half else self._moments(1.0 - thetas)
+                value, slope, bend = value + other[0].conj(), slope - other[1].conj(), bend + other[2].conj()
+            real = np.abs(bend.imag) <= REAL * bend.real + 1e-12 * size  # a real number, or nothing
+            real &= (REAL * bend.real + 1e-12 * size < inf) & np.isfinite(value.real)
+        unknown = np.where(real, 0.0, nan)
+        return value.real - self._gain + unknown, slope.real + unknown, bend.real + unknown
 
-    def _moments(self, theta: float) -> tuple[complex, complex, complex]:
-        shifted = expm1(theta * self.loss.real, theta * self.loss.imag)
-        tilted = self.weight * self.loss * (1.0 + shifted)
-        return complex(self.weight @ shifted), complex(tilted.sum()), complex(tilted @ self.loss)
+    def unreal(self, thetas: Real) -> Real:
+        """|Im M''(θ)| / Re M''(θ) as it is computed: what the nodes have wrong where θ is so large that they hardly reach."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            bend = self._moments(thetas)[2]
+            if self.mirrored:
+                bend = bend + self._moments(1.0 - thetas)[2].conj()
+            return np.nan_to_num(np.abs(bend.imag) / np.abs(bend.real), nan=1.0)
+
+    def _moments(self, thetas: Real) -> tuple[Complex, Complex, Complex, Real]:
+        a, b = np.multiply.outer(thetas, self.loss.real), np.multiply.outer(thetas, self.loss.imag)
+        gain = expm1(a, b)
+        first = self.weight * self.loss
+        second = first * self.loss
+        tilted = 1.0 + gain
+        return gain @ self.weight, tilted @ first, tilted @ second, np.abs(tilted) @ np.abs(second)
 
     def affinity_gap(self) -> float:
         """1 - ρ = ½∫(√P - √Q)²: a sum of positive terms (theory, section 5)."""

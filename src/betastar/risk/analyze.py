@@ -45,6 +45,23 @@ class RegimeWarning(UserWarning):
     """
 
 
+class ToleranceWarning(UserWarning):
+    """A warning: the certified interval is wider than the tolerance, as no grid that fits in memory is fine enough.
+
+    Both ends hold all the same.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import betastar as bs
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", bs.ToleranceWarning)
+    ...     beta = bs.analyze(bs.DPSGD(1.0, 0.01, 1000), method="certified").bayes_security
+    >>> bool(beta.width <= 1e-4)
+    True
+    """
+
+
 def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tolerance: float = TOLERANCE) -> Risk:
     """How well a model trained by this run resists a threat.
 
@@ -85,6 +102,8 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     outcomes = _solve(run, threat, method, tolerance, attained=True)
     if method == "paper":
         _warn_outside_regime(run, outcomes, threat)
+    if method == "certified" and isinstance(threat, Membership):  # attributes have a gap that no grid closes
+        _warn_too_wide(outcomes, tolerance)
     return Risk(outcomes, run.shape, threat.describe(), method)
 
 
@@ -223,6 +242,18 @@ OWN_METHODS: dict[str, Callable[[DPSGD, Any, float, bool], Outcome]] = {
     "affinity": _affinity,
     "paper": _paper,
 }
+
+
+def _warn_too_wide(outcomes: Sequence[Outcome], tolerance: float) -> None:
+    """Warn once, with the widest interval."""
+    widest = max(float(outcome.bayes_security.width) for outcome in outcomes)
+    if widest > tolerance:
+        warnings.warn(
+            f"The certified interval of β* is {widest:.2g} wide, wider than the tolerance {tolerance:g}: no grid that fits in "
+            "memory is fine enough. The interval is valid: both ends hold.",
+            ToleranceWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_outside_regime(run: DPSGD, outcomes: Sequence[Outcome], threat: Threat) -> None:

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from math import exp, inf, log
-from typing import Protocol
+from math import inf, log
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import log_ndtr, ndtri
 
 from betastar.arrays import Real
 from betastar.bounds.exact import Value
+from betastar.bounds.tangents import LARGEST_EPSILON
 from betastar.risk import conversions
-from betastar.risk.interval import Bound, GaussianFit
+from betastar.risk.interval import Bound, GaussianFit, stack
 
 #: The curve lowered by its error, as it is, and raised.
 SIDES = (-1.0, 0.0, 1.0)
-#: ε above this is reported as infinite.
-LARGEST_EPSILON = 1e12
 #: The Gaussian fit: slopes that are looked at, times that the best of them is refined, relative error, and largest log slope.
 SLOPES, FINER, MU_ACCURACY, LARGEST_SLOPE = 17, 3, 1e-8, 700.0
 
 
 class Curve(Protocol):
-    """A trade-off curve between two worlds P (positive) and Q. Answers are (value, numerical error)."""
+    """A trade-off curve between two worlds P (positive) and Q. Answers are (value, numerical error).
+
+    A curve may also answer arrays in one pass: `hockey_sticks(taus)` with (values, errors), `rates(fprs)` with (values, errors,
+    thresholds) and `epsilons(deltas)` with (lower, value, upper). Curves without these are asked number by number.
+    """
 
     def reversed(self) -> Curve: ...
 
@@ -36,6 +38,36 @@ class Curve(Protocol):
     def true_positives(self, fpr: float) -> Value: ...
 
     def threshold(self, fpr: float) -> float: ...
+
+
+def hockey_sticks(curve: Curve, taus: Real) -> tuple[Real, Real]:
+    """H_{e^τ} at each τ, and their errors."""
+    if hasattr(curve, "hockey_sticks"):
+        values, errors = curve.hockey_sticks(taus)
+        return values, errors
+    return _columns([curve.hockey_stick(tau) for tau in taus.tolist()])
+
+
+def true_positives(curve: Curve, fprs: Real) -> tuple[Real, Real]:
+    """True-positive rates at each false-positive rate, and their errors."""
+    if hasattr(curve, "rates"):
+        values, errors, _ = curve.rates(fprs)
+        return values, errors
+    return _columns([curve.true_positives(fpr) for fpr in fprs.tolist()])
+
+
+def epsilons(curve: Curve, deltas: Real) -> tuple[Real, Real, Real]:
+    """ε ≥ 0 with H_{e^ε} = δ, for each δ: with the curve lowered by its error, as it is, and raised."""
+    if hasattr(curve, "epsilons"):
+        lower, middle, upper = curve.epsilons(deltas)
+        return lower, middle, upper
+    rows = np.array([_epsilon(curve, delta) for delta in deltas.tolist()]).reshape(-1, 3)
+    return rows[:, 0], rows[:, 1], rows[:, 2]
+
+
+def _columns(values: Sequence[Value]) -> tuple[Real, Real]:
+    rows = np.array(values, dtype=np.float64).reshape(-1, 2)
+    return rows[:, 0], rows[:, 1]
 
 
 @dataclass(frozen=True)
@@ -58,12 +90,17 @@ class Outcome:
     def _advantage(self) -> Bound:
         return self.bayes_security.complement()
 
-    def tpr(self, fpr: float) -> Bound:
+    def tpr(self, fpr: Any) -> Bound:
+        """At a false-positive rate, or at each of an array."""
         if self.worst:
-            return self._read(lambda curve: curve.true_positives(fpr), fpr, 1.0, both_ways=not self.oriented)
+            return self._read(true_positives, fpr, least=fpr, both_ways=not self.oriented)
         adv = self._advantage
-        highest, middle = (conversions.tpr_at_most(a, fpr) for a in (adv.upper, adv.estimate))
-        return Bound(conversions.tpr_at_least(adv.lower, fpr), middle, highest)
+
+        def one(fpr: float) -> Bound:
+            highest, middle = (conversions.tpr_at_most(a, fpr) for a in (adv.upper, adv.estimate))
+            return Bound(conversions.tpr_at_least(adv.lower, fpr), middle, highest)
+
+        return _at_each(one, fpr)
 
     def success(self, prior: float) -> Bound:
         """Best guess of two worlds, the positive one with probability `prior`: 1 - π + π·H at α = (1-π)/π."""
@@ -71,13 +108,12 @@ class Outcome:
         if prior in (0.0, 1.0):
             return Bound(1.0, 1.0, 1.0)
         if self.worst:
-            tau = log((1.0 - prior) / prior)
 
-            def guess(curve: Curve) -> Value:
-                value, error = curve.hockey_stick(tau)
-                return Value(1.0 - prior + prior * value, prior * error)
+            def guess(curve: Curve, tau: Real) -> tuple[Real, Real]:
+                values, errors = hockey_sticks(curve, tau)
+                return 1.0 - prior + prior * values, prior * errors
 
-            return self._read(guess, idle, 1.0, both_ways=not self.oriented)
+            return self._read(guess, log((1.0 - prior) / prior), least=idle, both_ways=not self.oriented)
         adv = self._advantage
         highest, middle = (conversions.success_at_most(a, prior) for a in (adv.upper, adv.estimate))
         return Bound(0.5 * (1.0 + adv.lower) if prior == 0.5 else idle, middle, highest)
@@ -89,19 +125,26 @@ class Outcome:
         estimate = min(1.0 - beta.estimate * (1.0 - largest_prior), rate.estimate)
         return Bound(largest_prior, estimate, upper)
 
-    def delta(self, epsilon: float) -> Bound:
+    def delta(self, epsilon: Any) -> Bound:
+        """At an ε ≥ 0, or at each of an array."""
         if self.worst:
-            return self._read(lambda curve: curve.hockey_stick(epsilon), 0.0, 1.0, both_ways=True)
+            return self._read(hockey_sticks, epsilon, least=0.0, both_ways=True)
         adv = self._advantage
-        return Bound(conversions.delta_at_least(adv.lower, epsilon), adv.estimate, adv.upper)
+        return _at_each(lambda one: Bound(conversions.delta_at_least(adv.lower, one), adv.estimate, adv.upper), epsilon)
 
-    def epsilon(self, delta: float) -> Bound:
+    def epsilon(self, delta: Any) -> Bound:
+        """At a δ, or at each of an array."""
         if self.worst:
-            return self._enclose(lambda curve: _epsilon(curve, delta))
+            deltas = np.ravel(np.asarray(delta, dtype=np.float64))
+            return _of_shape(self._enclose(lambda curve: epsilons(curve, deltas)), delta)
         beta = self.bayes_security
-        least = conversions.epsilon_from_bayes_security(beta.upper, delta)
-        middle = conversions.epsilon_from_bayes_security(beta.estimate, delta)
-        return Bound(least, middle, 0.0 if delta >= 1.0 - beta.lower else inf)
+
+        def one(delta: float) -> Bound:
+            least = conversions.epsilon_from_bayes_security(beta.upper, delta)
+            middle = conversions.epsilon_from_bayes_security(beta.estimate, delta)
+            return Bound(least, middle, 0.0 if delta >= 1.0 - beta.lower else inf)
+
+        return _at_each(one, delta)
 
     def gaussian(self, smallest_fpr: float) -> GaussianFit:
         if not self.worst:
@@ -109,28 +152,54 @@ class Outcome:
             least, middle = (conversions.mu_from_overlap(b) for b in (beta.upper, beta.estimate))
             some = inf if beta.lower < 1.0 else 0.0
             return GaussianFit(least, middle, some, some, smallest_fpr)
-        mu = self._enclose(lambda curve: _mu(curve, smallest_fpr))
+        mu = _of_shape(self._enclose(lambda curve: _mu(curve, smallest_fpr)), smallest_fpr)
         regret = max(_regret(curve, mu.upper) for curve in self.worst)
         return GaussianFit(mu.lower, mu.estimate, mu.upper, regret, smallest_fpr)
 
-    def _enclose(self, metric: Callable[[Curve], tuple[float, float, float]]) -> Bound:
+    def _enclose(self, metric: Callable[[Curve], tuple[Any, Any, Any]]) -> Bound:
         """The worst of the curves, both ways, for a metric that gives (lower, value, upper) of a curve."""
-        worst = [metric(curve) for curve in _both_ways(self.worst)]
-        attained = worst if self.attained is self.worst else [metric(curve) for curve in _both_ways(self.attained)]
-        middle = max(value for _, value, _ in (attained or worst))
-        lower = max((low for low, _, _ in attained), default=0.0)
-        return Bound(min(lower, middle), middle, max(middle, *(high for _, _, high in worst)))
+        worst = _ends(metric, self.worst)
+        attained = worst if self.attained is self.worst else _ends(metric, self.attained)
+        middle = (worst if attained is None else attained)[1]
+        lower = 0.0 if attained is None else attained[0]
+        return Bound(np.minimum(lower, middle), middle, np.maximum(middle, worst[2]))
 
-    def _read(self, metric: Callable[[Curve], Value], least: float, most: float, both_ways: bool) -> Bound:
-        """The worst of the curves; never below `least`, what an attacker without the model has."""
+    def _read(self, metric: Callable[[Curve, Real], tuple[Real, Real]], given: Any, least: Any, both_ways: bool) -> Bound:
+        """The worst of the curves, at most 1 and never below `least`, what an attacker without the model has.
+
+        given: a number or an array, at which the metric is read."""
         facing = _both_ways if both_ways else tuple
-        worst = [metric(curve) for curve in facing(self.worst)]
-        attained = worst if self.attained is self.worst else [metric(curve) for curve in facing(self.attained)]
-        upper = max(value + error for value, error in worst)
-        lower = max((value - error for value, error in attained), default=least)
-        estimate = max(value for value, _ in (attained or worst))
-        inside = [min(max(number, least), most) for number in (lower, estimate, upper)]
-        return Bound(min(inside[:2]), inside[1], max(inside[1:]))
+        asked = np.ravel(np.asarray(given, dtype=np.float64))
+        worst = [metric(curve, asked) for curve in facing(self.worst)]
+        attained = worst if self.attained is self.worst else [metric(curve, asked) for curve in facing(self.attained)]
+        least = np.ravel(np.asarray(least, dtype=np.float64))
+        upper = np.max([values + errors for values, errors in worst], axis=0)
+        lower = np.max([values - errors for values, errors in attained], axis=0) if attained else least
+        estimate = np.max([values for values, _ in (attained or worst)], axis=0)
+        low, middle, high = (np.minimum(np.maximum(one, least), 1.0) for one in (lower, estimate, upper))
+        return _of_shape(Bound(np.minimum(low, middle), middle, np.maximum(middle, high)), given)
+
+
+def _ends(metric: Callable[[Curve], tuple[Any, Any, Any]], curves: Sequence[Curve]) -> Any:
+    """(lower, value, upper) of the worst of the curves, both ways; None without curves."""
+    if not curves:
+        return None
+    return np.max([np.stack(np.broadcast_arrays(*metric(curve))) for curve in _both_ways(curves)], axis=0)
+
+
+def _of_shape(bound: Bound, given: Any) -> Bound:
+    """A bound of arrays in the shape of what was given; of numbers if that was a number."""
+    ends = (bound.lower, bound.estimate, bound.upper)
+    if np.ndim(given) == 0:
+        return Bound(*(float(np.ravel(end)[0]) for end in ends))
+    return Bound(*(np.reshape(end, np.shape(given)) for end in ends))
+
+
+def _at_each(metric: Callable[[float], Bound], given: Any) -> Bound:
+    """A metric at a number, or at each of an array."""
+    if np.ndim(given) == 0:
+        return metric(float(given))
+    return stack([metric(one) for one in np.ravel(given).tolist()], np.shape(given))
 
 
 def _both_ways(curves: Sequence[Curve]) -> tuple[Curve, ...]:
@@ -201,8 +270,8 @@ def _mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]:
 
 def _mu_at(curve: Curve, taus: Real) -> Real:
     """μ of the Gaussian with the curve's H_{e^τ} at each τ ≥ 0: with H lowered by its error, as it is, and raised."""
-    sticks = [curve.hockey_stick(float(tau)) for tau in taus]
-    goals = np.array([[min(max(value + side * error, 0.0), 1.0) for side in SIDES] for value, error in sticks])
+    values, errors = hockey_sticks(curve, taus)
+    goals = np.clip(np.stack([values + side * errors for side in SIDES], axis=1), 0.0, 1.0)
     with np.errstate(divide="ignore"):
         logs = np.log(goals)
     low, high = np.full(goals.shape, log(1e-12)), np.full(goals.shape, log(100.0))
@@ -225,11 +294,10 @@ def _regret(curve: Curve, mu: float) -> float:
     if not 0.0 < mu < inf:
         return 0.0 if mu == 0.0 else inf
     taus = np.linspace(-1.0, 1.0, 41) * min(0.5 * mu * mu + 4.0 * mu, LARGEST_SLOPE)
-    gaps = [(_gaussian_delta(mu, float(tau)) - curve.hockey_stick(float(tau)).value) / (1.0 + exp(tau)) for tau in taus]
-    return max(0.0, *gaps)
+    sticks, _ = hockey_sticks(curve, taus)
+    return max(0.0, float(np.max((_gaussian_delta(mu, taus) - sticks) / (1.0 + np.exp(taus)))))
 
 
-@lru_cache(maxsize=1024)
-def _gaussian_delta(mu: float, tau: float) -> float:
+def _gaussian_delta(mu: float, taus: Real) -> Real:
     """H_{e^τ} between N(μ, 1) and N(0, 1)."""
-    return exp(log_ndtr(0.5 * mu - tau / mu)) - exp(tau + log_ndtr(-0.5 * mu - tau / mu))
+    return np.exp(log_ndtr(0.5 * mu - taus / mu)) - np.exp(taus + log_ndtr(-0.5 * mu - taus / mu))

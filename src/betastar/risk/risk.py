@@ -116,16 +116,14 @@ class Risk:
         value = validation.numbers(
             "smallest_fpr", smallest_fpr, "greater than 0 and below 0.5", low=0.0, high=0.5, open_low=True, open_high=True
         )
-        fit = self._at(value, Outcome.gaussian)
+        fits: list[Bound] = [outcome.gaussian(float(one)) for outcome in self._outcomes for one in np.ravel(value)]
+        fit = stack(fits, self.shape + np.shape(value))
         assert isinstance(fit, GaussianFit)
         return fit
 
-    def _at(self, given: Any, metric: Callable[[Outcome, float], Bound]) -> Bound:
-        """A metric at a number, or at each of an array: a sweep's shape comes first."""
-        if np.ndim(given) == 0:
-            return self._each(lambda outcome: metric(outcome, given))
-        found = [metric(outcome, float(one)) for outcome in self._outcomes for one in np.ravel(given)]
-        return stack(found, self.shape + np.shape(given))
+    def _at(self, given: Any, metric: Callable[[Outcome, Any], Bound]) -> Bound:
+        """A metric at a number, or at each of an array in one pass: a sweep's shape comes first."""
+        return stack([metric(outcome, given) for outcome in self._outcomes], self.shape + np.shape(given))
 
     def _each(self, metric: Callable[[Outcome], Bound]) -> Bound:
         return stack([metric(outcome) for outcome in self._outcomes], self.shape)

@@ -1,0 +1,361 @@
+r"""Inversion of the composed transform for many thresholds at once.
+
+With M(z) = Π_t M_t(z), a real θ and a threshold τ of the total privacy loss L (theory, section 3):
+
+    (1/2πi) ∫ M(z) e^{(1-z)τ} / (z(z-1)) dz  =  H_{e^τ}(P‖Q)  for Re z = θ > 1,    H_{e^τ}(P‖Q) - 1  for 0 < θ < 1
+    (1/2πi) ∫ M(z) e^{-zτ} / z dz            =  Q(L > τ)      for θ > 0
+
+A path crosses the real line close to the saddle point of its threshold, so that a result of 1e-12 keeps its digits. Thresholds
+whose saddle points are near each other share a line, and lines share their offsets ζ = z - θ, so that the exponentials of a
+step's transform are computed once for all of them. Offsets are at equal steps of v in ζ = iw·sinh(v), which sees every scale
+from the Gaussian bulk to the plateau that low noise leaves behind. Where that plateau oscillates, the path leans into the half
+plane where it decays.
+"""
+
+from __future__ import annotations
+
+from math import asinh, cos, inf, log, pi, sin, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from betastar.arrays import Complex, Real
+from betastar.bounds.composition import (
+    BEYOND_REACH,
+    BEYOND_WIDE_REACH,
+    EPS,
+    NODES,
+    SHARED,
+    TOLERANCE,
+    WIDE_NODES,
+    Composition,
+    Strip,
+)
+from betastar.bounds.transform import exp, log1p
+
+#: The same as TOLERANCE, for Q(L > τ).
+MASS_TOLERANCE = 1e-6
+#: First step in v on lines, on paths that lean, and the finest.
+STEP, LEANING_STEP, FINE = 0.1, 0.05, 2.0**-9
+#: A plateau is taken out of the integrand if less than this share of its size is left, and if it stands for at most e^{that}.
+HELPS, LARGEST_LIFT = 0.01, 20.0
+#: A transform below this one may come out as 0 or less.
+LOST = 1e-12
+TINY = 5e-324
+
+
+class Answers(NamedTuple):
+    """At each threshold: H_{e^τ}(P‖Q), 1 - H, their error; Q(L > τ), its error, e^τ·Q(L > τ); the density of L under Q."""
+
+    stick: Real
+    overlap: Real
+    error: Real
+    mass: Real
+    mass_error: Real
+    hit: Real
+    density: Real
+
+
+class Inversion:
+    """H and Q(L > τ) at many thresholds. Lines that were computed for some thresholds serve later ones nearby.
+
+    overlap_only: 1 - H at τ = 0 is all that is asked, in (0, 1), and Q(L > τ) need not be accurate.
+    """
+
+    def __init__(self, composition: Composition, overlap_only: bool = False) -> None:
+        self.composition = composition
+        self.overlap_only = overlap_only
+        self._groups: list[_Lines] = []
+        self._leans = False
+
+    def at(self, taus: Real) -> Answers:
+        least, most = self.composition.range
+        low, high = taus <= least, taus >= most
+        found = np.zeros((len(Answers._fields), len(taus)))
+        within = ~(low | high)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if within.any():
+                found[:, within] = self._at(taus[within])
+        failed = ~np.isfinite(found).all(axis=0)
+        found[:, failed] = np.array([1.0, 0.0, 1.0, 0.5, 1.0, 0.5, 0.0])[:, None]  # anything is possible
+        found[1, high] = found[3, low] = 1.0
+        found[0, low], found[1, low], found[5, low] = -np.expm1(taus[low]), np.exp(taus[low]), np.exp(taus[low])
+        return Answers(*found)
+
+    def _at(self, taus: Real) -> Real:
+        composition = self.composition
+        found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
+        inside = composition.inside.height(taus)
+        beyond = np.full(len(taus), inf) if self.overlap_only else composition.beyond.height(taus)
+        right = beyond + (0.0 if self._leans else log(WIDE_NODES / NODES)) < inside  # where the error is smaller
+        unknown = np.isinf(inside) & np.isinf(beyond)
+        lost = right & (beyond < -735.0)
+        near = ~right & ~unknown
+        if near.any():
+            found[:, near], leaning[near] = self._strip(composition.inside, taus[near], beyond=False)
+            self._leans |= bool(leaning.any())
+        # A path that leans needs the wide nodes anyway, and few digits of 1 - H are few digits of H.
+        again = near & (beyond < inside) & (leaning | (found[2] > 1e-7 * found[0]))
+        far = (right & ~lost) | again
+        if far.any():
+            other = np.zeros((len(Answers._fields), len(taus)))
+            other[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
+            better = far & (~again | (other[2] + 1e-3 * other[4] < found[2] + 1e-3 * found[4]))
+            found[:, better] = other[:, better]
+        unseen = BEYOND_WIDE_REACH * sum(abs(part.count) * part.rate for part in composition.parts)
+        found[:, lost] = np.array([0.0, 1.0, unseen, 0.0, unseen, 0.0, 0.0])[:, None]
+        # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding.
+        found[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
+        found[0, unknown] = found[4, unknown] = 1.0
+        return found
+
+    def _strip(self, strip: Strip, taus: Real, beyond: bool) -> tuple[Real, Real]:
+        """Answers, and which of them a leaning path gave."""
+        places = strip.place(taus)
+        found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
+        open_ = np.ones(len(taus), dtype=bool)
+        for lines in self._groups:
+            if lines.beyond == beyond and open_.any():
+                nearest = np.argmin(np.abs(places[:, None] - lines.places), axis=1)
+                served = open_ & (np.abs(places - lines.places[nearest]) <= 0.6 * SHARED)
+                if served.any():
+                    found[:, served], leaning[served] = lines.at(taus[served], nearest[served])
+                    open_ &= ~served
+        if open_.any():
+            thetas, bends, number = strip.lines(places[open_])
+            placed = np.interp(thetas, strip.thetas, strip.arcs)
+            lines = _Lines(self.composition, thetas, bends, placed, beyond, self.overlap_only)
+            self._groups.append(lines)
+            found[:, open_], leaning[open_] = lines.at(taus[open_], number)
+        return found, leaning
+
+
+class _Lines:
+    """Several lines in one strip, with the composed transform on offsets that they share."""
+
+    def __init__(
+        self, composition: Composition, thetas: Real, bends: Real, places: Real, beyond: bool, overlap_only: bool
+    ) -> None:
+        self.composition, self.thetas, self.bends, self.places = composition, thetas, bends, places
+        self.beyond, self.overlap_only = beyond, overlap_only
+        self.scale = float(np.minimum(2.0 / np.sqrt(bends), np.minimum(thetas, np.abs(1.0 - thetas))).min())
+        self._paths: dict[float, _Path] = {}
+
+    def at(self, taus: Real, line: Real) -> tuple[Real, Real]:
+        """Answers at thresholds, each on the line with its number, and which of them a leaning path gave."""
+        composition = self.composition
+        past = taus - composition.rest
+        still = past == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
+        found, rough = self._path(0.0).at(taus, line, np.where(still, FINE, STEP / 2))
+        leaning = np.zeros(len(taus), dtype=bool)
+        for sign in (1.0, -1.0):
+            chosen = np.flatnonzero(rough & ~still & (sign * past > 0.0))
+            lean = 0.5 * sign * min(one.sector(sign) for _, one in composition.wide) if chosen.size else 0.0
+            if lean == 0.0:
+                continue
+            other, _ = self._path(lean, float(np.abs(past[chosen]).min())).at(
+                taus[chosen], line[chosen], np.full(chosen.size, FINE)
+            )
+            better = other[2] + 1e-3 * other[4] < found[2, chosen] + 1e-3 * found[4, chosen]
+            found[:, chosen[better]] = other[:, better]
+            leaning[chosen[better]] = True
+        return found, leaning
+
+    def _path(self, lean: float, past: float = 0.0) -> _Path:
+        """The path with this lean; `past`: smallest distance of a threshold from the plateau, which says how far it goes."""
+        if lean not in self._paths or self._paths[lean].past > past:
+            # Thresholds that come later may be nearer; from the second time on, much nearer.
+            self._paths[lean] = _Path(self, lean, (0.01 if lean in self._paths else 0.2) * past)
+        return self._paths[lean]
+
+
+class _Nodes(NamedTuple):
+    """Offsets ζ, dζ/dv/π, and for each line M(θ+ζ)/M(θ), times e^{-ζ·rest} on a path that leans, and the error of that."""
+
+    offsets: Complex
+    speed: Complex
+    mass: Complex
+    doubt: Real
+
+
+class _Path:
+    """Offsets ζ = iw·sinh(v - i·lean), moved to start at 0, and the composed transform on them, refined when it is needed."""
+
+    def __init__(self, lines: _Lines, lean: float, past: float) -> None:
+        self.lines, self.lean, self.past = lines, lean, past
+        composition = lines.composition
+        wide = lines.beyond or lean != 0.0
+        self.terms, nodes = (composition.wide, WIDE_NODES) if wide else (composition.bulk, NODES)
+        self.accuracy = [np.maximum(nodes, 10.0 * one.unreal(lines.thetas)) for _, one in self.terms]
+        mass = BEYOND_WIDE_REACH if wide else BEYOND_REACH
+        self.unseen = mass * sum(abs(part.count) * part.rate for part in composition.parts)
+        self.step, self.origin = (LEANING_STEP, composition.rest) if lean else (STEP, 0.0)
+        first = self._first()
+        self.plateau = self._plateau(first)
+        self.length = self.alive
+        if self.plateau.any() and lines.composition.atom <= -60.0:  # what is taken out goes on where the rest has died
+            decay = abs(lines.scale * sin(lean)) * past  # of e^{-ζ(τ - rest)}, along the path
+            self.length = max(self.alive, asinh(min(1e16 / lines.scale, 40.0 / decay if decay > 0.0 else inf)))
+            beyond = self._bare(np.arange(self.alive, self.length, self.step))
+            first = _Nodes(*(np.concatenate(arrays) for arrays in zip(first, beyond, strict=True)))
+        self._levels = [first]
+        self._kept: dict[tuple[int, int], tuple[Complex, Real]] = {}
+
+    def _bare(self, v: Real) -> _Nodes:
+        """Nodes at which the transform counts as 0."""
+        sinh, cosh = np.sinh(v), np.cosh(v)
+        across, along = self.lines.scale * sin(self.lean), self.lines.scale * cos(self.lean)
+        nothing = np.zeros((len(v), len(self.lines.thetas)))
+        offsets, speed = across * (cosh - 1.0) + 1j * along * sinh, across * sinh + 1j * along * cosh
+        return _Nodes(offsets, speed / pi, nothing + 0j, nothing)
+
+    def _on(self, v: Real) -> _Nodes:
+        lines = self.lines
+        offsets, speed, _, _ = self._bare(v)
+        power = np.zeros((len(v), len(lines.thetas)), dtype=np.complex128)
+        doubt = np.full(power.shape, 8.0 * EPS)
+        for (count, one), accuracy in zip(self.terms, self.accuracy, strict=True):
+            origin = one.rest if self.lean else 0.0
+            excess = one.shifted(lines.thetas, offsets, origin)
+            logarithm = log1p(excess)
+            power += count * logarithm
+            # Of log M the nodes give so many digits; of M - 1, whose terms are as large as its root, rounding leaves so many.
+            inverse = np.maximum(1.0 / np.maximum(np.abs(1.0 + excess), 1e-300), 1.0)
+            doubt = doubt + abs(count) * accuracy * np.abs(logarithm + origin * offsets[:, None]) * inverse
+            doubt = doubt + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * np.maximum(inverse - 2.0, 0.0))
+        if v[0] == 0.0:
+            self.start = power[0].real.copy()  # log M(θ)
+        power -= self.start
+        mass = np.exp(np.minimum(power.real, 300.0) + 1j * power.imag)
+        return _Nodes(offsets, speed, mass, np.abs(mass) * doubt)
+
+    def _first(self) -> _Nodes:
+        """The first level: blocks of nodes, until the integrand has died."""
+        lines, step = self.lines, self.step
+        far, v, peak = asinh(1e16 / lines.scale), 0.0, np.zeros(len(lines.thetas))
+        bulk = asinh(7.5 / (sqrt(float(lines.bends.min())) * lines.scale))
+        count = 2 * int(0.5 * bulk / step) + 12  # even: every second node is a node of the double step
+        blocks: list[_Nodes] = []
+        while True:
+            nodes = self._on(v + step * np.arange(count))
+            blocks.append(nodes)
+            size = self._weights(nodes) * np.abs(nodes.mass)
+            peak = np.maximum(peak, size.max(axis=0))
+            v += count * step
+            count = 32
+            if np.all(size[-8:].max(axis=0) <= 1e-17 * peak) or v > far:
+                break
+        self.alive = v
+        offsets, speed, mass, doubt = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
+        speed[0] *= 0.5
+        return _Nodes(offsets, speed, mass, doubt)
+
+    def _weights(self, nodes: _Nodes) -> Real:
+        """|dz/(z(z-1))| on each line, with the decay of e^{-ζ(τ - rest)} at the slowest threshold."""
+        z = self.lines.thetas + nodes.offsets[:, None]
+        decay = np.abs(nodes.speed) * np.exp(-np.abs(nodes.offsets.real) * self.past)
+        return decay[:, None] / np.abs(z * (z - 1.0))
+
+    def _plateau(self, nodes: _Nodes) -> Real:
+        """A mass at the plateau's loss that is taken out of the law, and added to the answers: what makes the integrand smallest.
+
+        It is the mass at loss 0 that never decays (glued steps), or the weighted median of the integrand if that helps much.
+        """
+        atom = self.lines.composition.atom
+        if atom > -60.0:
+            return np.exp(atom - self.start)
+        weights, turned = self._weights(nodes), nodes.mass / self._turn(nodes)[:, None]
+        values = turned.real
+        order = np.argsort(values, axis=0)
+        share = np.cumsum(np.take_along_axis(weights, order, axis=0), axis=0)
+        middle = np.argmax(share >= 0.5 * share[-1], axis=0)
+        median = np.take_along_axis(values, np.take_along_axis(order, middle[None, :], axis=0), axis=0)[0]
+        left = (weights * np.abs(turned - median)).sum(axis=0)
+        helps = (left < HELPS * (weights * np.abs(nodes.mass)).sum(axis=0)) & (self._lift() < LARGEST_LIFT)
+        return np.where(helps, median, 0.0)
+
+    def _lift(self) -> Real:
+        """Logarithm of the mass of P that belongs to 1 on the plateau of a line; of Q it is e^{-rest} times that."""
+        return self.start + (1.0 - self.lines.thetas) * self.lines.composition.rest
+
+    def _turn(self, nodes: _Nodes) -> Complex:
+        """How the plateau oscillates along the path: e^{ζ·rest}, or not at all where that is taken out already."""
+        return np.exp(nodes.offsets * (self.lines.composition.rest - self.origin))
+
+    def _level(self, number: int) -> _Nodes:
+        """Level 0 has step h, level k the nodes that halving it for the k-th time adds."""
+        while len(self._levels) <= number:
+            step = self.step * 0.5 ** (len(self._levels) - 1)
+            v = np.arange(0.5 * step, self.length, step)
+            parts = (self._on(v[v < self.alive]), self._bare(v[v >= self.alive]))
+            self._levels.append(_Nodes(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))))
+        return self._levels[number]
+
+    def at(self, taus: Real, line: Real, finest: Real) -> tuple[Real, Real]:
+        """Answers, and whether two steps of the trapezoidal rule disagree even after all halvings that are allowed."""
+        whole, half = self._sums(0, taus, line)
+        level, step = 0, self.step
+        sums, error = step * whole, step * np.abs(whole[:2] - 2.0 * half[:2])
+        while True:
+            rough = error[0] > TOLERANCE * sums[3] + sums[5]
+            if not self.lines.overlap_only:
+                rough |= error[1] > MASS_TOLERANCE * sums[4] + sums[6]
+            open_ = np.flatnonzero(rough & (step > finest))
+            if not open_.size:
+                break
+            level, step = level + 1, 0.5 * step
+            between, _ = self._sums(level, taus[open_], line[open_])
+            before = whole[:, open_]
+            whole[:, open_] += between
+            sums[:, open_] = step * whole[:, open_]
+            error[:, open_] = step * np.abs(before[:2] - between[:2])
+        error[1] = np.where(rough, 10.0 * error[1], error[1])  # two values that are both far off may be near each other
+        scale = np.exp(self.start[line] + (1.0 - self.lines.thetas[line]) * taus)
+        return self._answers(taus, line, sums * scale, (error + sums[5:7]) * scale), rough
+
+    def _columns(self, level: int, k: int) -> tuple[Complex, Real]:
+        """Integrands of H, e^τ·Q(L > τ) and the density on a line but for e^{-ζτ}; sizes and errors of the first two."""
+        if (level, k) not in self._kept:
+            nodes = self._levels[level]
+            z = self.lines.thetas[k] + nodes.offsets
+            factors = np.stack([nodes.speed / (z * (z - 1.0)), nodes.speed / z, nodes.speed], axis=1)
+            mass = nodes.mass[:, k] - (self.plateau[k] * self._turn(nodes) if self.plateau[k] else 0.0)
+            columns = factors * mass[:, None]
+            sizes = np.concatenate([np.abs(columns[:, :2]), np.abs(factors[:, :2]) * nodes.doubt[:, k, None]], axis=1)
+            self._kept[level, k] = columns, sizes
+        return self._kept[level, k]
+
+    def _sums(self, level: int, taus: Real, line: Real) -> tuple[Real, Real]:
+        """Σ over the nodes of a level, of the three integrands, two sizes and two errors; then of two over every second node."""
+        nodes = self._level(level)
+        whole, half = np.empty((7, len(taus))), np.zeros((2, len(taus)))
+        past = taus - self.origin
+        for k in range(len(self.lines.thetas)):
+            rows = np.flatnonzero(line == k)
+            if not rows.size:
+                continue
+            columns, sizes = self._columns(level, k)
+            turns = exp(np.multiply.outer(-past[rows], nodes.offsets.real), np.multiply.outer(-past[rows], nodes.offsets.imag))
+            whole[:3, rows] = (turns @ columns).imag.T
+            whole[3:, rows] = (np.abs(turns) @ sizes).T if self.lean else sizes.sum(axis=0)[:, None]
+            if level == 0:
+                half[:, rows] = (turns[:, ::2] @ columns[::2, :2]).imag.T
+        return whole, half
+
+    def _answers(self, taus: Real, line: Real, sums: Real, error: Real) -> Real:
+        """With what the residue at 1, and the mass of the plateau, contribute."""
+        rest = self.lines.composition.rest
+        kept = (self.plateau * np.exp(np.minimum(self._lift(), LARGEST_LIFT)))[line]
+        stick, hit, density = sums[:3]
+        below = np.minimum(taus - rest, 0.0)
+        if self.lines.beyond:
+            stick = stick - np.where(below < 0.0, kept * np.expm1(below), 0.0)
+            overlap = 1.0 - stick
+        else:
+            overlap = kept * np.exp(below) - stick
+            stick = 1.0 - overlap
+        used = np.where((below < 0.0) | (not self.lines.beyond), np.abs(kept), 0.0)
+        hit = hit + np.where(below < 0.0, kept * np.exp(below), 0.0)
+        error = error + 8.0 * EPS * used + self.unseen
+        back = np.exp(-np.maximum(taus, -700.0))
+        return np.stack([np.maximum(stick, 0.0), overlap, error[0], back * hit, back * error[1], hit, back * density])
