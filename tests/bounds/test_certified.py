@@ -139,15 +139,15 @@ def test_low_noise_and_few_hits(sigma: float, p: float, steps: int, relation: st
     run, threat = bs.DPSGD(sigma, p, steps), bs.Membership(relation)
     exact, proved = bs.analyze(run, threat), bs.analyze(run, threat, "certified")
     for fpr in (1e-6, 1e-3, 0.1):
-        found, bracket = exact.tpr(fpr), proved.tpr(fpr)
-        assert bracket.lower <= found.upper
-        assert found.lower <= bracket.upper
-        assert found.width <= 1e-6 * found.estimate
+        integrated, bracket = exact.tpr(fpr), proved.tpr(fpr)
+        assert bracket.lower <= integrated.upper
+        assert integrated.lower <= bracket.upper
+        assert integrated.width <= 1e-6 * integrated.estimate
     for epsilon in (0.0, 0.05, 1.0):
-        found, bracket = exact.delta(epsilon), proved.delta(epsilon)
-        assert bracket.lower <= found.upper
-        assert found.lower <= bracket.upper
-        assert found.width <= 1e-6 * found.estimate + 1e-12
+        integrated, bracket = exact.delta(epsilon), proved.delta(epsilon)
+        assert bracket.lower <= integrated.upper
+        assert integrated.lower <= bracket.upper
+        assert integrated.width <= 1e-6 * integrated.estimate + 1e-12
     assert proved.bayes_security.width <= 1e-4
 
 

@@ -89,14 +89,14 @@ def solve(search: Search, target: Target, risk: Callable[[float], Risk], accurac
 
 
 def confirmed(search: Search, target: Target, risk: Callable[..., Risk], takes_seconds: bool) -> float:
-    """The same; risk(value, COARSE) is quick, if risk(value) takes seconds."""
+    """The value that `solve` looks for. If risk(value) takes seconds, risk(value, COARSE) is quick and is used for the search."""
     if not takes_seconds:
         return solve(search, target, risk)
     return _solve_with_few(search, target, risk, lambda value: risk(value, COARSE))
 
 
 def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk], rough: Callable[[float], Risk]) -> float:
-    """The same where `risk` takes seconds and `rough`, which is never below it, does not; only what `risk` confirms is returned.
+    """The value that `solve` looks for, where `risk` takes seconds and `rough` is quick and never below it; `risk` confirms it.
 
     The search among rough figures gives a value and how the risk grows there; few secant steps lead to the one to rely on.
     """
