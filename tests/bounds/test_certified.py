@@ -197,6 +197,15 @@ def test_a_histogram_is_as_tight_as_the_glued_curve() -> None:
     assert after_each(run, threat, [100, 200], 1e-4, True) is None
 
 
+@pytest.mark.parametrize(("noise", "rate", "steps", "distance"), [(0.5, 0.999999, 3, 1.0), (1.0, 0.01, 1000, 1.9999)])
+def test_no_wider_than_the_glued_curve(noise: float, rate: float, steps: int, distance: float) -> None:
+    """Near distance 2 and rate 1 the glued curve is attained, almost, and can be had on any grid."""
+    run, threat = bs.DPSGD(noise, rate, steps), bs.AttributeInference(distance)
+    glued = certified.certify(threat.steps(run), True, 1e-4)
+    proved = bs.analyze(run, threat, "certified").bayes_security
+    assert proved.lower >= glued.lower
+
+
 def test_steps_of_many_kinds() -> None:
     """Enclosed, whether the programme takes its time, has less of it, or would have none."""
     threat = bs.AttributeInference(0.5)

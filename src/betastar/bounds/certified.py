@@ -79,8 +79,10 @@ def enclose(steps: Sequence[Step], in_order: Sequence[Step] | None, tolerance: f
         return certify(steps, True, tolerance, attained)
     above, below = solution.above, solution.below
     advantage = float(above.values[0])
-    second = certify(steps, True, max(tolerance, SECOND * advantage), attained and below is None)
-    if second.lower > 1.0 - advantage and tolerance < SECOND * advantage:  # the better one after all, as for a histogram
+    rough = max(tolerance, SECOND * advantage)
+    second = certify(steps, True, rough, attained and below is None)
+    if not quick and rough > tolerance and second.lower + rough > 1.0 - advantage:
+        # It may be the better one after all, as for a histogram or distances near 2.
         second = certify(steps, True, tolerance, attained and below is None)
     lower = min(max(1.0 - advantage, second.lower), BELOW_ONE)
     upper = second.upper if below is None else min(second.upper, 1.0 - float(below.values[0]))
