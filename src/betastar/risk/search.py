@@ -121,8 +121,11 @@ def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk
     before = moved(value, -0.05 * onwards)
     slope = (excess(rough(value)) - excess(rough(before))) / log(value / before) if before != value else onwards
     slope = slope if 0.1 < onwards * slope < 100.0 else onwards
+    farthest = None  # that meets the target, of those that were looked at
     for _ in range(TRIES):
         over = excess(risk(value))
+        if target.met(risk(value)) and (farthest is None or onwards * (value - farthest) > 0.0):
+            farthest = value
         following = moved(value, -over / slope - CLOSE * onwards)
         if target.met(risk(value)) and (abs(over / slope) <= 4.0 * CLOSE or following == value):
             break
@@ -130,6 +133,8 @@ def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk
             secant = (excess(risk(following)) - over) / log(following / value)
             slope = secant if 0.5 < secant / slope < 2.0 else slope
         value = following
+    if farthest is not None and not (target.met(risk(value)) and onwards * (value - farthest) > 0.0):
+        value = farthest
     by = CLOSE
     while not target.met(risk(value)):
         if value == safe:
