@@ -24,7 +24,7 @@ LATE = 6.5
 #: What the nodes of a step do not see, more than the mass beyond their reach: bulk only, and wide.
 BEYOND_REACH, BEYOND_WIDE_REACH = 2e-19, 1e-50
 #: A modulus of M that counts as a plateau.
-PLATEAU = 1e-6
+PLATEAU = 1e-9
 #: Points of the table of log M inside of (0, 1), and beyond 1.
 INSIDE, BEYOND = 25, 48
 #: Widest range of saddle points on one line, in deviations of its integrand: at its ends a line loses a factor e^{1/2}.
@@ -81,7 +81,7 @@ class Composition:
     def plateau(self) -> bool:
         """Whether M has not died on Re z = 1/2 where that of a Gaussian law has, so that straight paths are of little use."""
         bend = float(cumulants(self.bulk, np.array([0.5]))[2][0])
-        z = np.array([0.5 + 1j * min(15.0 / sqrt(bend), 1e15)])
+        z = np.array([0.5 + 1j * min(8.0 / sqrt(bend), 1e15)])
         return sum(n * float(log1p(one.excess(z)).real[0]) for n, one in self.bulk) > log(PLATEAU)
 
     @cached_property

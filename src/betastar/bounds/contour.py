@@ -201,6 +201,7 @@ class _Path:
         wide = lines.beyond or lean != 0.0
         self.terms, nodes = (composition.wide, WIDE_NODES) if wide else (composition.bulk, NODES)
         self.accuracy = [np.maximum(nodes, 10.0 * one.unreal(lines.thetas)) for _, one in self.terms]
+        self.tilted = [one.tilted(lines.thetas) for _, one in self.terms]
         mass = BEYOND_WIDE_REACH if wide else BEYOND_REACH
         self.unseen = mass * sum(abs(part.count) * part.rate for part in composition.parts)
         self.step, self.origin = (LEANING_STEP, composition.rest) if lean else (STEP, 0.0)
@@ -228,9 +229,9 @@ class _Path:
         offsets, speed, _, _ = self._bare(v)
         power = np.zeros((len(v), len(lines.thetas)), dtype=np.complex128)
         doubt = np.full(power.shape, 8.0 * EPS)
-        for (count, one), accuracy in zip(self.terms, self.accuracy, strict=True):
+        for (count, one), shifted, accuracy in zip(self.terms, self.tilted, self.accuracy, strict=True):
             origin = one.rest if self.lean else 0.0
-            excess = one.shifted(lines.thetas, offsets, origin)
+            excess = shifted(offsets, origin)
             logarithm = log1p(excess)
             power += count * logarithm
             # Of log M the nodes give so many digits; of M - 1, whose terms are as large as its root, rounding leaves so many.

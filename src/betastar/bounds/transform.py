@@ -18,6 +18,7 @@ Notation: everything is in units of the clipping norm; t = x/σ; a, b are the me
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, erf, inf, log, nan, pi, sqrt
@@ -108,22 +109,28 @@ class Transform:
         other = direct if np.array_equal(reflected, z) else self._sum(reflected, self.weight)
         return direct + other.conj() - self._gain
 
-    def shifted(self, thetas: Real, offsets: Complex, origin: float = 0.0) -> Complex:
-        """M(θ + ζ)·e^{-ζ·origin} - 1 for each offset ζ in the upper half plane (rows) and each real θ (columns).
+    def tilted(self, thetas: Real) -> Callable[[Complex, float], Complex]:
+        """A function of offsets ζ in the upper half plane: M(θ + ζ)·e^{-ζ·origin} - 1, rows for ζ and columns for θ.
 
-        Σ w e^{θL} (e^{ζ(L - origin)} - 1) + M(θ) - 1: the exponentials of ζ are computed once and serve every θ. Where offsets
-        leave the vertical, the origin `rest` keeps M from under- and overflowing.
+        It is Σ w e^{θL} (e^{ζ(L - origin)} - 1) + M(θ) - 1: the exponentials of ζ are computed once and serve every θ. Where
+        offsets leave the vertical, the origin `rest` keeps M from under- and overflowing.
         """
         start = self.moments(thetas)[0]
         with np.errstate(over="ignore", invalid="ignore"):
             columns = self.weight[:, None] * np.exp(np.multiply.outer(self.loss, thetas))
-            if not self.mirrored:
-                return start + self._sum(offsets, columns, origin)
-            mirror = self.weight[:, None] * np.exp(np.multiply.outer(self.loss, 1.0 - thetas))
-            if not offsets.real.any():
-                both = self._sum(offsets, np.concatenate([columns, mirror], axis=1))
-                return start + both[:, : len(thetas)] + both[:, len(thetas) :].conj()
-            return start + self._sum(offsets, columns) + self._sum(-offsets.conj(), mirror).conj()
+            mirror = self.weight[:, None] * np.exp(np.multiply.outer(self.loss, 1.0 - thetas)) if self.mirrored else columns
+        both = np.concatenate([columns, mirror], axis=1) if self.mirrored else columns
+
+        def shifted(offsets: Complex, origin: float) -> Complex:
+            with np.errstate(over="ignore", invalid="ignore"):
+                if not self.mirrored:
+                    return start + self._sum(offsets, columns, origin)
+                if not offsets.real.any():
+                    sums = self._sum(offsets, both)
+                    return start + sums[:, : len(thetas)] + sums[:, len(thetas) :].conj()
+                return start + self._sum(offsets, columns) + self._sum(-offsets.conj(), mirror).conj()
+
+        return shifted
 
     def _sum(self, z: Complex, weights: Complex, origin: float = 0.0) -> Complex:
         """Σ w (e^{z(L - origin)} - 1), in blocks of z, for one or several columns of weights."""
