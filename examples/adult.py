@@ -55,7 +55,7 @@ def main() -> None:
     console.print(table)
     console.print(
         "paper: an approximation, its proved error term is vacuous here. affinity, certified: proved. exact: an integral with "
-        "its numerical error.\nFor attributes, the lower end holds for every gradient; a fixed pair attains the upper end.\n"
+        "its numerical error.\nFor attributes, the lower end holds for every gradient; an attack attains the upper end.\n"
     )
 
     table = Table(title="The same run in other words (exact)")

@@ -114,11 +114,11 @@ class Report:
         start = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bs.NoNoiseNeeded)
-            found = compute()
+            result = compute()
         took = time.process_time() - start
         if took > self.seconds:
             self.seconds, self.slowest = took, what
-        return found
+        return result
 
     def expect(self, right: bool, what: str) -> None:
         if not right:
@@ -142,20 +142,20 @@ def check(number: int, tolerance: float = TOLERANCE, quick: bool = False) -> Rep
     case = Case.draw(number)
     report = Report(case)
     risks: dict[str, bs.Risk] = {}
-    found: dict[str, dict[str, bs.Bound]] = {}
+    bounds: dict[str, dict[str, bs.Bound]] = {}
     try:
         for method in METHODS:
             risks[method] = report.timed(method, lambda method=method: bs.analyze(case.run, case.threat, method, tolerance))
-            found[method] = {}
+            bounds[method] = {}
             for name, (read, least, most) in _asked(case, method, quick):
-                found[method][name] = bound = report.timed(f"{method}: {name}", lambda read=read, risk=risks[method]: read(risk))
+                bounds[method][name] = bound = report.timed(f"{method}: {name}", lambda read=read, risk=risks[method]: read(risk))
                 _is_bound(report, f"{method}: {name}", bound, least, most)
         for name in METRICS:
-            _agree(report, name, {method: found[method][name] for method in METHODS if name in found[method]})
-        _mu_holds_between_its_points(report, risks, found)
-        _arrays_are_their_numbers(report, risks, found)
+            _agree(report, name, {method: bounds[method][name] for method in METHODS if name in bounds[method]})
+        _mu_holds_between_its_points(report, risks, bounds)
+        _arrays_are_their_numbers(report, risks, bounds)
         if number % (12 if quick else 4) == 0:
-            _calibrated(report, found, tolerance)
+            _calibrated(report, bounds, tolerance)
     except Exception as problem:  # a crash is a fault, too, and the next setting is looked at all the same
         report.faults.append(f"{type(problem).__name__}: {problem}")
     return report
@@ -181,14 +181,14 @@ def _is_bound(report: Report, what: str, bound: bs.Bound, least: float, most: fl
     report.expect(least - ROUNDING <= low and high <= most + ROUNDING, f"{what} is out of range: {low!r}, {high!r}")
 
 
-def _agree(report: Report, name: str, found: dict[str, bs.Bound]) -> None:
-    """The end to rely on, by each method, against the attacks that certified has found; and the two proofs against each other."""
-    proof = found["certified"]
+def _agree(report: Report, name: str, bounds: dict[str, bs.Bound]) -> None:
+    """The end to rely on, by each method, against the attacks that certified knows; and the two proofs against each other."""
+    proof = bounds["certified"]
     low, high = float(proof.lower), float(proof.upper)
     for method in ("exact", "affinity"):
-        if method not in found:
+        if method not in bounds:
             continue
-        lower, upper = float(found[method].lower), float(found[method].upper)
+        lower, upper = float(bounds[method].lower), float(bounds[method].upper)
         if name == "bayes_security":
             report.expect(lower <= high + ROUNDING, f"{method}: unsafe {name}, {lower!r} above certified {high!r}")
             report.expect(low <= upper + ROUNDING, f"{method}: {name} {upper!r} below what is proved, {low!r}")
@@ -196,7 +196,7 @@ def _agree(report: Report, name: str, found: dict[str, bs.Bound]) -> None:
             report.expect(upper >= low - _slack(low), f"{method}: unsafe {name}, {upper!r} below certified {low!r}")
             report.expect(lower <= high + _slack(high), f"{method}: {name} {lower!r} above what is proved, {high!r}")
     if name == "bayes_security":  # certified starts from the affinity
-        wide = found["affinity"]
+        wide = bounds["affinity"]
         report.expect(float(wide.lower) <= low + ROUNDING, f"affinity: {name} {wide.lower!r} above certified {low!r}")
         report.expect(float(wide.upper) >= high - ROUNDING, f"affinity: {name} {wide.upper!r} below certified {high!r}")
 
@@ -205,7 +205,7 @@ def _slack(number: float) -> float:
     return ROUNDING * (1.0 + number) if number < inf else 0.0
 
 
-def _mu_holds_between_its_points(report: Report, risks: dict[str, bs.Risk], found: dict[str, dict[str, bs.Bound]]) -> None:
+def _mu_holds_between_its_points(report: Report, risks: dict[str, bs.Risk], bounds: dict[str, dict[str, bs.Bound]]) -> None:
     """No point of a curve that is attained lies above the Gaussian's, wherever both error rates are at least the floor."""
     rates = np.geomspace(FLOOR, 0.5, 40)
     rates = np.concatenate([rates, 1.0 - rates])
@@ -215,15 +215,15 @@ def _mu_holds_between_its_points(report: Report, risks: dict[str, bs.Risk], foun
         mu = np.where(seen, ndtri(np.asarray(curve.lower)) - ndtri(rates), -inf)
     worst = int(np.argmax(mu))
     for method in ("certified", "exact"):
-        if "gdp_mu" not in found[method]:
+        if "gdp_mu" not in bounds[method]:
             continue
-        upper = float(found[method]["gdp_mu"].upper)
+        upper = float(bounds[method]["gdp_mu"].upper)
         report.expect(
             upper >= mu[worst] - 1e-9, f"{method}: unsafe gdp_mu, {upper!r} below {mu[worst]!r} at FPR {rates[worst]!r}"
         )
 
 
-def _arrays_are_their_numbers(report: Report, risks: dict[str, bs.Risk], found: dict[str, dict[str, bs.Bound]]) -> None:
+def _arrays_are_their_numbers(report: Report, risks: dict[str, bs.Risk], bounds: dict[str, dict[str, bs.Bound]]) -> None:
     """What is asked with an array is what is asked with each of its numbers."""
     asked: dict[str, Callable[[bs.Risk], bs.Bound]] = {
         "tpr(.01)": lambda risk: risk.tpr(np.array([0.01])),
@@ -234,16 +234,16 @@ def _arrays_are_their_numbers(report: Report, risks: dict[str, bs.Risk], found: 
     for name, ask in asked.items():
         one = ask(risks["certified"])
         same = all(
-            np.ndim(getattr(one, end)) and np.ravel(getattr(one, end))[0] == getattr(found["certified"][name], end)
+            np.ndim(getattr(one, end)) and np.ravel(getattr(one, end))[0] == getattr(bounds["certified"][name], end)
             for end in ("lower", "estimate", "upper")
         )
-        report.expect(same, f"certified: {name} of an array is {one!r}, not {found['certified'][name]!r}")
+        report.expect(same, f"certified: {name} of an array is {one!r}, not {bounds['certified'][name]!r}")
 
 
-def _calibrated(report: Report, found: dict[str, dict[str, bs.Bound]], tolerance: float) -> None:
+def _calibrated(report: Report, bounds: dict[str, dict[str, bs.Bound]], tolerance: float) -> None:
     """Each parameter, found again from the risk that the setting has: it meets the target as it is printed."""
     case = report.case
-    run, beta = case.run, float(found["certified"]["bayes_security"].lower)
+    run, beta = case.run, float(bounds["certified"]["bayes_security"].lower)
     if len(run.segments) > 1 or not 1e-6 < beta < 1.0 - 1e-6 or getattr(case.threat, "counts", None) is not None:
         return
     target = bs.Target(bayes_security=beta)

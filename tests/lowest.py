@@ -22,11 +22,11 @@ def declared() -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [lines for extra, lines in project["optional-dependencies"].items() if extra not in INTERNAL]
     lines = [line for part in [project["dependencies"], *extras] for line in part if not line.startswith("betastar[")]
-    found: dict[str, str] = {}
+    ranges: dict[str, str] = {}
     for line in lines:
         name, versions = re.fullmatch(r"([\w-]+)(.*)", line).groups()  # type: ignore[union-attr]
-        assert found.setdefault(name, versions) == versions, f"{name} has two ranges in pyproject.toml"
-    return found
+        assert ranges.setdefault(name, versions) == versions, f"{name} has two ranges in pyproject.toml"
+    return ranges
 
 
 def lowest(name: str) -> str:

@@ -27,13 +27,13 @@ def test_metrics_take_arrays(run: bs.DPSGD, method: str) -> None:
     asked = {"delta": [0.1, 1.0, 2.0], "epsilon": [1e-2, 1e-4, 1e-6], "reconstruction": [0.1, 0.01, 0.5], "tpr": [0.1, 0.01, 0.5]}
     for name, numbers in asked.items():
         metric = getattr(risk, name)
-        found = metric(np.array(numbers))
-        assert found.upper.shape == (*run.shape, 3)
+        bound = metric(np.array(numbers))
+        assert bound.upper.shape == (*run.shape, 3)
         for i, number in enumerate(numbers):
             alone, error = metric(number), {"rtol": 1e-6, "atol": 1e-15} if method == "exact" else {"rtol": 0.0}
-            np.testing.assert_allclose(found.upper[..., i], alone.upper, **error)
-            np.testing.assert_allclose(found.lower[..., i], alone.lower, **error)
-            assert np.all((found.lower[..., i] <= alone.upper) & (alone.lower <= found.upper[..., i]))
+            np.testing.assert_allclose(bound.upper[..., i], alone.upper, **error)
+            np.testing.assert_allclose(bound.lower[..., i], alone.lower, **error)
+            assert np.all((bound.lower[..., i] <= alone.upper) & (alone.lower <= bound.upper[..., i]))
     if method != "exact":
         fit = risk.gaussian([1e-5, 1e-3])
         assert fit.upper.shape == (*run.shape, 2)
@@ -110,9 +110,9 @@ def test_a_report_repeats_the_very_run() -> None:
 def test_settings_are_repeated_with_all_digits() -> None:
     noise = 1.2345678901234567
     words = ("--noise", repr(noise), "--rate", "0.01", "--steps", "100", "--json")
-    found = json.loads(call("analyze", *words).stdout)
-    assert f"--noise {noise!r}" in found["command"]
-    assert f"noise_multiplier={noise!r}" in found["python"]
+    answer = json.loads(call("analyze", *words).stdout)
+    assert f"--noise {noise!r}" in answer["command"]
+    assert f"noise_multiplier={noise!r}" in answer["python"]
 
 
 def test_the_gaussian_fit_of_a_hopeless_run() -> None:
@@ -132,8 +132,8 @@ def test_the_rate_of_opacus_is_offered_and_told() -> None:
     np.testing.assert_array_equal(both.sample_rate, [0.5, 0.5])
     with pytest.warns(bs.RateWarning):
         bs.calibrate(bs.Target(bayes_security=0.5), batch_size=80, dataset_size=100, epochs=2)
-    found = bs.calibrate(bs.Target(bayes_security=0.5), batch_size=80, dataset_size=100, epochs=2, opacus=True)
-    assert found.sample_rate == 0.5
+    calibrated = bs.calibrate(bs.Target(bayes_security=0.5), batch_size=80, dataset_size=100, epochs=2, opacus=True)
+    assert calibrated.sample_rate == 0.5
 
 
 def test_opacus_samples_with_that_rate() -> None:

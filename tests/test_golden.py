@@ -54,10 +54,10 @@ def test_exact_bayes_security(row: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["tpr"]], ids=name)
 def test_exact_true_positive_rates(row: dict[str, Any]) -> None:
-    found = curve(row)
+    exact = curve(row)
     for fpr, text in row["tpr"].items():
         truth = float(text)
-        value, error = found.true_positives(float(fpr))
+        value, error = exact.true_positives(float(fpr))
         assert value == pytest.approx(truth, rel=1e-6), fpr
         assert abs(value - truth) <= error + 1e-9 * truth, "the reported error is too small"
 

@@ -147,10 +147,10 @@ def test_what_calibrate_prints_meets_the_target(beta: float, log_rate: float, st
 def test_printed_parameters_meet_the_target_by_certified(target: str, given_: list[str]) -> None:
     done = call("calibrate", "--target", target, "--method", "certified", *given_)
     code, out = done.returncode, done.stdout
-    found = re.match(r"(--\w+) (\S+) just meets", out)
+    printed = re.match(r"(--\w+) (\S+) just meets", out)
     assert code == 0
-    assert found is not None
-    done = call("analyze", found[1], found[2], "--method", "certified", *given_, "--require", target)
+    assert printed is not None
+    done = call("analyze", printed[1], printed[2], "--method", "certified", *given_, "--require", target)
     code, err = done.returncode, done.stderr
     assert code == 0, err
 

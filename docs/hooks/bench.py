@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from betastar.rounding import up
+
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results.json"
 SHAPES = {"Adult": "Adult: 108 → 128 → 2, batch 256, 74 values", "Purchase": "Purchase: 600 → 128 → 100, batch 512, 2 values"}
 
 
 def tables() -> dict[str, str]:
-    """Markdown by name: peers, curves, other, monitor, gaps."""
+    """Markdown by name: peers, curves, attributes, other, monitor, gaps."""
     found: dict[str, Any] = json.loads(RESULTS.read_text())
     rows = ["| | relation | median error | largest error | median time | time / exact | failed |", "|---" * 7 + "|"]
     for one in found["advantage"]:
@@ -27,6 +29,11 @@ def tables() -> dict[str, str]:
         curves.append(
             f"| {name} | {one['relation']} | {error} | {times} | {one['median_ratio']:,.1f} | {one['smallest_ratio']:,.1f} |"
         )
+    attributes = ["| rate, noise, distance, steps | fixed pair | attained | proved | glued curve | time |", "|---" * 6 + "|"]
+    for one in found["attributes"]["rows"]:
+        setting = ", ".join(f"{number:.3g}" if number < 1000 else f"{number:,}" for number in one["setting"])
+        numbers = [f"{one[name]:.5f}" for name in ("fixed_pairs", "lower")] + [up(one[name], 5) for name in ("upper", "glued")]
+        attributes.append(f"| {setting} | {' | '.join(numbers)} | {one['seconds']:.1f} s |")
     heat, noise, start = found["heat_map"], found["calibration"], found["import"]
     other = (
         f"Calibrating noise to an advantage takes {1e3 * noise['median_seconds']:.1f} ms against riskcal's "
@@ -49,6 +56,7 @@ def tables() -> dict[str, str]:
     return {
         "peers": "\n".join(rows),
         "curves": "\n".join(curves),
+        "attributes": "\n".join(attributes),
         "other": other,
         "monitor": "\n".join(monitor),
         "gaps": "\n".join(gaps),

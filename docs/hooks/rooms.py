@@ -32,7 +32,7 @@ ROOMS = {
 #: Where each room is drawn (column, row).
 PLACES = {
     **{
-        "vocabulary": (1, 0),
+        "vocabulary": (1, 2),
         "scenario": (0, 0),
         "bounds": (0, 1),
         "risk": (0, 2),
@@ -127,7 +127,7 @@ def picture() -> str:
     tip += 'markerUnits="userSpaceOnUse" orient="auto">'
     return (
         f'<figure class="drawn wide rooms" markdown="0"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="Rooms of betastar and who uses whom"><defs>{tip}<path d="M0 0L8 4L0 8z"/></marker></defs>'
+        f'aria-label="Folders of betastar, and which imports which"><defs>{tip}<path d="M0 0L8 4L0 8z"/></marker></defs>'
         f"{''.join(lines)}{''.join(boxes)}</svg></figure>"
     )
 

@@ -31,9 +31,9 @@ def run(line: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_says_the_verdict_first() -> None:
-    found = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=2000, seed=3)
+    result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=2000, seed=3)
     lines = run(GAME).stdout.splitlines()
-    assert " ".join(lines[:2]).split() == found.sentence.split()
+    assert " ".join(lines[:2]).split() == result.sentence.split()
     assert any("advantage" in line for line in lines)
     assert any(line.startswith("the best there is, gradients on a line") for line in lines)
     assert lines[-1] == "Played: membership inference (substitution), seed 3."
@@ -41,8 +41,8 @@ def test_it_says_the_verdict_first() -> None:
 
 def test_json_is_what_the_core_says() -> None:
     line = GAME + " --threat attribute --distance 0.7 --prior 0.4 --confidence 0.9 --jobs 2 --json"
-    found = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), bs.AttributeInference(0.7), games=2000, seed=3, confidence=0.9, prior=0.4)
-    assert json.loads(run(line).stdout) == json.loads(json.dumps(found.as_dict()))
+    result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), bs.AttributeInference(0.7), games=2000, seed=3, confidence=0.9, prior=0.4)
+    assert json.loads(run(line).stdout) == json.loads(json.dumps(result.as_dict()))
 
 
 @pytest.mark.parametrize(
@@ -92,19 +92,19 @@ def test_require_and_violation_exit_with_1(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("log", [False, True])
 def test_figure_shows_points_inside_their_band(log: bool) -> None:
-    found = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=2000, seed=3)
-    ax = plots.audit(found, log=log)
+    result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=2000, seed=3)
+    ax = plots.audit(result, log=log)
     lines = {line.get_label(): line for line in ax.lines}
     assert list(lines) == ["guessing", "bound", "measured, 2,000 games"]
-    np.testing.assert_array_equal(lines["measured, 2,000 games"].get_xdata(), [point.fpr.estimate for point in found.roc])
+    np.testing.assert_array_equal(lines["measured, 2,000 games"].get_xdata(), [point.fpr.estimate for point in result.roc])
     rates, drawn = lines["bound"].get_data()
-    np.testing.assert_array_equal(drawn, bs.analyze(found.run, method="certified").tradeoff(rates).upper)
+    np.testing.assert_array_equal(drawn, bs.analyze(result.run, method="certified").tradeoff(rates).upper)
     band = ax.collections[-1].get_paths()[0]
-    for point in found.roc:
+    for point in result.roc:
         assert band.contains_point((point.fpr.estimate, point.tpr.estimate))
         assert band.contains_point((point.fpr.lower, point.tpr.upper), radius=1e-9)
     assert ax.get_title().endswith("bound not violated")
-    assert plots.audit(replace(found, p_value=1e-9), log=log).get_title().endswith("bound violated (p = 1e-9)")
+    assert plots.audit(replace(result, p_value=1e-9), log=log).get_title().endswith("bound violated (p = 1e-9)")
 
 
 def test_figure_is_written_once(tmp_path: Path) -> None:

@@ -28,32 +28,32 @@ def hunt(noise: float, epochs: int, games: int, seed: int, **fault: Any) -> audi
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_training_is_caught(fault: str) -> None:
     broken, noise, epochs = FAULTS[fault]
-    found = hunt(noise, epochs, 120, 1, **broken)
-    assert found.p_value < ALARM, found.sentence
-    assert found.sentence.startswith("Bound violated")
-    assert "e-" in found.sentence
+    result = hunt(noise, epochs, 120, 1, **broken)
+    assert result.p_value < ALARM, result.sentence
+    assert result.sentence.startswith("Bound violated")
+    assert "e-" in result.sentence
 
 
 @pytest.mark.parametrize(("noise", "epochs"), sorted({(noise, epochs) for _, noise, epochs in FAULTS.values()}))
 def test_a_correct_training_is_not(noise: float, epochs: int) -> None:
-    found = hunt(noise, epochs, 70, 2)
-    assert not found.violated, found.sentence
-    assert found.sentence.startswith("No violation")
+    result = hunt(noise, epochs, 70, 2)
+    assert not result.violated, result.sentence
+    assert result.sentence.startswith("No violation")
 
 
 @pytest.mark.slow
 def test_twenty_correct_trainings_raise_no_alarm() -> None:
     for seed in range(20):
         noise, epochs = sorted({(noise, epochs) for _, noise, epochs in FAULTS.values()})[seed % 4]
-        found = hunt(noise, epochs, 200, 100 + seed)
-        assert not found.violated, (seed, found.sentence)
+        result = hunt(noise, epochs, 200, 100 + seed)
+        assert not result.violated, (seed, result.sentence)
 
 
 def test_the_attacker_reaches_what_is_possible() -> None:
     """A canary is the worst case: success is that of the exact curve, up to sampling error."""
     run = claim(0.8, 2)
-    found = audit.training(
+    result = audit.training(
         factory, make(0.8, 2), table(), run, max_grad_norm=NORM, games=200, seed=3, confidence=0.999, width=0.6
     )
-    assert found["updates"].allowed.estimate in found["updates"].success
-    assert found["updates"].success.lower > 0.55
+    assert result["updates"].allowed.estimate in result["updates"].success
+    assert result["updates"].success.lower > 0.55

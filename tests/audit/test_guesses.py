@@ -118,10 +118,10 @@ def test_p_value_is_monotone(guesses: int, data: st.DataObject, epsilon: float, 
 @given(st.integers(1, 2000), st.data(), st.sampled_from([0.0, 1e-6, 1e-3]), st.sampled_from([0.5, 0.95, 1.0 - 1e-9]))
 def test_the_bound_on_epsilon_is_just_refuted(guesses: int, data: st.DataObject, delta: float, confidence: float) -> None:
     right = data.draw(st.integers(0, guesses))
-    found, miss = epsilon_at_least(right, guesses, guesses, delta, confidence), 1.0 - confidence
-    if found > 0.0:
-        assert p_value(right, guesses, guesses, found, delta) <= miss
-    assert p_value(right, guesses, guesses, found * (1.0 + 2e-7) + 1e-12, delta) > miss
+    bound, miss = epsilon_at_least(right, guesses, guesses, delta, confidence), 1.0 - confidence
+    if bound > 0.0:
+        assert p_value(right, guesses, guesses, bound, delta) <= miss
+    assert p_value(right, guesses, guesses, bound * (1.0 + 2e-7) + 1e-12, delta) > miss
 
 
 def randomized_response(generator: Any, games: int, canaries: int, epsilon: float, delta: float = 0.0) -> tuple[Any, Any]:
@@ -152,8 +152,8 @@ def test_p_values_of_extreme_mechanisms_are_not_too_small(epsilon: float, delta:
     # With all guesses and no abstention, randomized response is as bad as (ε, 0) can be: little is wasted.
     if delta == 0.0:
         rights = np.sum((scores > 0.0) == coins, axis=1)
-        found = {v: p_value(int(v), 100, 100, epsilon, 0.0) for v in set(rights.tolist())}
-        assert np.mean([found[v] <= 0.2 for v in rights.tolist()]) > 0.12
+        p_value_of = {v: p_value(int(v), 100, 100, epsilon, 0.0) for v in set(rights.tolist())}
+        assert np.mean([p_value_of[v] <= 0.2 for v in rights.tolist()]) > 0.12
 
 
 def test_the_worst_mechanism_for_a_number_is_judged_right() -> None:
@@ -161,8 +161,8 @@ def test_the_worst_mechanism_for_a_number_is_judged_right() -> None:
     limit = p_value(75, 100, 1000, 0.7, 1e-4)
     law = worst_law(75, 100, 1000, 0.7, 1e-4)
     drawn = np.random.default_rng(0).choice(101, size=20_000, p=law / law.sum())
-    found = np.array([p_value(int(v), 100, 1000, 0.7, 1e-4) for v in range(101)])[drawn]
-    count = int(np.sum(found <= limit))
+    p_values = np.array([p_value(int(v), 100, 1000, 0.7, 1e-4) for v in range(101)])[drawn]
+    count = int(np.sum(p_values <= limit))
     assert binom.sf(count - 1, 20_000, limit) > 1e-3
     assert binom.cdf(count, 20_000, limit) > 1e-3
 
@@ -177,9 +177,9 @@ def gaussian(generator: Any, canaries: int, noise: float) -> tuple[Any, Any]:
 def test_bound_on_epsilon_holds_for_gaussian_canaries(noise: float) -> None:
     truth = bs.analyze(bs.DPSGD(noise, 1.0, 1), ADD_REMOVE).epsilon(1e-5).lower
     generator = np.random.default_rng(2)
-    found = [judge_one_run(*gaussian(generator, 300, noise), inf, 1e-5).epsilon for _ in range(120)]
-    assert np.mean(np.array(found) > truth) <= 0.05
-    assert max(found) > 0.0
+    bounds = [judge_one_run(*gaussian(generator, 300, noise), inf, 1e-5).epsilon for _ in range(120)]
+    assert np.mean(np.array(bounds) > truth) <= 0.05
+    assert max(bounds) > 0.0
 
 
 def test_power() -> None:

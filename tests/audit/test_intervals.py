@@ -12,10 +12,10 @@ from betastar.audit import intervals
 
 @pytest.mark.parametrize(("hits", "games"), [(0, 10), (3, 10), (10, 10), (512, 1000), (1, 100_000)])
 def test_clopper_pearson_and_p_value_are_scipys(hits: int, games: int) -> None:
-    found = intervals.clopper_pearson(hits, games, 0.9)
+    interval = intervals.clopper_pearson(hits, games, 0.9)
     theirs = binomtest(hits, games).proportion_ci(0.9)
-    np.testing.assert_allclose([found.lower, found.upper], [theirs.low, theirs.high], rtol=1e-7, atol=1e-12)
-    assert hits / games in found
+    np.testing.assert_allclose([interval.lower, interval.upper], [theirs.low, theirs.high], rtol=1e-7, atol=1e-12)
+    assert hits / games in interval
     for rate in (0.01, 0.5, 0.9):
         assert intervals.p_value(hits, games, rate) == pytest.approx(binom.sf(hits - 1, games, rate), rel=1e-9, abs=1e-300)
 
@@ -36,9 +36,9 @@ def test_all_rectangles_of_a_curve_hold_together() -> None:
     for _ in range(1000):
         positive, negative = generator.normal(1.0, size=300), generator.normal(size=400)
         thresholds = np.sort(negative)[::-1][np.array(intervals.ranks(rates, 400)) - 1]
-        found = intervals.curve(positive, negative, rates, 0.8)
+        rectangles = intervals.curve(positive, negative, rates, 0.8)
         truth = zip(ndtr(-thresholds), ndtr(1.0 - thresholds), strict=True)
-        wrong += not all(a in fpr and b in tpr for (a, b), (fpr, tpr) in zip(truth, found, strict=True))
+        wrong += not all(a in fpr and b in tpr for (a, b), (fpr, tpr) in zip(truth, rectangles, strict=True))
     assert wrong >= 40, "a union bound wastes little"
     assert binom.sf(wrong - 1, 1000, 0.2) > 1e-3
 

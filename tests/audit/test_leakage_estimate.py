@@ -34,11 +34,11 @@ def exact(shift: float, worlds: int = 2) -> float:
 )
 def test_estimates_are_near_the_truth(features: int, worlds: int, shift: float, slack: float) -> None:
     """From above, but for the luck of the games; the limit of one neighbour is below."""
-    found = leakage(*gaussians(np.random.default_rng(0), 10_000, features, shift, worlds), confidence=0.999)
+    estimate = leakage(*gaussians(np.random.default_rng(0), 10_000, features, shift, worlds), confidence=0.999)
     truth = exact(shift, worlds)
-    assert found.bayes_security.lower - slack <= truth <= found.bayes_security.upper
-    assert found.limit.lower <= truth
-    assert (found.worlds, found.games, found.examined, found.features) == (worlds, 10_000, 5000, features)
+    assert estimate.bayes_security.lower - slack <= truth <= estimate.bayes_security.upper
+    assert estimate.limit.lower <= truth
+    assert (estimate.worlds, estimate.games, estimate.examined, estimate.features) == (worlds, 10_000, 5000, features)
 
 
 def test_estimates_converge() -> None:
@@ -52,11 +52,11 @@ def test_estimates_converge() -> None:
 
 
 def test_many_features_are_slow_and_it_says_so() -> None:
-    found = leakage(*gaussians(np.random.default_rng(2), 4000, 30, 2.0))
-    assert not found.converged
-    assert found.sentence.endswith("; more games may change the estimate.")
-    assert found.bayes_security.lower > exact(2.0)
-    assert "look safer than they are" in found.caveat
+    estimated = leakage(*gaussians(np.random.default_rng(2), 4000, 30, 2.0))
+    assert not estimated.converged
+    assert estimated.sentence.endswith("; more games may change the estimate.")
+    assert estimated.bayes_security.lower > exact(2.0)
+    assert "look safer than they are" in estimated.caveat
 
 
 def test_worlds_that_are_alike_and_worlds_apart() -> None:
@@ -75,8 +75,8 @@ def test_worlds_that_are_alike_and_worlds_apart() -> None:
 def test_noise_is_not_taken_for_leakage() -> None:
     """Of 200 sets of games without leakage, no more than 2.5 % have an interval below 1."""
     generator = np.random.default_rng(4)
-    found = [leakage(*gaussians(generator, 300, 4, 0.0), width=0.4, seed=i) for i in range(200)]
-    assert binom.sf(sum(one.bayes_security.upper < 1.0 for one in found) - 1, 200, 0.025) > 1e-3
+    estimates = [leakage(*gaussians(generator, 300, 4, 0.0), width=0.4, seed=i) for i in range(200)]
+    assert binom.sf(sum(one.bayes_security.upper < 1.0 for one in estimates) - 1, 200, 0.025) > 1e-3
 
 
 def test_intervals_hold_for_the_attacker() -> None:
@@ -86,10 +86,10 @@ def test_intervals_hold_for_the_attacker() -> None:
     for i in range(200):
         drawn = generator.integers(0, 2, 400)
         outputs = (drawn ^ (generator.random(400) < 0.2))[:, None].astype(float)
-        found = leakage(drawn, outputs, confidence=0.9, width=0.4, seed=i)
-        if found.neighbours > 1:
-            missed += 0.4 not in found.bayes_security
-        low += found.bayes_security.upper < 0.4
+        estimate = leakage(drawn, outputs, confidence=0.9, width=0.4, seed=i)
+        if estimate.neighbours > 1:
+            missed += 0.4 not in estimate.bayes_security
+        low += estimate.bayes_security.upper < 0.4
     assert binom.sf(missed - 1, 200, 0.1) > 1e-3
     assert binom.sf(low - 1, 200, 0.05) > 1e-3
 
@@ -103,13 +103,13 @@ def test_bounds_from_few_games_are_not_below_the_truth() -> None:
 @pytest.mark.parametrize("features", [2, 20])
 def test_scales_do_not_matter(features: int) -> None:
     drawn, outputs = gaussians(np.random.default_rng(7), 1000, features, 1.5)
-    found = leakage(drawn, outputs)
+    estimate = leakage(drawn, outputs)
     scales = 2.0 ** np.arange(-features, features, 2)
-    assert leakage(drawn, outputs * scales) == found
+    assert leakage(drawn, outputs * scales) == estimate
     moved = leakage(drawn, 3.7 * outputs - 11.0)
-    assert moved.bayes_security.estimate == pytest.approx(found.bayes_security.estimate, abs=0.01)
+    assert moved.bayes_security.estimate == pytest.approx(estimate.bayes_security.estimate, abs=0.01)
     useless = np.column_stack([outputs, np.full(1000, 0.1), np.zeros(1000)])
-    assert leakage(drawn, useless).bayes_security == found.bayes_security
+    assert leakage(drawn, useless).bayes_security == estimate.bayes_security
     assert leakage(drawn, np.full((1000, 2), 0.1)).bayes_security.upper == 1.0
 
 
@@ -131,13 +131,13 @@ def test_other_priors_and_the_same_seed() -> None:
     generator = np.random.default_rng(9)
     drawn = (generator.random(6000) < 0.2).astype(int)
     outputs = generator.normal(size=(6000, 1)) + 2.0 * drawn[:, None]
-    found = leakage(drawn, outputs, prior=[0.8, 0.2], confidence=0.999, width=0.4)
+    estimate = leakage(drawn, outputs, prior=[0.8, 0.2], confidence=0.999, width=0.4)
     grid = np.linspace(-10.0, 12.0, 20_001)
     density = np.exp(-0.5 * grid**2), np.exp(-0.5 * (grid - 2.0) ** 2)
     bayes = float(np.minimum(0.8 * density[0], 0.2 * density[1]).sum() * (grid[1] - grid[0]) / np.sqrt(2.0 * np.pi))
-    assert found.bayes_security.lower - 0.03 <= bayes / 0.2 <= found.bayes_security.upper
-    assert found == leakage(drawn.tolist(), outputs, prior=(0.8, 0.2), confidence=0.999, width=0.4)
-    assert found != leakage(drawn, outputs, prior=[0.8, 0.2], confidence=0.999, width=0.4, seed=1)
+    assert estimate.bayes_security.lower - 0.03 <= bayes / 0.2 <= estimate.bayes_security.upper
+    assert estimate == leakage(drawn.tolist(), outputs, prior=(0.8, 0.2), confidence=0.999, width=0.4)
+    assert estimate != leakage(drawn, outputs, prior=[0.8, 0.2], confidence=0.999, width=0.4, seed=1)
     with pytest.raises(
         ValueError, match=r"prior must be the probabilities with which the worlds were drawn, got 0\.5 for world 0"
     ):
@@ -145,15 +145,15 @@ def test_other_priors_and_the_same_seed() -> None:
 
 
 def test_what_it_tells() -> None:
-    found = leakage(*gaussians(np.random.default_rng(10), 2000, 1, 2.0))
-    assert isinstance(found, Leakage)
-    told = json.loads(json.dumps(found.as_dict()))
-    assert told["bayes_security"]["upper"] == found.bayes_security.upper
-    assert told["convergence"][-1] == {"games": 1000, "bayes_security": found.bayes_security.estimate}
-    assert told["converged"] is found.converged
-    assert told["caveat"] == found.caveat
-    shown = np.ceil(1e3 * found.bayes_security.upper) / 1e3
-    assert f"that of the outputs is at most {shown:.3f}, and may be less" in found.sentence
+    estimate = leakage(*gaussians(np.random.default_rng(10), 2000, 1, 2.0))
+    assert isinstance(estimate, Leakage)
+    told = json.loads(json.dumps(estimate.as_dict()))
+    assert told["bayes_security"]["upper"] == estimate.bayes_security.upper
+    assert told["convergence"][-1] == {"games": 1000, "bayes_security": estimate.bayes_security.estimate}
+    assert told["converged"] is estimate.converged
+    assert told["caveat"] == estimate.caveat
+    shown = np.ceil(1e3 * estimate.bayes_security.upper) / 1e3
+    assert f"that of the outputs is at most {shown:.3f}, and may be less" in estimate.sentence
 
 
 WORLDS, OUTPUTS = np.arange(2000) % 2, np.arange(4000.0).reshape(2000, 2)

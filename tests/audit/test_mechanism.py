@@ -1,4 +1,4 @@
-"""Games on the mechanism: the best attacker reaches the exact β* and does not exceed it; faults are found."""
+"""Games on the mechanism: the best attacker on a pair reaches its exact advantage, which no bound is below; faults are found."""
 
 from __future__ import annotations
 
@@ -132,9 +132,9 @@ def test_faults_are_found(claimed: bs.DPSGD, actual: bs.DPSGD, threat: Threat | 
 
 
 def test_correct_runs_raise_no_alarm() -> None:
-    found = [mechanism(bs.DPSGD(2.0, 0.1, 100), games=2000, seed=seed) for seed in range(20)]
-    assert min(audit.p_value for audit in found) >= ALARM
-    assert min(audit.p_value for audit in found) < 0.5 < max(audit.p_value for audit in found)
+    audits = [mechanism(bs.DPSGD(2.0, 0.1, 100), games=2000, seed=seed) for seed in range(20)]
+    assert min(audit.p_value for audit in audits) >= ALARM
+    assert min(audit.p_value for audit in audits) < 0.5 < max(audit.p_value for audit in audits)
 
 
 def test_seeds_repeat_whoever_plays() -> None:

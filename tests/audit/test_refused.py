@@ -128,8 +128,8 @@ def test_some_weights_only() -> None:
 
     with pytest.raises(ValueError, match=r"train must give its optimizer all of model\.parameters"):
         play(train=head, factory=frozen)
-    found = play(train=head, factory=frozen, challenge=4)
-    assert not found.violated
+    result = play(train=head, factory=frozen, challenge=4)
+    assert not result.violated
 
 
 def test_noise_that_comes_later_is_not_audited() -> None:

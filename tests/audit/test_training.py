@@ -1,4 +1,4 @@
-"""Games on real training: canaries, witnesses, worlds and resume."""
+"""Games on real training: canaries, observers, worlds and resume."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_canary_pushes_its_own_weight_by_a_clipping_norm(mode: str) -> None:
     torch.manual_seed(0)
     with watching(model, UpdateAttacker(claim(1.0, 1), StepObserver(), np.zeros(2))):
         make(0.0, 30, grad_sample_mode=mode)(model, whole)
-    found = torch.stack(seen)
-    assert len(found) == 30 * 6
-    assert torch.allclose(found, found.round(), atol=1e-3)
-    assert set(found[:, 0].round().tolist()) == {0.0, 1.0}
-    assert {-1.0, 1.0} <= set(found[:, 1].round().tolist())
-    assert 0.1 < float(found[:, 0].mean()) < 0.25
+    observed = torch.stack(seen)
+    assert len(observed) == 30 * 6
+    assert torch.allclose(observed, observed.round(), atol=1e-3)
+    assert set(observed[:, 0].round().tolist()) == {0.0, 1.0}
+    assert {-1.0, 1.0} <= set(observed[:, 1].round().tolist())
+    assert 0.1 < float(observed[:, 0].mean()) < 0.25
 
 
 def test_attributes_of_the_model_are_found_behind_the_canaries() -> None:
@@ -80,14 +80,14 @@ def test_canaries_for_whole_numbers() -> None:
         marks(torch.zeros(30, 2, dtype=torch.long), 2, generator)
 
 
-def test_the_witness_weighs_as_the_formula_says() -> None:
+def test_the_observer_weighs_as_the_formula_says() -> None:
     """Against the covariance written out and inverted."""
     data, run = table(12), bs.DPSGD(0.7, 0.3, 5)
-    found = challenge_of(data, bs.Membership(), 3, None, None, 0)
+    challenge = challenge_of(data, bs.Membership(), 3, None, None, 0)
     model, twin = factory(), factory()
     gradients = Gradients(twin, nn.CrossEntropyLoss(), NORM)
-    everyone = found.others(100, torch.Generator().manual_seed(0))
-    observer = RecordObserver(model, gradients, found.records(), [True, True], 4.0, lambda: everyone, 11)
+    everyone = challenge.others(100, torch.Generator().manual_seed(0))
+    observer = RecordObserver(model, gradients, challenge.records(), [True, True], 4.0, lambda: everyone, 11)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     trained = {id(p) for p in model.parameters()}
@@ -104,7 +104,7 @@ def test_the_witness_weighs_as_the_formula_says() -> None:
 
     others = np.stack([one(*data[i]) for i in range(12) if i != 3])
     covariance = 0.49 * np.eye(others.shape[1]) + 0.3 * 0.7 * others.T @ others
-    candidates = np.stack([one(*record) for record in found.candidates])  # type: ignore[misc]
+    candidates = np.stack([one(*record) for record in challenge.candidates])  # type: ignore[misc]
     seen = 4.0 * torch.cat([p.grad.flatten() for p in model.parameters()]).double().numpy()  # type: ignore[union-attr]
     weighed = np.linalg.solve(covariance, candidates.T).T
     assert np.allclose(towards, weighed @ (seen - 0.3 * others.sum(axis=0)), rtol=1e-4, atol=1e-6)
@@ -126,28 +126,28 @@ def test_layers_that_cannot_be_vectorised_are_taken_one_by_one() -> None:
 
     odd, data = Odd(), table(10)
     records = Records((data.tensors[0],), data.tensors[1])
-    found = Gradients(odd, nn.CrossEntropyLoss(), 1e9).raw(records)
+    gradients = Gradients(odd, nn.CrossEntropyLoss(), 1e9).raw(records)
     loss = nn.functional.cross_entropy(odd(data.tensors[0]), data.tensors[1], reduction="sum")
     whole = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(odd.parameters()))])
-    assert torch.allclose(found.sum(dim=0), whole, atol=1e-5)
+    assert torch.allclose(gradients.sum(dim=0), whole, atol=1e-5)
 
 
 @pytest.mark.parametrize("relation", ["substitution", "add-remove"])
 def test_a_record_as_it_is(relation: str) -> None:
     """48 records: removing one changes neither the number of batches nor the whole part of the expected batch."""
-    found = play(threat=bs.Membership(relation), challenge=4, data=table(48), train=make(0.5, 1), run=claim(0.5, 1))
-    assert set(found.audits) == {"updates", "weights", "outputs"}
-    assert "record 4" in found.challenge
-    assert found["weights"].games == 20
-    assert found.leakage is not None
-    assert found.leakage.games == 40
-    assert not found.violated
+    result = play(threat=bs.Membership(relation), challenge=4, data=table(48), train=make(0.5, 1), run=claim(0.5, 1))
+    assert set(result.audits) == {"updates", "weights", "outputs"}
+    assert "record 4" in result.challenge
+    assert result["weights"].games == 20
+    assert result.leakage is not None
+    assert result.leakage.games == 40
+    assert not result.violated
 
 
 def test_add_or_remove_with_a_canary() -> None:
-    found = play(threat=bs.Membership("add-remove"), train=make(0.5, 1), run=claim(0.5, 1), games=120)
-    assert found["updates"].allowed.estimate in found["updates"].success
-    assert set(found.audits) == {"updates", "weights"}
+    result = play(threat=bs.Membership("add-remove"), train=make(0.5, 1), run=claim(0.5, 1), games=120)
+    assert result["updates"].allowed.estimate in result["updates"].success
+    assert set(result.audits) == {"updates", "weights"}
 
 
 def test_the_record_itself_may_be_the_challenge() -> None:
@@ -183,8 +183,8 @@ def test_attribute_inference() -> None:
 
 
 def test_a_label_can_be_the_secret() -> None:
-    found = play(challenge=4, secret=Secret.label(2), train=make(0.15, 2), run=claim(0.15, 2))
-    assert found["updates"].success.estimate > 0.7
+    result = play(challenge=4, secret=Secret.label(2), train=make(0.15, 2), run=claim(0.15, 2))
+    assert result["updates"].success.estimate > 0.7
 
 
 def test_it_goes_on_where_it_was_interrupted(tmp_path: Any) -> None:
@@ -242,10 +242,10 @@ def test_one_run(attacker: str) -> None:
 def test_one_run_finds_noise_that_is_missing() -> None:
     train = make(5.0, 5, scale=0.02)
     told: dict[str, Any] = {"max_grad_norm": NORM, "canaries": 200, "seed": 1}
-    found = audit.one_run(factory, train, table(), lambda records: claim(5.0, 5, records), **told)
-    assert found.violated
-    assert found.sentence.startswith("Bound violated")
-    assert found.epsilon > found.claimed
+    result = audit.one_run(factory, train, table(), lambda records: claim(5.0, 5, records), **told)
+    assert result.violated
+    assert result.sentence.startswith("Bound violated")
+    assert result.epsilon > result.claimed
 
 
 def test_the_canary_eye_reads_the_claim() -> None:
@@ -269,8 +269,8 @@ def test_the_twin_has_what_is_not_trained() -> None:
             out: Tensor = self.head(torch.tanh(x @ self.directions))
             return out
 
-    found = play(factory=Features, train=make(0.05, 2), run=claim(0.05, 2), challenge=4)
-    assert found["updates"].success.estimate > 0.65
+    result = play(factory=Features, train=make(0.05, 2), run=claim(0.05, 2), challenge=4)
+    assert result["updates"].success.estimate > 0.65
 
 
 def test_outputs_of_one_number() -> None:
@@ -303,11 +303,11 @@ def test_outputs_of_one_number() -> None:
 def test_a_distance_that_is_exceeded_is_said() -> None:
     secret = Secret.column(1, [-8.0, 8.0], unseen=True, name="x")
     lively = {"train": make(0.3, 2, lr=0.5), "run": claim(0.3, 2), "secret": secret, "games": 60, "challenge": 7}
-    found = play(threat=bs.AttributeInference(0.05), **lively)
-    assert found.violated
-    assert found.beyond is not None
-    assert found.beyond > 0.05
-    assert "it is this distance that is refuted" in found.sentence
+    result = play(threat=bs.AttributeInference(0.05), **lively)
+    assert result.violated
+    assert result.beyond is not None
+    assert result.beyond > 0.05
+    assert "it is this distance that is refuted" in result.sentence
 
 
 def test_streams_have_nothing_in_common() -> None:

@@ -27,15 +27,15 @@ SMALL = Effort((13, 5), inflation=0.005, cells=(0.2, 0.08))
 
 
 def solve(rate: float, noise: float, distance: float, count: int, effort: Effort = SMALL) -> adaptive.Solution:
-    found = adaptive.solve([Step(rate, noise, distance, count)], effort)
-    assert found is not None
-    assert found.below is not None
-    return found
+    solution = adaptive.solve([Step(rate, noise, distance, count)], effort)
+    assert solution is not None
+    assert solution.below is not None
+    return solution
 
 
-def ends(found: adaptive.Solution) -> tuple[float, float]:
-    assert found.below is not None
-    return float(found.below.values[0]), float(found.above.values[0])
+def ends(solution: adaptive.Solution) -> tuple[float, float]:
+    assert solution.below is not None
+    return float(solution.below.values[0]), float(solution.above.values[0])
 
 
 def fixed_pairs(rate: float, noise: float, distance: float, steps: int) -> float:
@@ -82,20 +82,20 @@ def test_the_interval_is_narrow(rate: float, noise: float, distance: float, step
 )
 def test_lies_between_fixed_pairs_and_the_glued_curve(rate: float, noise: float, distance: float, count: int) -> None:
     """For every threshold, not only for β*."""
-    found = solve(rate, noise, distance, count)
-    assert found.below is not None
+    solution = solve(rate, noise, distance, count)
+    assert solution.below is not None
     exact = bs.analyze(bs.DPSGD(noise, rate, count), bs.AttributeInference(distance))
-    low, high = ends(found)
+    low, high = ends(solution)
     assert low <= high
     assert low <= exact.advantage.upper + 1e-9, "the glued curve dominates what is attained"
     assert high >= exact.advantage.estimate - 1e-9, "a fixed pair is an adversary, too"
     for epsilon in (0.1, 0.7):
         delta = exact.delta(epsilon)
-        assert found.above.hockey_stick(epsilon).value >= delta.estimate - 1e-9
-        assert found.below.hockey_stick(epsilon).value <= delta.upper + 1e-9
-        assert found.below.hockey_stick(epsilon).value <= found.above.hockey_stick(epsilon).value
+        assert solution.above.hockey_stick(epsilon).value >= delta.estimate - 1e-9
+        assert solution.below.hockey_stick(epsilon).value <= delta.upper + 1e-9
+        assert solution.below.hockey_stick(epsilon).value <= solution.above.hockey_stick(epsilon).value
     for fpr in (1e-3, 0.05, 0.4):
-        assert fpr <= found.below.true_positives(fpr).value <= found.above.true_positives(fpr).value
+        assert fpr <= solution.below.true_positives(fpr).value <= solution.above.true_positives(fpr).value
 
 
 def test_blocks_agree_with_single_steps() -> None:
@@ -124,8 +124,8 @@ def test_distance_two_is_membership() -> None:
 
 def test_grows_with_the_distance_and_the_steps() -> None:
     for settings_ in ([(0.05, 1.0, r, 60) for r in (0.1, 0.5, 0.9, 1.3, 1.8)], [(0.05, 1.0, 0.5, n) for n in (2, 10, 50, 250)]):
-        found = [ends(solve(*one)) for one in settings_]
-        assert all(before[1] < after[0] for before, after in pairwise(found))
+        advantages = [ends(solve(*one)) for one in settings_]
+        assert all(before[1] < after[0] for before, after in pairwise(advantages))
 
 
 def test_other_pairs_do_no_more() -> None:
@@ -192,8 +192,8 @@ def test_nodes_cover_the_pairs_between_them(p: float, noise: float, distance: fl
 def test_kernels_are_monotone(p: float, noise: float, distance: float) -> None:
     """No kernel has a negative weight, which the induction needs, however much is added for the angles between nodes."""
     angles = kernels.angles(distance, 5)
-    found = adaptive._kernels(Step(p, noise, distance, 3), 0.05, 1200, 5, (0.3, 0.15))
-    for kernel in found:
+    of_angles = adaptive._kernels(Step(p, noise, distance, 3), 0.05, 1200, 5, (0.3, 0.15))
+    for kernel in of_angles:
         assert kernel.jump[kernel.reach] >= -1.0
         assert np.delete(kernel.jump, kernel.reach).min() >= 0.0
         profile = np.exp(-0.025 * np.abs(np.arange(-kernel.reach, kernel.reach + 1)))
@@ -201,7 +201,7 @@ def test_kernels_are_monotone(p: float, noise: float, distance: float) -> None:
         assert kernel.jump @ profile <= 1e-12, "nor does the profile"
     alphas = np.exp(0.05 * np.array([0, 1, 4, 20, 100, 300]))
     for i, middle in enumerate(0.5 * (angles[1:] + angles[:-1])):
-        most = np.maximum(*(kernel.source_on(300)[300 + np.array([0, 1, 4, 20, 100, 300])] for kernel in found[i : i + 2]))
+        most = np.maximum(*(kernel.source_on(300)[300 + np.array([0, 1, 4, 20, 100, 300])] for kernel in of_angles[i : i + 2]))
         assert np.all(hockey_stick(p, noise, distance, middle, alphas) <= most + 1e-7)
 
 
@@ -240,7 +240,7 @@ def test_the_optimal_adversary_is_played() -> None:
     """A game: the pair is chosen by the likelihood ratio so far, outcomes are drawn, and the guess is its sign."""
     p, sigma, distance, steps = setting = (0.3, 0.8, 1.0, 4)
     thetas = np.linspace(0.0, np.arccos(0.5 * distance), 5)
-    x, found = values(*setting, 5, 31, 0.4)
+    x, value_functions = values(*setting, 5, 31, 0.4)
     rng, games = np.random.default_rng(7), 200_000
 
     def likelihoods(z: Any, theta: Any, swap: Any) -> tuple[Any, Any]:
@@ -262,7 +262,7 @@ def test_the_optimal_adversary_is_played() -> None:
         means = [[float(base @ (first * after(one + np.log(second / first)))) for one in x] for first, second in densities]
         return np.argmin(means, axis=0)
 
-    policies = [choice(v) for v in found[:-1]]
+    policies = [choice(v) for v in value_functions[:-1]]
     right = 0
     for world in (0, 1):
         state = np.zeros(games)
@@ -286,8 +286,10 @@ def test_the_optimal_adversary_is_played() -> None:
 
 def test_steps_that_differ_in_their_order() -> None:
     first, second = Step(0.05, 1.0, 0.3, 30), Step(0.02, 0.7, 0.9, 40)
-    found = [adaptive.solve(order, SMALL) for order in ([first, second], [second, first], [replace(first, distance=0.9), second])]
-    lows, highs = zip(*(ends(one) for one in found if one is not None), strict=True)
+    solutions = [
+        adaptive.solve(order, SMALL) for order in ([first, second], [second, first], [replace(first, distance=0.9), second])
+    ]
+    lows, highs = zip(*(ends(one) for one in solutions if one is not None), strict=True)
     glued = certified.certify([first, second], True, 1e-4)
     assert max(lows[:2]) <= 1.0 - glued.lower
     assert max(highs[:2]) <= min(1.02 * max(lows[:2]), lows[2])

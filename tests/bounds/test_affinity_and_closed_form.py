@@ -102,13 +102,13 @@ def test_little_noise_is_rounded_to_the_safe_side(noise: float, rate: float) -> 
     far = np.linspace(0.0, 2.0, 41)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = affinity.leakage(rate, noise, far)
+        exponents = affinity.leakage(rate, noise, far)
         risk = bs.analyze(bs.DPSGD(noise, rate, 10), bs.AttributeInference(0.7), method="affinity")
     truth = far**2 / (8.0 * noise**2)
-    assert (np.diff(found[np.isfinite(found)]) >= -1e-9).all()
+    assert (np.diff(exponents[np.isfinite(exponents)]) >= -1e-9).all()
     if rate == 1.0:
-        assert (found >= truth).all()
-        known = np.isfinite(found)
+        assert (exponents >= truth).all()
+        known = np.isfinite(exponents)
         assert known[(truth < 18.0) & (noise >= 0.07)].all()
-        assert (found[known] <= (far[known] + 2.0 / 512) ** 2 / (8.0 * noise**2) * 1.0001).all()
+        assert (exponents[known] <= (far[known] + 2.0 / 512) ** 2 / (8.0 * noise**2) * 1.0001).all()
         assert float(risk.bayes_security.lower) <= np.exp(-2.0 * 10 * 0.49 / (8.0 * noise**2))

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import grid
+from betastar.bounds import certified, grid
 from betastar.bounds.one_step import grid_step
+from betastar.risk.analyze import after_each
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold
 
 
@@ -139,15 +140,15 @@ def test_low_noise_and_few_hits(sigma: float, p: float, steps: int, relation: st
     run, threat = bs.DPSGD(sigma, p, steps), bs.Membership(relation)
     exact, proved = bs.analyze(run, threat), bs.analyze(run, threat, "certified")
     for fpr in (1e-6, 1e-3, 0.1):
-        found, bracket = exact.tpr(fpr), proved.tpr(fpr)
-        assert bracket.lower <= found.upper
-        assert found.lower <= bracket.upper
-        assert found.width <= 1e-6 * found.estimate
+        integrated, bracket = exact.tpr(fpr), proved.tpr(fpr)
+        assert bracket.lower <= integrated.upper
+        assert integrated.lower <= bracket.upper
+        assert integrated.width <= 1e-6 * integrated.estimate
     for epsilon in (0.0, 0.05, 1.0):
-        found, bracket = exact.delta(epsilon), proved.delta(epsilon)
-        assert bracket.lower <= found.upper
-        assert found.lower <= bracket.upper
-        assert found.width <= 1e-6 * found.estimate + 1e-12
+        integrated, bracket = exact.delta(epsilon), proved.delta(epsilon)
+        assert bracket.lower <= integrated.upper
+        assert integrated.lower <= bracket.upper
+        assert integrated.width <= 1e-6 * integrated.estimate + 1e-12
     assert proved.bayes_security.width <= 1e-4
 
 
@@ -185,3 +186,35 @@ def test_what_else_vanishes() -> None:
     for noise, rate, distance in ((0.01, 1e-300, 2.0), (1.0, 0.1, 1e-200), (1e200, 0.1, 2.0), (1e200, 1e-300, 1e-200)):
         beta = bs.analyze(bs.DPSGD(noise, rate, 100), bs.AttributeInference(distance), "certified").bayes_security
         assert 1.0 - 1e-11 < beta.lower < 1.0 == beta.upper
+
+
+def test_a_histogram_is_as_tight_as_the_glued_curve() -> None:
+    """Its order is not known, so that the programme takes the largest distance at every step, and the glued curve is better."""
+    run, threat = bs.DPSGD(1.0, 0.05, 200), bs.AttributeInference({1.0: 20, 0.1: 180})
+    glued = certified.certify(threat.steps(run), True, 1e-4)
+    proved = bs.analyze(run, threat, "certified").bayes_security
+    assert proved.lower >= glued.lower
+    assert proved.upper == glued.upper, "the programme's attack is one on another run"
+    assert after_each(run, threat, [100, 200], 1e-4, True) is None
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps", "distance"), [(0.5, 0.999999, 3, 1.0), (1.0, 0.01, 1000, 1.9999)])
+def test_no_wider_than_the_glued_curve(noise: float, rate: float, steps: int, distance: float) -> None:
+    """Near distance 2 and rate 1 the glued curve is attained, almost, and can be had on any grid."""
+    run, threat = bs.DPSGD(noise, rate, steps), bs.AttributeInference(distance)
+    glued = certified.certify(threat.steps(run), True, 1e-4)
+    proved = bs.analyze(run, threat, "certified").bayes_security
+    assert proved.lower >= glued.lower
+
+
+def test_steps_of_many_kinds() -> None:
+    """Enclosed, whether the programme takes its time, has less of it, or would have none."""
+    threat = bs.AttributeInference(0.5)
+    for kinds in (2, 6, 40):
+        run = bs.DPSGD(1.0, 0.02, 120 // kinds)
+        for i in range(1, kinds):
+            run += bs.DPSGD(1.0 + i / kinds, 0.02, 120 // kinds)
+        proved, exact = (bs.analyze(run, threat, method).bayes_security for method in ("certified", "exact"))
+        assert proved.lower <= exact.upper
+        assert exact.lower <= proved.upper
+        assert proved.lower >= exact.lower - 1e-4, "the glued curve is one of the bounds of exact"

@@ -97,8 +97,10 @@ def test_glued_equals_line_at_distance_two() -> None:
 @given(rates, noises, distances)
 def test_affinity_gap_is_minus_the_excess_at_one_half(p: float, sigma: float, distance: float) -> None:
     for build in (transform.line, transform.glued):
-        found = build(p, sigma, distance)
-        assert found.affinity_gap() == pytest.approx(-found.moments(np.array([0.5]))[0][0], rel=1e-6, abs=1e-13)
+        transform_of_pair = build(p, sigma, distance)
+        assert transform_of_pair.affinity_gap() == pytest.approx(
+            -transform_of_pair.moments(np.array([0.5]))[0][0], rel=1e-6, abs=1e-13
+        )
 
 
 def test_small_rate_expansion_of_the_exponent() -> None:

@@ -20,9 +20,9 @@ RELATIONS = {
 
 
 def accountant(relation: str, p: float, sigma: float, steps: int, grid: float = 1e-4) -> PLDAccountant:
-    found = PLDAccountant(neighboring_relation=RELATIONS[relation], value_discretization_interval=grid)
-    found.compose(dp.PoissonSampledDpEvent(p, dp.GaussianDpEvent(sigma)), steps)
-    return found
+    pld_accountant = PLDAccountant(neighboring_relation=RELATIONS[relation], value_discretization_interval=grid)
+    pld_accountant.compose(dp.PoissonSampledDpEvent(p, dp.GaussianDpEvent(sigma)), steps)
+    return pld_accountant
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

@@ -38,10 +38,10 @@ def test_riskcal_calibration_agrees() -> None:
 
 def prv_delta(p: float, sigma: float, steps: int, epsilon: float, error: float = 1e-8) -> tuple[float, float, float]:
     prv = prv_accountant.PoissonSubsampledGaussianMechanism(sampling_probability=p, noise_multiplier=sigma)
-    found = prv_accountant.PRVAccountant(prvs=[prv], max_self_compositions=[steps], eps_error=0.01, delta_error=error)
+    accountant = prv_accountant.PRVAccountant(prvs=[prv], max_self_compositions=[steps], eps_error=0.01, delta_error=error)
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        low, estimate, high = found.compute_delta(epsilon, [steps])
+        low, estimate, high = accountant.compute_delta(epsilon, [steps])
     return low, estimate, high
 
 

@@ -52,8 +52,8 @@ def test_ages_are_encoded_as_the_model_sees_them() -> None:
     study = adult()
     x = torch.tensor(encode.transform(frame), dtype=torch.float32)
     for age in (17, 90):
-        found = study.secret.variants(Records((x,), None), study.secret.only(age)).inputs[0]
-        torch.testing.assert_close(found, torch.tensor(encode.transform(frame.assign(age=age)), dtype=torch.float32))
+        variants = study.secret.variants(Records((x,), None), study.secret.only(age)).inputs[0]
+        torch.testing.assert_close(variants, torch.tensor(encode.transform(frame.assign(age=age)), dtype=torch.float32))
 
 
 def test_the_packaged_file_is_what_its_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,15 +40,15 @@ def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
 
 def closure(names: list[str]) -> dict[str, Distribution]:
     """The distributions that these need, themselves included; extras are left out."""
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     while names:
         name = names.pop()
-        if name.lower() in found:
+        if name.lower() in distributions:
             continue
-        found[name.lower()] = one = distribution(name)
+        distributions[name.lower()] = one = distribution(name)
         needed = [text for text in one.requires or [] if ";" not in text]
         names += [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in needed]
-    return found
+    return distributions
 
 
 def test_what_is_in_them(built: dict[str, Path]) -> None:
@@ -113,9 +113,9 @@ def test_they_install_from_a_package_index(kind: str, built: dict[str, Path], tm
 
 
 def check(environment: Path) -> None:
-    found = run([environment / "bin" / "betastar", *ADULT])
-    assert found.returncode == 0, found.stderr
-    answer = json.loads(found.stdout)
+    finished = run([environment / "bin" / "betastar", *ADULT])
+    assert finished.returncode == 0, finished.stderr
+    answer = json.loads(finished.stdout)
     assert answer["bayes_security"]["lower"] == pytest.approx(0.8993517, abs=1e-6)
     python = environment / "bin" / "python"
     where = run([python, "-c", "import betastar; print(betastar.__file__)"]).stdout

@@ -44,12 +44,12 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        found = dict(attributes)
-        self.anchors |= {value for name in ("id", "name") if (value := found.get(name))}
-        if tag == "a" and found.get("href"):
-            self.links.append(found["href"] or "")
+        attributes_by_name = dict(attributes)
+        self.anchors |= {value for name in ("id", "name") if (value := attributes_by_name.get(name))}
+        if tag == "a" and attributes_by_name.get("href"):
+            self.links.append(attributes_by_name["href"] or "")
         elif tag in ("script", "img", "iframe", "source", "link", "object", "embed"):
-            self.loads += [value for name in ("src", "href", "data", "srcset") if (value := found.get(name))]
+            self.loads += [value for name in ("src", "href", "data", "srcset") if (value := attributes_by_name.get(name))]
 
 
 def every_page_is_built(site: Path) -> None:
@@ -98,17 +98,17 @@ def formulas_are_mathml_and_snippets_show_what_they_print(site: Path) -> None:
 
 
 def test_the_architecture_is_drawn_from_the_imports() -> None:
-    found, seen = rooms.arrows(), set(rooms.PLACES)
-    assert {room for pair in found for room in pair} == seen
+    imports, seen = rooms.arrows(), set(rooms.PLACES)
+    assert {room for pair in imports for room in pair} == seen
     while seen:  # data flows one way: some room is always left that imports no other
-        first = {room for room in seen if not any(user == room and used in seen for user, used in found)}
+        first = {room for room in seen if not any(user == room and used in seen for user, used in imports)}
         assert first, f"{seen} import each other"
         seen -= first
     picture = rooms.picture()
     assert all(f">{room}</text>" in picture for room in rooms.PLACES)
     shown = rooms.drawn()
     assert picture.count("<title>") == len(shown)
-    for user, used in found:  # each import is an arrow, or a chain of arrows
+    for user, used in imports:  # each import is an arrow, or a chain of arrows
         reached = {user}
         while used not in reached and (more := {second for first, second in shown if first in reached} - reached):
             reached |= more

@@ -38,8 +38,8 @@ def test_no_random_pair_beats_the_glued_curve(p: float, noise: float, distance: 
             continue
         tried += 1
         first, second = mixture(points, a, p, noise), mixture(points, b, p, noise)
-        found = [np.maximum(first - exp(t) * second, 0.0).sum() * cell for t in taus]
-        assert np.max(np.array(found) - above) < 1e-6
+        divergences = [np.maximum(first - exp(t) * second, 0.0).sum() * cell for t in taus]
+        assert np.max(np.array(divergences) - above) < 1e-6
 
 
 @pytest.mark.parametrize(("p", "noise", "distance"), [(0.01, 0.5, 0.3), (0.2, 1.0, 1.0), (0.9, 2.0, 1.99), (0.5, 0.3, 2.0)])

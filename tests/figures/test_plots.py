@@ -37,12 +37,12 @@ def test_over_steps_draws_each_moment() -> None:
     distances = np.repeat([0.5, 1.5], [10, 40])
     candidates = bs.Candidates(distances[:, None, None] * (1.0 - np.eye(2)))
     for threat in (None, bs.AttributeInference(distances), bs.AttributeInference(0.4), candidates):
-        found = lines(plots.over_steps(run, threat, points=3))
-        steps, beta = found["β*, exact"]
+        drawn = lines(plots.over_steps(run, threat, points=3))
+        steps, beta = drawn["β*, exact"]
         assert steps.tolist() == [1, 26, 50]
         assert (np.diff(beta) < 0).all()
         assert beta[-1] == bs.analyze(run, threat).bayes_security.lower
-        assert len(found["paper's closed form"][0]) == 3
+        assert len(drawn["paper's closed form"][0]) == 3
     part = bs.analyze(bs.DPSGD(2.0, 0.01, 26), bs.AttributeInference(distances[:26]))
     drawn = lines(plots.over_steps(run, bs.AttributeInference(distances), points=3))["β*, exact"][1][1]
     assert drawn == part.bayes_security.lower

@@ -52,7 +52,7 @@ def values(p: float, sigma: float, distance: float, steps: int, angles: int, nod
     spread = max(float(np.sqrt(weight @ loss**2)) for loss, weight in pairs)
     half = np.sinh(np.linspace(0.0, 4.0, nodes)) / np.sinh(4.0) * (9.0 * spread * np.sqrt(steps) + 2.0)  # fine near 0
     x = np.concatenate([-half[:0:-1], half])
-    found = [np.minimum(1.0, np.exp(x))]
+    functions = [np.minimum(1.0, np.exp(x))]
     after: Any = None  # a spline of log v; min(1, r) has a kink, so that the first step needs a finer grid
     for _ in range(steps):
         best = np.full(len(x), np.inf)
@@ -68,14 +68,14 @@ def values(p: float, sigma: float, distance: float, steps: int, angles: int, nod
                 best[i] = min(best[i], float(weight[keep] @ v))
         # Exchanging the two worlds: v(r) = r·v(1/r).
         best = np.minimum(best, np.exp(x) * best[::-1])
-        found.append(best)
+        functions.append(best)
         after = CubicSpline(x, np.log(best))
-    return x, found
+    return x, functions
 
 
 def advantage(setting: tuple[float, float, float, int], angles: int, nodes: int, width: float) -> float:
-    x, found = values(*setting, angles, nodes, width)
-    return 1.0 - float(found[-1][len(x) // 2])
+    x, functions = values(*setting, angles, nodes, width)
+    return 1.0 - float(functions[-1][len(x) // 2])
 
 
 def main() -> None:

@@ -59,8 +59,8 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 def change(path: Path, **entries: Any) -> None:
     """Set entries of a JSON file; None takes one out."""
-    found = {**json.loads(path.read_text()), **entries}
-    path.write_text(json.dumps({name: value for name, value in found.items() if value is not None}))
+    changed = {**json.loads(path.read_text()), **entries}
+    path.write_text(json.dumps({name: value for name, value in changed.items() if value is not None}))
 
 
 def without_monitor(folder: Path) -> None:
@@ -103,8 +103,8 @@ def beta(value: float) -> str:
 def rows(text: str) -> dict[str, list[str]]:
     """The rows of the table in the HTML."""
     table = text[text.index('id="numbers"') :]
-    found = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
-    return {name.replace("&#39;", "'"): re.findall(r"<td>(.*?)</td>", cells) for name, cells in found}
+    row_cells = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
+    return {name.replace("&#39;", "'"): re.findall(r"<td>(.*?)</td>", cells) for name, cells in row_cells}
 
 
 def test_the_page_is_whole_and_its_numbers_are_analyzes(run: Path, tmp_path: Path) -> None:

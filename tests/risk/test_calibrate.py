@@ -138,3 +138,9 @@ def test_true_positive_rates_of_the_paper() -> None:
     assert closed.tpr(0.01).estimate == pytest.approx(0.038, abs=6e-4)
     assert exact.tpr(0.1).estimate == pytest.approx(0.113, abs=6e-4)
     assert exact.tpr(0.01).estimate == pytest.approx(0.012, abs=6e-4)
+
+
+def test_the_farthest_value_that_was_confirmed_is_returned() -> None:
+    """At the least noise that is considered the figure jumps to that of sampling alone; a little above, this target is met."""
+    run = bs.calibrate(bs.Target(bayes_security=0.7), sample_rate=0.15, steps=21, threat=bs.AttributeInference(0.015))
+    assert 0.07 < run.noise_multiplier < 0.075

@@ -85,9 +85,9 @@ def test_drawn_seeds_are_not_guessed() -> None:
 
 def test_the_weights_do_not_go_on_into_the_noise(config: Config, tmp_path: Path) -> None:
     Training(replace(config, seed=LARGE), RunFolder(tmp_path / "a"))
-    found = torch.get_rng_state()
+    state = torch.get_rng_state()
     seeds.start(LARGE, "sampling and noise")
-    assert torch.equal(torch.get_rng_state(), found)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_run_draws_its_seed_and_deletes_it(

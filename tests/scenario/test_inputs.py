@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import betastar as bs
+from betastar.scenario.step import Step
+from betastar.scenario.threats import in_order
 
 RUN = bs.DPSGD(1.0, 0.01, 100)
 
@@ -99,3 +102,23 @@ def test_the_closed_form_is_quiet_within_its_regime() -> None:
     error = math.sqrt(10 * 1e-4 * (1 - 1e-4)) / 100.0
     assert tight.upper == 1.0
     assert tight.estimate - tight.lower == pytest.approx(error, rel=1e-9)
+
+
+def test_steps_in_their_order_dominate_the_steps() -> None:
+    """What a threat says of the order is used only if it covers its steps: a subclass may change `steps` alone."""
+    run = bs.DPSGD(1.0, 0.01, 40) + bs.DPSGD(2.0, 0.01, 10)
+    distances = np.linspace(0.0, 1.5, 50)
+    ordered = in_order(bs.AttributeInference(distances), run)
+    assert ordered is not None
+    largest = np.concatenate([np.full(step.count, step.distance) for step in ordered])
+    assert len(ordered) == 16
+    assert np.all(largest >= distances)
+
+    class Farther(bs.AttributeInference):
+        def steps(self, run: bs.DPSGD) -> tuple[Step, ...]:
+            return tuple(replace(step, distance=2.0 * step.distance) for step in super().steps(run))
+
+    assert in_order(Farther(0.4), run) is None
+    assert in_order(Farther(0.0), run) is not None
+    risks = [bs.analyze(run, threat, "certified") for threat in (Farther(0.4), bs.AttributeInference(0.8))]
+    assert risks[0].bayes_security.lower <= risks[1].bayes_security.upper

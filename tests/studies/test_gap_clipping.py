@@ -26,12 +26,12 @@ from ..datasets.test_data import people
 
 def test_columns_that_restate_a_secret_are_found_in_adult() -> None:
     frame = table().drop(columns="income")
-    found = {name: restated(frame, name) for name in frame.columns}
-    assert [str(one) for one in found["education"]] == ["education_num (100 % of the records)"]
-    assert [str(one) for one in found["education_num"]] == ["education (100 % of the records)"]
-    assert [str(one) for one in found["sex"]] == ["relationship = Husband, Wife (45 % of the records)"]
-    assert [str(one) for one in found["marital_status"]] == ["relationship = Husband, Wife (45 % of the records)"]
-    assert found["age"] == found["race"] == []
+    restated_by = {name: restated(frame, name) for name in frame.columns}
+    assert [str(one) for one in restated_by["education"]] == ["education_num (100 % of the records)"]
+    assert [str(one) for one in restated_by["education_num"]] == ["education (100 % of the records)"]
+    assert [str(one) for one in restated_by["sex"]] == ["relationship = Husband, Wife (45 % of the records)"]
+    assert [str(one) for one in restated_by["marital_status"]] == ["relationship = Husband, Wife (45 % of the records)"]
+    assert restated_by["age"] == restated_by["race"] == []
     assert restated(frame, "sex", along=["relationship"]) == []
 
 
@@ -176,14 +176,14 @@ def test_cases_of_the_study() -> None:
 def test_groups_of_a_run(tmp_path: Path) -> None:
     """One run of the study, cut short: accuracy of groups adds up to accuracy of all, and a finished run is not repeated."""
     short = Config(sensitive="sex", gap=0.1, epochs=1, noise_multiplier=3.51, seed=0)
-    found = gap_clipping._one(short, tmp_path / "one", torch.get_num_threads())
-    assert found["gap"] == 0.1
+    result = gap_clipping._one(short, tmp_path / "one", torch.get_num_threads())
+    assert result["gap"] == 0.1
     for name in gap_clipping.SECRETS:
-        sizes, right = zip(*found["groups"][name].values(), strict=True)
+        sizes, right = zip(*result["groups"][name].values(), strict=True)
         assert sum(sizes) == 6513
-        assert sum(right) / 6513 == pytest.approx(found["accuracy"])
+        assert sum(right) / 6513 == pytest.approx(result["accuracy"])
     before = (tmp_path / "one" / "result.json").stat().st_mtime_ns
-    assert gap_clipping._one(short, tmp_path / "one", 1) == json.loads(json.dumps(found))
+    assert gap_clipping._one(short, tmp_path / "one", 1) == json.loads(json.dumps(result))
     assert (tmp_path / "one" / "result.json").stat().st_mtime_ns == before
     assert isinstance(adult().raw, pd.DataFrame)
 
@@ -191,6 +191,6 @@ def test_groups_of_a_run(tmp_path: Path) -> None:
 def test_a_run_as_json(path: Path, tmp_path: Path) -> None:
     fixed = ["train", str(path), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
     done = call(*fixed, "--gap", ".05", "--json", "-o", str(tmp_path / "j"))
-    found = json.loads(done.stdout)
-    assert found["gaps"] == {"age": 0.05}
-    assert found["last"]["epoch"] == 1
+    answer = json.loads(done.stdout)
+    assert answer["gaps"] == {"age": 0.05}
+    assert answer["last"]["epoch"] == 1

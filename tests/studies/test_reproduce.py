@@ -16,19 +16,19 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
 
 
 def numbers(text: str) -> list[float]:
-    return [float(found) for found in re.findall(r"\d+\.?\d*(?:e-?\d+)?", text.replace(",", ""))]
+    return [float(number) for number in re.findall(r"\d+\.?\d*(?:e-?\d+)?", text.replace(",", ""))]
 
 
 def row(rows: list[dict[str, Any]], start: str) -> dict[str, Any]:
-    (found,) = [one for one in rows if one["what"].startswith(start)]
-    return found
+    (one_row,) = [one for one in rows if one["what"].startswith(start)]
+    return one_row
 
 
 def test_what_needs_no_training(tmp_path: Path) -> None:
     names = ["fig2", "fig3", "fig6", "fig7", "numbers", "low-noise"]
     path = reproduce(names, tmp_path, quick=True)
-    found = json.loads((tmp_path / "comparison.json").read_text())
-    rows = found["rows"]
+    comparison = json.loads((tmp_path / "comparison.json").read_text())
+    rows = comparison["rows"]
     for name in names:
         if name != "numbers":
             assert (tmp_path / f"{name}.png").stat().st_size > 5000
@@ -38,7 +38,7 @@ def test_what_needs_no_training(tmp_path: Path) -> None:
     assert numbers(row(rows, "Adult, noise for")["ours"])[0] == pytest.approx(3.51, abs=0.01)
     assert numbers(row(rows, "Purchase, noise for")["ours"])[0] == pytest.approx(1.8, abs=0.03)
     assert numbers(row(rows, "Adult, ε at")["ours"])[0] == pytest.approx(0.5, abs=0.03)
-    assert found["versions"]["betastar"]
+    assert comparison["versions"]["betastar"]
     assert "| why they differ |" in path.read_text()
 
 
@@ -65,11 +65,11 @@ def test_everything_quickly(tmp_path: Path) -> None:
 
 def test_the_committed_full_run() -> None:
     """Five seeds with the paper's parameters: what must hold."""
-    found = json.loads((COMMITTED / "comparison.json").read_text())
-    assert found["command"] == "betastar reproduce all"
-    assert found["seeds"] == [0, 1, 2, 3, 4]
-    assert found["seconds"] + found["training_seconds"] < 3600
-    rows = found["rows"]
+    comparison = json.loads((COMMITTED / "comparison.json").read_text())
+    assert comparison["command"] == "betastar reproduce all"
+    assert comparison["seeds"] == [0, 1, 2, 3, 4]
+    assert comparison["seconds"] + comparison["training_seconds"] < 3600
+    rows = comparison["rows"]
     assert numbers(row(rows, "Adult, AI full, β* after 20")["ours"])[0] == pytest.approx(0.950, abs=0.006)
     assert numbers(row(rows, "Adult, AI approximate, β* after 20")["ours"])[0] == pytest.approx(0.944, abs=0.006)
     assert numbers(row(rows, "Adult, MIA, β* after 20")["ours"])[0] == pytest.approx(0.90, abs=0.002)

@@ -128,8 +128,8 @@ def private(
 
 def account(optimizer: Any) -> Any:
     """The accountant that Opacus's step hook reports to."""
-    (found,) = (c.cell_contents for c in optimizer.step_hook.__closure__ if isinstance(c.cell_contents, IAccountant))
-    return found
+    (accountant,) = (c.cell_contents for c in optimizer.step_hook.__closure__ if isinstance(c.cell_contents, IAccountant))
+    return accountant
 
 
 def gapped(module: nn.Module, data: Any, secret: Any, criterion: Any = None, **options: Any) -> tuple[Any, Any]:
@@ -181,7 +181,7 @@ def clipped(module: nn.Module, records: Records, secret: Secret, clip: Any = 0.5
     """Clipped gradients of all variants, (n, a, number of weights): one record and one value at a time, in float64."""
     criterion = criterion or nn.CrossEntropyLoss()
     parameters = [p for p in module.parameters() if p.requires_grad]
-    found = []
+    gradients = []
     for i in range(len(records)):
         rows = []
         for k in range(secret.count):
@@ -195,8 +195,8 @@ def clipped(module: nn.Module, records: Records, secret: Secret, clip: Any = 0.5
             else:
                 flat = torch.cat(gradient)
                 rows.append(flat * min(1.0, clip / (float(flat.norm()) + 1e-6)) / clip)
-        found.append(torch.stack(rows))
-    return torch.stack(found)
+        gradients.append(torch.stack(rows))
+    return torch.stack(gradients)
 
 
 def diameters(points: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Monitored trainings on given global batches, by one process or by several (torchrun); rank 0 prints what it found.
+"""Monitored trainings on given global batches, by one process or by several (torchrun); rank 0 prints what it measured.
 
 Each argument holds the options of one training.
 """
@@ -34,12 +34,12 @@ def main() -> None:
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1:
         distributed.init_process_group("gloo")
-    found = [one(options.parse_args(words.split()), rank, world) for words in sys.argv[1:]]
+    results = [one(options.parse_args(words.split()), rank, world) for words in sys.argv[1:]]
     if world > 1:
         distributed.barrier()
         distributed.destroy_process_group()
     if rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(results))
 
 
 def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:

@@ -153,9 +153,9 @@ def test_leakage_of_many_distances_is_the_affinity_rounded_up(rate: float, noise
 
     distances = np.concatenate([np.geomspace(1e-5, 0.1, 15), np.linspace(0.1, 2.0, 40)])
     direct = np.array([affinity.exponent(transform.glued, rate, noise, float(r)) for r in distances])
-    found = affinity.leakage(rate, noise, distances)
-    assert (found >= direct).all()
-    np.testing.assert_allclose(found, direct, rtol=3e-6)
+    exponents = affinity.leakage(rate, noise, distances)
+    assert (exponents >= direct).all()
+    np.testing.assert_allclose(exponents, direct, rtol=3e-6)
     assert affinity.leakage(rate, noise, 0.0) == 0.0
 
 

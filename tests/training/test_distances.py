@@ -106,9 +106,9 @@ def test_small_distances_keep_their_digits() -> None:
     module, data = module.double(), torch.utils.data.TensorDataset(data[:][0].double(), data[:][1])
     secret = Secret.column(1, [0.0, 1e-5], unseen=True)
     wanted = oracle(clone(module, "tanh").double(), some(data), secret)
-    found = measuring(private(module, data), secret).each(some(data))
+    measured = measuring(private(module, data), secret).each(some(data))
     assert 1e-7 < wanted.min() < 1e-4
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-12)
+    torch.testing.assert_close(measured, wanted, rtol=1e-4, atol=1e-12)
 
 
 def test_pruning_finds_the_largest_of_many() -> None:

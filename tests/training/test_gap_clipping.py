@@ -52,10 +52,10 @@ def test_every_record_and_value_keeps_the_gap_at_every_step(name: str, gap: floa
 
     def watch(x: Any, y: Any) -> None:
         points = clipped(clone(module, name, classes=3), records, secret)
-        found = torch.bmm(used(parts[1].gap_clipping, records), points)
-        assert float(diameters(found).max()) <= gap * (1.0 + 1e-6) + 1e-7  # the oracle's own rounding: gradients in float32
-        assert float(found.norm(dim=2).max()) <= 1.0 + 1e-6
-        torch.testing.assert_close(found, pulled(points, gap), rtol=2e-4, atol=1e-6)
+        gap_clipped = torch.bmm(used(parts[1].gap_clipping, records), points)
+        assert float(diameters(gap_clipped).max()) <= gap * (1.0 + 1e-6) + 1e-7  # the oracle's own rounding: gradients in float32
+        assert float(gap_clipped.norm(dim=2).max()) <= 1.0 + 1e-6
+        torch.testing.assert_close(gap_clipped, pulled(points, gap), rtol=2e-4, atol=1e-6)
         largest.append(float(diameters(points).max()))
 
     fit(parts, criterion, 3, watch)
@@ -71,8 +71,8 @@ def test_the_gap_is_exact_where_gradients_are(monkeypatch: Any) -> None:
         parts, _ = gapped(clone(module, "tanh", classes=3).double(), data, secret, gap=gap)
         records = Records((data.tensors[0],), data.tensors[1])
         copy = clone(module, "tanh", classes=3).double()
-        found = torch.bmm(used(parts[1].gap_clipping, records), clipped(copy, records, secret))
-        assert gap * 0.9 < float(diameters(found).max()) <= gap * (1.0 + 1e-6)
+        gap_clipped = torch.bmm(used(parts[1].gap_clipping, records), clipped(copy, records, secret))
+        assert gap * 0.9 < float(diameters(gap_clipped).max()) <= gap * (1.0 + 1e-6)
 
 
 @pytest.mark.parametrize("name", ["tanh", "conv", "lstm", "embedding", "twice"])
@@ -108,7 +108,7 @@ def test_a_gap_of_two_is_plain_dpsgd(name: str, make: Any, options: Any) -> None
 
 
 def test_chunks_and_physical_batches_change_nothing() -> None:
-    found = []
+    trained = []
     for memory, physical in ((1 << 27, None), (1 << 20, None), (1 << 27, 7)):
         module, data, secret = build("conv")
         parts, criterion = gapped(module, data, secret, gap=0.1, memory=memory)
@@ -117,9 +117,9 @@ def test_chunks_and_physical_batches_change_nothing() -> None:
         else:
             with BatchMemoryManager(data_loader=parts[2], max_physical_batch_size=physical, optimizer=parts[1]) as loader:
                 fit((parts[0], parts[1], loader), criterion, 4)
-        found.append(weights(parts))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found[2], found[0], rtol=1e-5, atol=1e-6)
+        trained.append(weights(parts))
+    torch.testing.assert_close(trained[1], trained[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(trained[2], trained[0], rtol=1e-5, atol=1e-6)
 
 
 def test_an_empty_batch_is_noise_only() -> None:
@@ -151,17 +151,17 @@ def test_several_secrets_keep_their_own_gaps(gaps: tuple[float, float]) -> None:
     records = Records((data.tensors[0],), data.tensors[1])
     both = clipping._secret
     points = clipped(clone(module, "tanh"), records, both)
-    found = torch.bmm(used(clipping, records), points)
+    gap_clipped = torch.bmm(used(clipping, records), points)
     if max(gaps) < 2.0:  # the smaller gap comes last and varies fastest
         sizes = [secret.count for secret in sorted((first, second), key=lambda s: -clipping.gaps[s.name])]
-        grid = found.unflatten(1, sizes)
+        grid = gap_clipped.unflatten(1, sizes)
         ordered = sorted(gaps, reverse=True)
         per_first = diameters(grid.transpose(1, 2).flatten(0, 1)).max()
         per_second = diameters(grid.flatten(0, 1)).max()
         assert float(per_first) <= ordered[0] * (1.0 + 1e-6) + 1e-7
         assert float(per_second) <= ordered[1] * (1.0 + 1e-6) + 1e-7
         assert float(per_second) > 0.5 * ordered[1]
-    assert float(found.norm(dim=2).max()) <= 1.0 + 1e-6
+    assert float(gap_clipped.norm(dim=2).max()) <= 1.0 + 1e-6
     risks = [clipping.risk(name).bayes_security.lower for name in ("first", "second")]
     wanted = [bs.analyze(clipping.run, bs.AttributeInference(enforced(g)), "certified") for g in gaps]
     assert risks == [risk.bayes_security.lower for risk in wanted]
@@ -222,8 +222,8 @@ def test_each_candidate_of_a_function_counts_once() -> None:
     for secret in (function, column):
         parts, criterion = gapped(clone(module, "tanh"), data, secret, gap=0.05)
         criterion(parts[0](data.tensors[0]), data.tensors[1]).backward()
-        found = parts[1].gap_clipping.clipped_sum.total(parts[1].gap_clipping._batch())
-        sums.append(torch.cat([found[p].flatten() for p in parts[1].params]))
+        total = parts[1].gap_clipping.clipped_sum.total(parts[1].gap_clipping._batch())
+        sums.append(torch.cat([total[p].flatten() for p in parts[1].params]))
     torch.testing.assert_close(sums[0], sums[1], rtol=1e-5, atol=1e-7)
 
 
@@ -238,9 +238,9 @@ def test_frequencies_of_the_values_weigh_the_mean() -> None:
     away = points - mean
     expected = mean + away * (0.05 / away.norm(dim=2, keepdim=True)).clamp(max=1.0)
     parts, _ = gapped(module, data, secret, gap=0.1)
-    found = torch.bmm(used(parts[1].gap_clipping, records), points)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-    assert float(diameters(found).max()) <= 0.1 * (1 + 1e-6) + 1e-7
+    gap_clipped = torch.bmm(used(parts[1].gap_clipping, records), points)
+    torch.testing.assert_close(gap_clipped, expected, rtol=1e-4, atol=1e-6)
+    assert float(diameters(gap_clipped).max()) <= 0.1 * (1 + 1e-6) + 1e-7
     joint = Secret.joint(secret, Secret.label(3))
     torch.testing.assert_close(joint.shares(records).sum(dim=1), torch.ones(20, dtype=torch.float64))
     assert float(joint.shares(records)[0, 0]) == pytest.approx(0.4 / 3)
@@ -258,8 +258,8 @@ def test_labels_and_joint_secrets() -> None:
         records = Records((data.tensors[0][:20],), data.tensors[1][:20])
         parts, _ = gapped(clone(module, "tanh", classes=3), data, secret, gap=0.1)
         points = clipped(clone(module, "tanh", classes=3), records, secret)
-        found = torch.bmm(used(parts[1].gap_clipping, records), points)
-        assert 0.05 < float(diameters(found).max()) <= 0.1 * (1 + 1e-6) + 1e-7
+        gap_clipped = torch.bmm(used(parts[1].gap_clipping, records), points)
+        assert 0.05 < float(diameters(gap_clipped).max()) <= 0.1 * (1 + 1e-6) + 1e-7
         same = secret.variants(records, range(secret.count))
         rows = torch.arange(20) * secret.count + secret.own(records)
         torch.testing.assert_close(same.take(rows).inputs[0], records.inputs[0])

@@ -119,8 +119,8 @@ def test_low_precision() -> None:
     exact = optimizer.gap_clipping.clipped_sum.total(batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         inside = optimizer.gap_clipping.clipped_sum.total(batch)
-    for parameter, found in inside.items():
-        assert torch.equal(found, exact[parameter])
+    for parameter, value in inside.items():
+        assert torch.equal(value, exact[parameter])
 
 
 def test_after_a_part_of_a_batch_failed_nothing_more_is_done() -> None:
@@ -290,7 +290,7 @@ def test_the_sum_of_many_like_records_keeps_the_gap() -> None:
     parts, _ = gapped(module, TensorDataset(x, torch.zeros(len(x)).long()), secret, batch=16384, gap=gap, max_grad_norm=0.5)
     for value in (VALUES[0], VALUES[-1]):
         x[0, 1] = value
-        found = parts[1].gap_clipping.clipped_sum.total(Records((x,), torch.zeros(len(x)).long()))
-        sums.append(torch.cat([found[p].flatten() for p in parts[1].params]))
+        total = parts[1].gap_clipping.clipped_sum.total(Records((x,), torch.zeros(len(x)).long()))
+        sums.append(torch.cat([total[p].flatten() for p in parts[1].params]))
     assert float(sums[0].norm()) > 1000.0
     assert 0.5 * gap * 0.5 < float((sums[0] - sums[1]).norm()) <= parts[1].gap_clipping.distance() * 0.5

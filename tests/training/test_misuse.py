@@ -295,8 +295,8 @@ def test_transformers_that_look_at_the_whole_record() -> None:
     encoded = torch.tensor(imputed.transform(frame))
     for column, values in (("age", [17.0, 90.0]), ("sex", ["m", "f"])):
         secret = Secret.from_transformer(imputed, column, values)
-        found = secret.variants(Records((encoded,), None), [1]).inputs[0]
-        torch.testing.assert_close(found, torch.tensor(imputed.transform(frame.assign(**{column: values[1]}))))
+        variants = secret.variants(Records((encoded,), None), [1]).inputs[0]
+        torch.testing.assert_close(variants, torch.tensor(imputed.transform(frame.assign(**{column: values[1]}))))
 
 
 def test_a_proof_covers_every_step() -> None:

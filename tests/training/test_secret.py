@@ -26,9 +26,9 @@ def rows(secret: Secret, records: Records = RECORDS) -> Any:
 
 def test_a_column() -> None:
     secret = Secret.column(2, [5.0, 7.0], labels=["low", "high"], name="pay")
-    found = rows(secret)
-    assert found[:, :, 2].tolist() == [[5.0, 7.0]] * 3
-    assert found[1, 0].tolist() == [4.0, 5.0, 5.0, 7.0]
+    variants = rows(secret)
+    assert variants[:, :, 2].tolist() == [[5.0, 7.0]] * 3
+    assert variants[1, 0].tolist() == [4.0, 5.0, 5.0, 7.0]
     assert secret.only("high", "low") == [1, 0]
     assert repr(secret) == "Secret('pay', 2 values)"
     assert secret.variants(RECORDS, [0, 1]).target.tolist() == [0, 0, 1, 1, 2, 2]
@@ -37,8 +37,8 @@ def test_a_column() -> None:
 
 def test_a_column_of_positions_and_of_whole_numbers() -> None:
     images = torch.zeros(2, 3, 4)
-    found = Secret.column(1, [1.0, 2.0]).variants(Records((images,), None), [0, 1]).inputs[0]
-    assert found[:, :, 1].tolist() == [[1.0] * 3, [2.0] * 3] * 2
+    variants = Secret.column(1, [1.0, 2.0]).variants(Records((images,), None), [0, 1]).inputs[0]
+    assert variants[:, :, 1].tolist() == [[1.0] * 3, [2.0] * 3] * 2
     words = torch.zeros(2, 4, dtype=torch.long)
     changed = Secret.column(3, range(3)).variants(Records((words,), None), [2]).inputs[0]
     assert changed.dtype == torch.long
@@ -46,16 +46,16 @@ def test_a_column_of_positions_and_of_whole_numbers() -> None:
 
 
 def test_a_one_hot_group_and_columns_together() -> None:
-    found = rows(Secret.one_hot([0, 3], on=[2.0, 3.0], off=[-2.0, -3.0], labels=["a", "b"]))
-    assert found[0].tolist() == [[2.0, 1.0, 2.0, -3.0], [-2.0, 1.0, 2.0, 3.0]]
-    found = rows(Secret.columns([1, 2], [[0.0, 1.0], [5.0, 6.0], [7.0, 8.0]]))
-    assert found[0, :, 1:3].tolist() == [[0.0, 1.0], [5.0, 6.0], [7.0, 8.0]]
+    variants = rows(Secret.one_hot([0, 3], on=[2.0, 3.0], off=[-2.0, -3.0], labels=["a", "b"]))
+    assert variants[0].tolist() == [[2.0, 1.0, 2.0, -3.0], [-2.0, 1.0, 2.0, 3.0]]
+    variants = rows(Secret.columns([1, 2], [[0.0, 1.0], [5.0, 6.0], [7.0, 8.0]]))
+    assert variants[0, :, 1:3].tolist() == [[0.0, 1.0], [5.0, 6.0], [7.0, 8.0]]
 
 
 def test_the_label() -> None:
-    found = Secret.label(3).variants(RECORDS, range(3))
-    assert found.target.tolist() == [0, 1, 2] * 3
-    assert torch.equal(found.inputs[0], X.repeat_interleave(3, 0))
+    variants = Secret.label(3).variants(RECORDS, range(3))
+    assert variants.target.tolist() == [0, 1, 2] * 3
+    assert torch.equal(variants.inputs[0], X.repeat_interleave(3, 0))
     signs = Secret.label([-1.0, 1.0]).variants(Records((X,), torch.ones(3, 1)), [0, 1])
     assert signs.target.shape == (6, 1)
     assert signs.target[:, 0].tolist() == [-1.0, 1.0] * 3
@@ -69,10 +69,10 @@ def test_several_at_once() -> None:
     assert rows(joint)[0][:, [0, 3]].tolist() == [[1.0, 7.0], [1.0, 8.0], [1.0, 9.0], [2.0, 7.0], [2.0, 8.0], [2.0, 9.0]]
     with_label = Secret.joint(age, Secret.label(2))
     assert with_label.as_columns() is None
-    found = with_label.variants(RECORDS, range(6))
-    assert found.inputs[0][:, 3].reshape(3, 6)[2].tolist() == [7.0, 7.0, 8.0, 8.0, 9.0, 9.0]
-    assert found.target.reshape(3, 6)[2].tolist() == [0, 1] * 3
-    assert found.inputs[0][12:, 0].tolist() == [8.0] * 6
+    variants = with_label.variants(RECORDS, range(6))
+    assert variants.inputs[0][:, 3].reshape(3, 6)[2].tolist() == [7.0, 7.0, 8.0, 8.0, 9.0, 9.0]
+    assert variants.target.reshape(3, 6)[2].tolist() == [0, 1] * 3
+    assert variants.inputs[0][12:, 0].tolist() == [8.0] * 6
     assert with_label.labels[1] == (7.0, 1)
 
 
@@ -87,8 +87,9 @@ def test_any_function() -> None:
         return Records((rows,), record.target.repeat(len(allowed)))
 
     secret = Secret.function(candidates, 3)
-    found = rows(secret)
-    assert found[:, :, 0].tolist() == [[0.0, 0.0, 0.0], [4.0, 5.0, 5.0], [7.0, 8.0, 9.0]]  # fewer: the last one again
+    variants = rows(secret)
+    # A record with fewer candidates than the others repeats its last one.
+    assert variants[:, :, 0].tolist() == [[0.0, 0.0, 0.0], [4.0, 5.0, 5.0], [7.0, 8.0, 9.0]]
     secret.check(RECORDS, complete=True)
     with pytest.raises(ValueError, match=r"Records with 1 to 2 rows, got 3 of them for record 2"):
         Secret.function(candidates, 2).variants(RECORDS, [0])
@@ -197,23 +198,23 @@ def test_raw_values_through_a_fitted_transformer(which: int, column: str, values
     whole = transformer[:-1] if hasattr(transformer, "predict") else transformer
 
     def transform(frame: pd.DataFrame) -> Any:
-        found = whole.transform(frame)
-        return torch.tensor(np.asarray(found.toarray() if hasattr(found, "toarray") else found, dtype=np.float64))
+        table = whole.transform(frame)
+        return torch.tensor(np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64))
 
     secret = Secret.from_transformer(transformer, column, values, records=TABLE if with_records else None)
     assert secret.labels == values
     assert secret.name == column
-    found = rows(secret, Records((transform(TABLE),), None))
+    variants = rows(secret, Records((transform(TABLE),), None))
     for k, value in enumerate(values):
-        torch.testing.assert_close(found[:, k], transform(TABLE.assign(**{column: value})))
+        torch.testing.assert_close(variants[:, k], transform(TABLE.assign(**{column: value})))
 
 
 def test_raw_columns_that_change_together() -> None:
     transformer = MIXED.fit(TABLE)
     secret = Secret.from_transformer(transformer, ["sex", "school"], [("Male", "none"), ("Female", "high")])
-    found = rows(secret, Records((torch.tensor(transformer.transform(TABLE)),), None))
+    variants = rows(secret, Records((torch.tensor(transformer.transform(TABLE)),), None))
     wanted = transformer.transform(TABLE.assign(sex="Female", school="high"))
-    torch.testing.assert_close(found[:, 1], torch.tensor(wanted))
+    torch.testing.assert_close(variants[:, 1], torch.tensor(wanted))
 
 
 def test_what_cannot_be_encoded() -> None:

@@ -78,7 +78,7 @@ def parameters(setting: Setting) -> Answer:
 
 
 def bound(one: bs.Bound) -> dict[str, float | None]:
-    """As JSON; null where there is no finite bound."""
+    """A bound as JSON. An end that is not finite is null."""
     return {name: number(getattr(one, name)) for name in ("lower", "estimate", "upper")}
 
 

@@ -34,7 +34,7 @@ def threat_of(name: str, **taken: float | None) -> Threat:
 
 @dataclass(frozen=True)
 class Setting:
-    """What was run, who attacks, and how to compute it. Whoever leaves a field out leaves it None."""
+    """What was run, who attacks, and how to compute it. A field that is left out is None."""
 
     noise_multiplier: float | None = None
     sample_rate: float | None = None
@@ -138,7 +138,7 @@ class Setting:
         return next(name for name in wanted if name not in given)
 
     def python(self, target: str | None = None) -> str:
-        """Python that repeats it. target: of a calibration, as Python."""
+        """Python code that computes the answer again. `target` is the code of the target, if the answer is a calibration."""
         given = self.arguments()
         if self.opacus is not None and {"batch_size", "dataset_size"} & set(given):
             given["opacus"] = self.opacus
@@ -185,7 +185,7 @@ class Setting:
         return [f"{plugins.VARIABLE}={quote(named)}"] if needed and named else []
 
     def with_run(self, run: bs.DPSGD) -> Setting:
-        """The same, with what a calibration found."""
+        """This setting with the parameter that a calibration has computed."""
         given = set(self.given)
         if {"batch_size", "dataset_size", "steps"} <= given:
             return replace(self, noise_multiplier=run.noise_multiplier)

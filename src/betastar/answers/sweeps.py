@@ -105,7 +105,7 @@ class Grid:
             yield replace(self.base, **fields)
 
     def compute(self, tell: Callable[[int], None] | None = None) -> Result:
-        """tell: is told how many points are done."""
+        """The bound at each point. `tell` is called with the number of points that are done."""
         bounds = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bs.RegimeWarning)  # a warning for each point would say nothing
@@ -195,7 +195,7 @@ class Result:
 
 
 def check_output(path: Path, force: bool) -> None:
-    """Before anything is computed."""
+    """Refuse a file that the result cannot be written to, before anything is computed."""
     allowed = (".csv", ".json", *PICTURES)
     if path.suffix not in allowed:
         raise ValueError(f"--output must end with one of {', '.join(allowed)}, got {str(path)!r}.")

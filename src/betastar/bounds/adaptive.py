@@ -274,7 +274,7 @@ def _kernels(step: Step, grid: float, most: int, number: int, cells: tuple[float
 def _laws(
     step: Step, deviation: float, times: int, grid: float, fine: int, tail: float, number: int, cells: tuple[float, float]
 ) -> list[Laws]:
-    """Of the sum of so many losses of each pair."""
+    """The laws of the sum of so many losses, one for each pair."""
     if times == 1:
         p, sigma, distance = _kind(step)
         return [

@@ -29,6 +29,8 @@ BELOW_ONE = float(np.nextafter(1.0, 0.0))
 NOTHING_LEFT = 1e-6
 #: Tolerance from which on the adaptive programme is solved on a coarse grid only, as for a first look or a search.
 COARSE = 1e-3
+#: Different steps up to which the programme takes its time, and beyond which it would take too long.
+FEW_KINDS, MANY_KINDS = 4, 32
 #: Tolerance of the glued curve beside the programme, as a share of the advantage: it is better far out, if anywhere.
 SECOND = 0.02
 
@@ -55,16 +57,22 @@ def enclose(steps: Sequence[Step], in_order: Sequence[Step] | None, tolerance: f
     if in_order is None or count <= 1 or all(step.distance == 2.0 for step in steps):
         return certify(steps, True, tolerance, attained)
     in_order = [step for step in in_order if step.distance > 0.0]
+    kinds = len({(step.rate, step.noise, step.distance) for step in in_order})
+    if kinds > MANY_KINDS:
+        return certify(steps, True, tolerance, attained)
     quick = tolerance >= COARSE
+    effort = adaptive.QUICK if quick else adaptive.effort(count) if kinds <= FEW_KINDS else adaptive.MODERATE
     same_steps = sorted(map(astuple, in_order)) == sorted(map(astuple, steps))
-    solution = adaptive.solve(
-        in_order, adaptive.QUICK if quick else adaptive.effort(count), attained and same_steps and not quick
-    )
+    solution = adaptive.solve(in_order, effort, attained and same_steps and not quick)
     if solution is None:
         return certify(steps, True, tolerance, attained)
     above, below = solution.above, solution.below
     advantage = float(above.values[0])
-    second = certify(steps, True, max(tolerance, SECOND * advantage), attained and below is None)
+    rough = max(tolerance, SECOND * advantage)
+    second = certify(steps, True, rough, attained and below is None)
+    if not quick and rough > tolerance and second.lower + rough > 1.0 - advantage:
+        # It may be the better one after all, as for a histogram or distances near 2.
+        second = certify(steps, True, tolerance, attained and below is None)
     lower = min(max(1.0 - advantage, second.lower), BELOW_ONE)
     upper = second.upper if below is None else min(second.upper, 1.0 - float(below.values[0]))
     curve = LeastCurve(above, second.above) if isinstance(second.above, DiscreteCurve) else above

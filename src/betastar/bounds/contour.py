@@ -71,20 +71,20 @@ class Inversion:
     def at(self, taus: Real) -> Answers:
         least, most = self.composition.range
         low, high = taus <= least, taus >= most
-        found = np.zeros((len(Answers._fields), len(taus)))
+        answers = np.zeros((len(Answers._fields), len(taus)))
         within = ~(low | high)
         with np.errstate(over="ignore", invalid="ignore"):
             if within.any():
-                found[:, within] = self._at(taus[within])
-        failed = ~np.isfinite(found).all(axis=0)
-        found[:, failed] = np.array([1.0, 0.0, 1.0, 0.5, 1.0, 0.5, 0.0])[:, None]  # anything is possible
-        found[1, high] = found[3, low] = 1.0
-        found[0, low], found[1, low], found[5, low] = -np.expm1(taus[low]), np.exp(taus[low]), np.exp(taus[low])
-        return Answers(*found)
+                answers[:, within] = self._at(taus[within])
+        failed = ~np.isfinite(answers).all(axis=0)
+        answers[:, failed] = np.array([1.0, 0.0, 1.0, 0.5, 1.0, 0.5, 0.0])[:, None]  # anything is possible
+        answers[1, high] = answers[3, low] = 1.0
+        answers[0, low], answers[1, low], answers[5, low] = -np.expm1(taus[low]), np.exp(taus[low]), np.exp(taus[low])
+        return Answers(*answers)
 
     def _at(self, taus: Real) -> Real:
         composition = self.composition
-        found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
+        answers, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
         inside = composition.inside.height(taus)
         beyond = np.full(len(taus), inf) if self.overlap_only else composition.beyond.height(taus)
         right = beyond + (0.0 if self._leans else log(WIDE_NODES / NODES)) < inside  # where the error is smaller
@@ -92,42 +92,42 @@ class Inversion:
         lost = right & (beyond < -735.0)
         near = ~right & ~unknown
         if near.any():
-            found[:, near], leaning[near] = self._strip(composition.inside, taus[near], beyond=False)
+            answers[:, near], leaning[near] = self._strip(composition.inside, taus[near], beyond=False)
             self._leans |= bool(leaning.any())
         # A path that leans needs the wide nodes anyway, and few digits of 1 - H are few digits of H.
-        again = near & (beyond < inside) & (leaning | (found[2] > 1e-7 * found[0]))
+        again = near & (beyond < inside) & (leaning | (answers[2] > 1e-7 * answers[0]))
         far = (right & ~lost) | again
         if far.any():
             other = np.zeros((len(Answers._fields), len(taus)))
             other[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
-            better = far & (~again | (other[2] + 1e-3 * other[4] < found[2] + 1e-3 * found[4]))
-            found[:, better] = other[:, better]
+            better = far & (~again | (other[2] + 1e-3 * other[4] < answers[2] + 1e-3 * answers[4]))
+            answers[:, better] = other[:, better]
         unseen = BEYOND_WIDE_REACH * sum(abs(part.count) * part.rate for part in composition.parts)
-        found[:, lost] = np.array([0.0, 1.0, unseen, 0.0, unseen, 0.0, 0.0])[:, None]
+        answers[:, lost] = np.array([0.0, 1.0, unseen, 0.0, unseen, 0.0, 0.0])[:, None]
         # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding.
-        found[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
-        found[0, unknown] = found[4, unknown] = 1.0
-        return found
+        answers[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
+        answers[0, unknown] = answers[4, unknown] = 1.0
+        return answers
 
     def _strip(self, strip: Strip, taus: Real, beyond: bool) -> tuple[Real, Real]:
         """Answers, and which of them a leaning path gave."""
         places = strip.place(taus)
-        found, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
+        answers, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
         open_ = np.ones(len(taus), dtype=bool)
         for lines in self._groups:
             if lines.beyond == beyond and open_.any():
                 nearest = np.argmin(np.abs(places[:, None] - lines.places), axis=1)
                 served = open_ & (np.abs(places - lines.places[nearest]) <= 0.6 * SHARED)
                 if served.any():
-                    found[:, served], leaning[served] = lines.at(taus[served], nearest[served])
+                    answers[:, served], leaning[served] = lines.at(taus[served], nearest[served])
                     open_ &= ~served
         if open_.any():
             thetas, bends, number = strip.lines(places[open_])
             placed = np.interp(thetas, strip.thetas, strip.arcs)
             lines = _Lines(self.composition, thetas, bends, placed, beyond, self.overlap_only)
             self._groups.append(lines)
-            found[:, open_], leaning[open_] = lines.at(taus[open_], number)
-        return found, leaning
+            answers[:, open_], leaning[open_] = lines.at(taus[open_], number)
+        return answers, leaning
 
 
 class _Lines:
@@ -145,14 +145,14 @@ class _Lines:
         """Answers at thresholds, each on the line with its number, and which of them a leaning path gave."""
         past = taus - self.composition.rest
         still = past == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
-        found, leaning = np.full((len(Answers._fields), len(taus)), inf), np.zeros(len(taus), dtype=bool)
+        answers, leaning = np.full((len(Answers._fields), len(taus)), inf), np.zeros(len(taus), dtype=bool)
         rough = np.ones(len(taus), dtype=bool)
 
         def follow(lean: float, chosen: Real, finest: float) -> None:
             path = self._path(lean, float(np.abs(past[chosen]).min()) if lean else 0.0)
             other, uneven = path.at(taus[chosen], line[chosen], np.where(still[chosen], FINE, finest))
-            better = other[2] + 1e-3 * other[4] < found[2, chosen] + 1e-3 * found[4, chosen]
-            found[:, chosen[better]] = other[:, better]
+            better = other[2] + 1e-3 * other[4] < answers[2, chosen] + 1e-3 * answers[4, chosen]
+            answers[:, chosen[better]] = other[:, better]
             leaning[chosen[better]], rough[chosen] = lean != 0.0, uneven
 
         def follow_leaning() -> None:
@@ -169,7 +169,7 @@ class _Lines:
                 follow(0.0, np.flatnonzero(rough), finest)
             if rough.any() and finest > FINE and not self.composition.plateau:
                 follow_leaning()
-        return found, leaning
+        return answers, leaning
 
     def _sector(self, sign: float) -> float:
         """By how much a path leans: half of what the nodes allow."""

@@ -98,8 +98,8 @@ class FourierCurve:
             return Value(*plain)
         if not len(self._composition.inside):  # β* ≤ M(1/2), which is lost in rounding
             return Value(0.0, LOST)
-        found = Inversion(self._composition, overlap_only=True).at(np.zeros(1))
-        return Value(float(found.overlap[0]), float(found.error[0]))
+        answers = Inversion(self._composition, overlap_only=True).at(np.zeros(1))
+        return Value(float(answers.overlap[0]), float(answers.error[0]))
 
     def hockey_stick(self, tau: float) -> Value:
         """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ), accurate relative to itself where it is small."""
@@ -108,8 +108,8 @@ class FourierCurve:
 
     def hockey_sticks(self, taus: Real) -> tuple[Real, Real]:
         """H_{e^τ}(P‖Q) at each τ, and their errors, in one pass."""
-        found = self._inversion()(np.asarray(taus, dtype=np.float64))
-        return found.stick, found.error
+        answers = self._inversion()(np.asarray(taus, dtype=np.float64))
+        return answers.stick, answers.error
 
     def true_positives(self, fpr: float) -> Value:
         """Largest P(reject) over tests with Q(reject) ≤ fpr."""
@@ -156,12 +156,12 @@ class FourierCurve:
             return general.at
 
         def one_step(taus: Real) -> Answers:
-            found = np.empty((len(Answers._fields), len(taus)))
+            answers = np.empty((len(Answers._fields), len(taus)))
             for chosen, part in ((taus >= 0.0, ahead), (taus < 0.0, behind)):
                 if chosen.any():
                     some = taus[chosen]
-                    found[:, chosen] = general.at(some) if part is None else _one_step(part, some)
-            return Answers(*found)
+                    answers[:, chosen] = general.at(some) if part is None else _one_step(part, some)
+            return Answers(*answers)
 
         return one_step
 

@@ -170,9 +170,9 @@ def _first_cut(tails: Tails, cuts: Real) -> tuple[float, float, float]:
     """(cut, tails there): the first one that has outcomes below it, as far as rounding can tell."""
     for some in (cuts[:1], cuts):
         gain, mass = tails(some)
-        found = np.flatnonzero(1.0 - mass > VISIBLE)
-        if found.size:
-            return float(some[found[0]]), float(gain[found[0]]), float(mass[found[0]])
+        visible = np.flatnonzero(1.0 - mass > VISIBLE)
+        if visible.size:
+            return float(some[visible[0]]), float(gain[visible[0]]), float(mass[visible[0]])
     return float(cuts[0]), 0.0, 1.0
 
 

@@ -26,12 +26,12 @@ def condense(steps: Sequence[Step]) -> list[tuple[float, float, float, float]]:
         if step.distance > 0.0:
             counts = groups.setdefault((step.rate, step.noise), {})
             counts[step.distance] = counts.get(step.distance, 0.0) + step.count
-    found = []
+    condensed = []
     for (rate, noise), counts in groups.items():
         if len(counts) > FEW:
             counts = _on_nodes(np.array(list(counts)), np.array(list(counts.values())))
-        found += [(count, rate, noise, distance) for distance, count in counts.items()]
-    return found
+        condensed += [(count, rate, noise, distance) for distance, count in counts.items()]
+    return condensed
 
 
 def _on_nodes(distances: np.ndarray, counts: np.ndarray) -> dict[float, float]:

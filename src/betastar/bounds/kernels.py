@@ -25,7 +25,7 @@ from betastar.bounds.discrete import FARTHEST
 from betastar.bounds.grid import FFT_ERROR
 from betastar.scenario.step import log_mixture
 
-#: Outcomes farther than this many standard deviations from every mean are given to the attacker (or taken from it).
+#: Outcomes farther than this many standard deviations from every mean are given to the attacker (or taken from them).
 REACH = 9.0
 #: The outer part of that, where cells are wider.
 FAR = 3.5
@@ -255,7 +255,7 @@ class Laws:
 
 
 def rounded(outcomes: tuple[Real, Real], grid: float, most: float) -> Laws:
-    """Outcomes (P - Q, Q) with their loss rounded at random to a neighbouring node. An attacker may round as it likes."""
+    """Outcomes (P - Q, Q) with their loss rounded at random to a neighbouring node. An attacker may round as they like."""
     gain, mass = outcomes
     loss = np.clip(np.log1p(np.maximum(gain / mass, -1.0 + 1e-15)), -most, most)
     return Laws(_rounded(loss, mass + gain, grid), _rounded(loss, mass, grid))

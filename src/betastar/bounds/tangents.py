@@ -37,9 +37,9 @@ class _Points:
         zeros = [0.0, 0.0]
         self._rows = np.array([[-inf, inf], [1.0, 0.0], zeros, [1.0, 0.0], zeros, [1.0, 0.0], zeros])
 
-    def add(self, taus: Real, found: Answers) -> None:
-        power = found.stick + found.hit
-        new = np.stack([taus, found.stick, found.error, found.mass, found.mass_error, power, found.density])
+    def add(self, taus: Real, answers: Answers) -> None:
+        power = answers.stick + answers.hit
+        new = np.stack([taus, answers.stick, answers.error, answers.mass, answers.mass_error, power, answers.density])
         rows = np.concatenate([self._rows, new], axis=1)
         self._rows = rows[:, np.argsort(rows[0], kind="stable")]
         self.tau, self.stick, self.error, self.mass, self.mass_error, self.power, self.density = self._rows
@@ -144,15 +144,15 @@ def epsilons(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, R
     for _ in range(ROUNDS):
         if not open_.size:
             break
-        found = evaluate(taus)
-        above = found.stick > deltas[open_]
+        answers = evaluate(taus)
+        above = answers.stick > deltas[open_]
         low[open_[above]], high[open_[~above]] = taus[above], taus[~above]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            move = np.log(found.stick / deltas[open_]) * found.stick / found.hit
-            slack[open_] = np.where(found.hit > 0.0, (np.abs(found.stick - deltas[open_]) + found.error) / found.hit, 0.0)
+            move = np.log(answers.stick / deltas[open_]) * answers.stick / answers.hit
+            slack[open_] = np.where(answers.hit > 0.0, (np.abs(answers.stick - deltas[open_]) + answers.error) / answers.hit, 0.0)
         values[open_] = taus
-        enough = np.minimum(0.05 * found.error, 0.01 * deltas[open_])
-        off = np.abs(found.stick - deltas[open_])
+        enough = np.minimum(0.05 * answers.error, 0.01 * deltas[open_])
+        off = np.abs(answers.stick - deltas[open_])
         settled = (off <= enough) | ((np.abs(move) <= 1e-12 * taus) & (off <= 1e-6 * deltas[open_]))
         new = taus + move
         least, most = low[open_], high[open_]
@@ -179,8 +179,10 @@ def _sides(evaluate: Evaluation, values: Real, slack: Real, deltas: Real, start:
             if not at.size:
                 break
             tried = np.maximum(values[at] + sign * width[at], 0.0)
-            found = evaluate(tried)
-            done = (sign * (found.stick + sign * found.error - deltas[at]) <= 0.0) | (tried == 0.0) | (tried > LARGEST_EPSILON)
+            answers = evaluate(tried)
+            done = (
+                (sign * (answers.stick + sign * answers.error - deltas[at]) <= 0.0) | (tried == 0.0) | (tried > LARGEST_EPSILON)
+            )
             ends[at[done]] = np.where(tried[done] > LARGEST_EPSILON, inf, tried[done])
             enough[at[done]], short[at[~done]] = width[at[done]], width[at[~done]]
             at = at[(enough[at] == inf) | ((short[at] > 0.0) & (enough[at] > 1.5 * short[at]))]

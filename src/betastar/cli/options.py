@@ -67,7 +67,7 @@ class RequireOption:
 class Command(TyperCommand):
     """Understands former spellings, and remembers which spelling of an option the person used."""
 
-    #: Of the command that runs: the options that it has, and the words that the person wrote.
+    #: The options of the command that runs, and the words that the person wrote.
     shown: ClassVar[set[str]] = set()
     words: ClassVar[list[str]] = []
 
@@ -158,7 +158,7 @@ def _argument(words: Words) -> object:
 
 
 def _option(name: str, words: Words, shown: bool) -> object:
-    """shown: typer shows the default itself, which is a value."""
+    """The option of a field. `shown` says that typer shows the default by itself, because it is a value."""
     word = parameter_of(name)
     assert word is not None, name
     complete = COMPLETED.get(word.name)

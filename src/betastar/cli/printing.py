@@ -43,7 +43,7 @@ def as_json(thing: object) -> None:
 
 
 def one(answer: Answer, first: str | None = None) -> None:
-    """first: a line before the sentence."""
+    """Print one answer. `first` is a line before its sentence."""
     console = _console()
     if first:
         console.print(first, style="bold")

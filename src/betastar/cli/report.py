@@ -40,7 +40,7 @@ def report(options: ReportOptions) -> None:
         return
 
     def told(one: Against) -> Json:
-        return {"threat": one.name, "kind": one.kind, "bayes_security": {"lower": one.lower, "estimate": one.attained}}
+        return {"threat": one.name, "kind": one.kind, "bayes_security": {"lower": one.lower, "estimate": one.estimate}}
 
     against = zip((facts.membership, *facts.attributes), said, strict=True)
     every = [told(one) | {"band": verdict.band} for one, verdict in against]

@@ -125,7 +125,7 @@ def _range(text: str | None) -> tuple[float, float] | None:
 
 
 def _backend(name: str | None) -> AbstractContextManager[object]:
-    """joblib's, as it is or another one."""
+    """A context with the joblib backend of this name, or with the one that joblib uses anyway."""
     import joblib
 
     if name is None:

@@ -92,8 +92,8 @@ class Against:
         return self.known[0] if self.known else float(self.exact.bayes_security.lower)
 
     @property
-    def attained(self) -> float:
-        """β* of an attack that exists."""
+    def estimate(self) -> float:
+        """β* by the method exact, the estimate."""
         return self.known[1] if self.known else float(self.exact.bayes_security.estimate)
 
 

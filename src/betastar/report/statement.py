@@ -161,7 +161,7 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
         (f"{BETA.title}, exact", [BETA.rounded(one.integrated) for one in columns]),
-        (f"{BETA.short}, attained by an attack that exists", [significant(one.attained, DIGITS) for one in columns]),
+        (f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]),
         (f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]),
     ]
     if brief:
@@ -217,8 +217,9 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         ),
         (
             "Accountant",
-            f"betastar {version('betastar')}. β*, advantage and right guesses: exact (an integral, its numerical error estimated "
-            "and added). TPR, ε, δ and μ: certified (proved from both sides, discretisation and rounding included).",
+            f"betastar {version('betastar')}. β*, advantage and right guesses: exact (an integral, or for attributes a dynamic "
+            "programme, its numerical error estimated and added). TPR, ε, δ and μ: certified (proved from both sides, "
+            "discretisation and rounding included).",
         ),
         (
             "Trust model",
@@ -270,7 +271,7 @@ def claims(facts: Facts) -> list[tuple[str, str]]:
                 )
             )
         elif one.kind == "assumed":
-            rows.append((one.title, "Proved for the distance that was given. That training keeps to it is not checked here."))
+            rows.append((one.title, "It holds for the distance that was given. That training keeps to it is not checked here."))
         else:
             rows.append(
                 (

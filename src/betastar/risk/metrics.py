@@ -204,11 +204,11 @@ def _at_each(metric: Callable[[float], Bound], given: Any) -> Bound:
 
 def _both_ways(curves: Sequence[Curve]) -> tuple[Curve, ...]:
     """The curves and their reversals, without repeating the symmetric ones."""
-    found: list[Curve] = []
+    facing: list[Curve] = []
     for curve in curves:
         other = curve.reversed()
-        found += [curve] if other is curve else [curve, other]
-    return tuple(found)
+        facing += [curve] if other is curve else [curve, other]
+    return tuple(facing)
 
 
 def _epsilon(curve: Curve, delta: float) -> tuple[float, float, float]:
@@ -247,24 +247,24 @@ def _mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]:
     are the reversed curve's.
     """
     value, error = curve.overlap()
-    found = [[conversions.mu_from_overlap(max(value - side * error, 0.0)) for side in SIDES]]
+    candidates = [[conversions.mu_from_overlap(max(value - side * error, 0.0)) for side in SIDES]]
     rate, slack = curve.true_positives(smallest_fpr)
     lowest, middle, highest = (max(rate + side * slack, smallest_fpr) for side in SIDES)
     if lowest <= 1.0 - smallest_fpr:
         rates = (lowest, min(middle, 1.0 - smallest_fpr), min(highest, 1.0 - smallest_fpr))
-        found.append([float(ndtri(rate) - ndtri(smallest_fpr)) for rate in rates])
+        candidates.append([float(ndtri(rate) - ndtri(smallest_fpr)) for rate in rates])
     first, last = max(0.0, -curve.reversed().threshold(smallest_fpr)), min(curve.threshold(smallest_fpr), LARGEST_SLOPE)
     if first < last:
         taus = np.linspace(first, last, SLOPES)
         rows = _mu_at(curve, taus)
         top = int(np.argmax(rows[:, 1]))
-        found += rows.tolist()
+        candidates += rows.tolist()
         for _ in range(FINER):  # around the largest, ever finer
             taus = np.linspace(taus[max(top - 1, 0)], taus[min(top + 1, len(taus) - 1)], 7)
             rows = _mu_at(curve, taus)
             top = int(np.argmax(rows[:, 1]))
-            found += rows.tolist()
-    low, middle, high = (max(column) for column in zip(*found, strict=True))
+            candidates += rows.tolist()
+    low, middle, high = (max(column) for column in zip(*candidates, strict=True))
     return low, middle, high * (1.0 + MU_ACCURACY)
 
 

@@ -89,14 +89,14 @@ def solve(search: Search, target: Target, risk: Callable[[float], Risk], accurac
 
 
 def confirmed(search: Search, target: Target, risk: Callable[..., Risk], takes_seconds: bool) -> float:
-    """The same; risk(value, COARSE) is quick, if risk(value) takes seconds."""
+    """The value that `solve` looks for. If risk(value) takes seconds, risk(value, COARSE) is quick and is used for the search."""
     if not takes_seconds:
         return solve(search, target, risk)
     return _solve_with_few(search, target, risk, lambda value: risk(value, COARSE))
 
 
 def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk], rough: Callable[[float], Risk]) -> float:
-    """The same where `risk` takes seconds and `rough`, which is never below it, does not; only what `risk` confirms is returned.
+    """The value that `solve` looks for, where `risk` takes seconds and `rough` is quick and never below it; `risk` confirms it.
 
     The search among rough figures gives a value and how the risk grows there; few secant steps lead to the one to rely on.
     """
@@ -121,8 +121,11 @@ def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk
     before = moved(value, -0.05 * onwards)
     slope = (excess(rough(value)) - excess(rough(before))) / log(value / before) if before != value else onwards
     slope = slope if 0.1 < onwards * slope < 100.0 else onwards
+    farthest = None  # that meets the target, of those that were looked at
     for _ in range(TRIES):
         over = excess(risk(value))
+        if target.met(risk(value)) and (farthest is None or onwards * (value - farthest) > 0.0):
+            farthest = value
         following = moved(value, -over / slope - CLOSE * onwards)
         if target.met(risk(value)) and (abs(over / slope) <= 4.0 * CLOSE or following == value):
             break
@@ -130,6 +133,8 @@ def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk
             secant = (excess(risk(following)) - over) / log(following / value)
             slope = secant if 0.5 < secant / slope < 2.0 else slope
         value = following
+    if farthest is not None and not (target.met(risk(value)) and onwards * (value - farthest) > 0.0):
+        value = farthest
     by = CLOSE
     while not target.met(risk(value)):
         if value == safe:

@@ -201,12 +201,42 @@ class Candidates(_Frozen):
 
 
 def in_order(threat: Threat, run: DPSGD) -> tuple[Step, ...] | None:
-    """The steps of a run in their order, or steps that dominate them; None if the threat does not say."""
-    if hasattr(threat, "in_order"):
-        steps: tuple[Step, ...] = threat.in_order(run)
-        return steps
+    """The steps of a run in their order, or steps that dominate them; None if the threat does not say.
+
+    What a threat says and what does not dominate its steps is not used: it may have inherited in_order, and changed steps.
+    """
     steps = threat.steps(run)
+    if hasattr(threat, "in_order"):
+        ordered: tuple[Step, ...] = threat.in_order(run)
+        return ordered if _dominates(ordered, steps) else None
     return steps if len({(step.rate, step.noise, step.distance) for step in steps}) == 1 else None
+
+
+def _dominates(more: tuple[Step, ...], less: tuple[Step, ...]) -> bool:
+    """Whether the steps can be paired so that rate and noise are the same and no distance of the first is the smaller one."""
+    first, second = _by_distance(more), _by_distance(less)
+    for kind, (distances, counts) in second.items():
+        if kind not in first:
+            return False
+        others, numbers = first[kind]
+        # At each of the distances: are at least as many steps at least so far apart?
+        if np.any(numbers[np.searchsorted(others, distances, side="left")] < counts[:-1]):
+            return False
+    return True
+
+
+def _by_distance(steps: tuple[Step, ...]) -> dict[tuple[float, float], tuple[Real, Whole]]:
+    """For each rate and noise the distances, increasing, and how many steps there are from each of them on, and a last 0."""
+    kinds: dict[tuple[float, float], list[tuple[float, int]]] = {}
+    for step in steps:
+        kinds.setdefault((step.rate, step.noise), []).append((step.distance, step.count))
+    return {
+        kind: (
+            np.array([distance for distance, _ in pairs]),
+            np.append(np.cumsum([count for _, count in reversed(pairs)])[::-1], 0),
+        )
+        for kind, pairs in ((kind, sorted(pairs)) for kind, pairs in kinds.items())
+    }
 
 
 def _assign(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:

@@ -29,7 +29,7 @@ class Parameter:
     negatable: bool = False
     #: What usually helps whoever gave something that is not allowed.
     suggestion: str = ""
-    #: On an axis.
+    #: The label of its axis, or of its slider on the page.
     label: str = ""
     #: Other names of it in Python.
     arguments: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ class ThreatWord:
     takes: tuple[str, ...] = ()
     #: The method unless another is chosen; certified where the exact curve takes long to read.
     method: str = "certified"
-    #: It in Python; {distance!r} stands for the distance. A plug-in leaves it out: its `build` says it.
+    #: The Python code that makes the threat; {distance!r} stands for the distance. A plug-in has `build` instead.
     python: str = ""
     #: The class of a plug-in's threat; it is called with what the threat takes. betastar's own are made by `answers/settings.py`.
     build: Callable[..., Any] | None = None

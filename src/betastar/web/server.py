@@ -28,7 +28,7 @@ def listen(port: int) -> socket.socket:
 
 
 def serve(port: int, browser: bool, as_json: bool) -> None:
-    """Until it is interrupted."""
+    """Serve the page until somebody interrupts it."""
     import uvicorn
 
     from betastar.web.api import create_app

@@ -32,7 +32,7 @@ def script() -> str:
 
 
 def _metric(metric: Metric) -> dict[str, object]:
-    """given: the number that it depends on, and limit: of a target, unless the page has others; {} stands for the former."""
+    """A metric for the page. `given` (the number that it depends on) and `limit` (of a target) are what the page starts with."""
     example = targets.parse(metric.example.split()[0])
     floor = plain(SMALLEST_FPR) if "smallest_fpr" in metric.also else "{}"
     return {

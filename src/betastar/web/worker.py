@@ -25,7 +25,7 @@ class WorkerEndedError(RuntimeError):
 
 
 class Worker:
-    """One question at a time, in a process of its own. patient: gives way to others."""
+    """Answers one question at a time in a process of its own. A patient worker has a lower priority than others."""
 
     def __init__(self, patient: bool = False) -> None:
         self._patient = patient
@@ -36,7 +36,7 @@ class Worker:
         self._line: Any = None
 
     def start(self) -> None:
-        """Before the first question, if it is to be answered at once."""
+        """Start the process. Without this call it starts with the first question, which then takes longer."""
         # Not forked: the server has threads.
         context = multiprocessing.get_context("spawn")
         self._line, other = context.Pipe()
@@ -46,7 +46,7 @@ class Worker:
         self._ready = False
 
     def ask(self, seconds: float, question: Callable[[*Arguments], Reply], *arguments: *Arguments) -> Reply:
-        """The answer; it waits so many seconds for its turn at most, and is computed for so many at most."""
+        """The answer to a question. It waits for its turn for at most so many seconds, and takes at most as many again."""
         if not self._places.acquire(blocking=False):
             raise BusyError(f"{QUESTIONS} questions of this kind are being answered already; ask again in a moment.")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from betastar.figures import plots
+from betastar.rounding import down
 from betastar.studies.paper.sheet import Sheet, at, mean
 
 
@@ -27,11 +28,11 @@ def make(sheet: Sheet) -> None:
         values = [entry[name]["paper"] for entry in after]
         spread = f" ({min(values):.4f} to {max(values):.4f})" if len(values) > 1 else ""
         sheet.add(f"Adult, AI {text}, β* after 20 epochs (closed form)", paper, f"{mean(values):.4f}{spread}", why)
-    exact = f"{mean([e['exact']['estimate'] for e in after]):.4f}, relied on {mean([e['exact']['lower'] for e in after]):.4f}"
+    exact = f"{mean([e['exact']['estimate'] for e in after]):.4f}, relied on {down(mean([e['exact']['lower'] for e in after]))}"
     sheet.add(
         "the same, exact instead of the closed form", "", exact, "attained by a fixed pair; every gradient within the distances"
     )
     closed = mean([entry["membership"]["paper"] for entry in after])
-    text = f"{closed:.4f}, exact {mean([entry['membership']['lower'] for entry in after]):.4f}"
+    text = f"{closed:.4f}, exact {down(mean([entry['membership']['lower'] for entry in after]))}"
     why = sheet.note or "2,040 steps of a loader with ⌈N/B⌉ batches; the paper's .90 is at 2,020"
     sheet.add("Adult, MIA, β* after 20 epochs (closed form)", "0.90", text, why)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import erfc, sqrt
 
 import betastar as bs
+from betastar.rounding import percent
 from betastar.studies.paper.sheet import Sheet
 
 
@@ -30,11 +31,11 @@ def make(sheet: Sheet) -> None:
     sheet.add(
         "Adult, ε at δ = 3.8e-6 and β* ≈ .9", "≈ 0.5", f"{epsilon:.3f}", "add/remove, exact curve; the paper names no relation"
     )
-    sheet.add("Adult, success of MIA at β* ≈ .9", "55 %", f"{100 * risk.success().upper:.1f} %")
+    sheet.add("Adult, success of MIA at β* ≈ .9", "55 %", percent(risk.success().upper))
     sheet.add(
         "Adult, TPR of MIA at FPR 10 %",
         "≤ 20 %",
-        f"≤ {100 * risk.tpr(0.1).upper:.1f} %",
+        f"≤ {percent(risk.tpr(0.1).upper)}",
         "exact curve; FPR + 1 − β* gives 20.1 %",
     )
     sheet.add("values of age that are analysed", "73", "74", "73 occur in the data, 17…90 has 74")

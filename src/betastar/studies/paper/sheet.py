@@ -72,7 +72,7 @@ class Sheet:
         return train_seeds(config, self.runs / f"adult-{self.epochs}", range(self.seeds), self.jobs, resume=True)
 
     def purchase(self) -> list[RunFolder]:
-        """The synthetic stand-in for Purchase with the paper's parameters; fewer epochs, as it stands for nothing else."""
+        """The synthetic stand-in for Purchase with the paper's parameters. It takes fewer epochs, as its records are made up."""
         epochs, records = (2, 20_000) if self.quick else (10, None)
         config = Config(study="purchase", epochs=epochs, records=records, ledger=False)
         return train_seeds(config, self.runs / f"purchase-{epochs}", range(1), 1, resume=True)

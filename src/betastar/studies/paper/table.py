@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import betastar as bs
+from betastar.rounding import down, percent
 from betastar.studies.paper.sheet import Sheet
 
 PAPER = {
@@ -26,13 +27,13 @@ def make(sheet: Sheet) -> None:
         paper = PAPER[name]
         closed = f"{last['exact']['paper']:.4f} ({last['membership']['paper']:.4f})"
         sheet.add(f"{name}, β* AI (MIA), closed form", paper[0], closed, why)
-        relied = f"{secret.bayes_security.lower:.4f} ({member.bayes_security.lower:.4f})"
+        relied = f"{down(secret.bayes_security.lower)} ({down(member.bayes_security.lower)})"
         sheet.add(f"{name}, β* AI (MIA), relied on", "", relied, "certified for every gradient within the measured distances")
-        success = f"{100 * secret.success().upper:.1f} % ({100 * member.success().upper:.1f} %)"
+        success = f"{percent(secret.success().upper)} ({percent(member.success().upper)})"
         sheet.add(f"{name}, success rate", paper[1], success, why)
         sheet.add(
             f"{name}, TPR at FPR 10 %",
             paper[2],
-            f"≤ {100 * secret.tpr(0.1).upper:.1f} % ({100 * member.tpr(0.1).upper:.1f} %)",
+            f"≤ {percent(secret.tpr(0.1).upper)} ({percent(member.tpr(0.1).upper)})",
             why,
         )
