@@ -36,7 +36,7 @@ def test_the_readme_runs() -> None:
 
 def test_the_readme_is_short_and_every_block_is_run() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) < 170
+    assert len(text.splitlines()) < 180
     assert set(re.findall(r"^```(\w*)", text, flags=re.M)) == {"python", "bash", ""}
     for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         assert len(block.splitlines()) <= 12
