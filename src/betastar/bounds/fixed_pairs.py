@@ -11,12 +11,12 @@ from dataclasses import replace
 from math import sqrt
 
 import numpy as np
-from scipy.special import ndtr
 
 from betastar.arrays import Real
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.distances import rounded
 from betastar.bounds.grid import EPS, GridStep, Nodes, Tails, one_sided, two_sided
+from betastar.bounds.kernels import weights
 from betastar.bounds.refinement import Grid
 from betastar.scenario.step import Step
 
@@ -89,18 +89,12 @@ def _edges(low: float, high: float, width: float = CELL) -> Real:
     return np.linspace(low, high, int((high - low) / width) + 2)
 
 
-def _weights(edges: Real, mean: float) -> Real:
-    """Probability that N(mean, 1) falls between neighbouring edges, from the side where it is accurate."""
-    shifted = edges - mean
-    return np.where(shifted[:-1] > 0.0, ndtr(-shifted[:-1]) - ndtr(-shifted[1:]), ndtr(shifted[1:]) - ndtr(shifted[:-1]))
-
-
 def _line_cells(step: Step) -> tuple[Real, Real]:
     """The pair on a line, rounded to intervals: (P - Q, Q) of each."""
     p, b, sigma = step.rate, (1.0 - step.distance) / step.noise, step.noise
     edges = _edges(min(b, 0.0) - 8.0, 1.0 / sigma + 8.0, INTERVAL)
-    other = _weights(edges, b)
-    return p * (_weights(edges, 1.0 / sigma) - other), (1.0 - p) * _weights(edges, 0.0) + p * other
+    other = weights(edges, b)
+    return p * (weights(edges, 1.0 / sigma) - other), (1.0 - p) * weights(edges, 0.0) + p * other
 
 
 def _plane_cells(step: Step) -> tuple[Real, Real]:
@@ -108,9 +102,9 @@ def _plane_cells(step: Step) -> tuple[Real, Real]:
     p, sigma, h = step.rate, step.noise, 0.5 * step.distance
     c = sqrt((1.0 - h) * (1.0 + h))
     along, across = _edges(-8.0, c / sigma + 8.0), _edges(-h / sigma - 8.0, h / sigma + 8.0)
-    sampled = _weights(along, c / sigma)[:, None]
-    first, second = _weights(across, h / sigma)[None, :], _weights(across, -h / sigma)[None, :]
-    idle = _weights(along, 0.0)[:, None] * _weights(across, 0.0)[None, :]
+    sampled = weights(along, c / sigma)[:, None]
+    first, second = weights(across, h / sigma)[None, :], weights(across, -h / sigma)[None, :]
+    idle = weights(along, 0.0)[:, None] * weights(across, 0.0)[None, :]
     gain = p * sampled * (first - second)
     mass = (1.0 - p) * idle + p * sampled * second
     keep = mass > 1e-30
