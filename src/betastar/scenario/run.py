@@ -1,16 +1,17 @@
-"""What was run: DP-SGD with Poisson sampling, as a sum of segments with constant noise and rate."""
+"""What was run: DP-SGD, as a sum of segments with constant noise, rate and sampling."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from betastar import validation
 from betastar.rounding import plain
+from betastar.scenario import samplings
 
 #: Ratio of two sampling rates that is worth a word.
 NOTICEABLE = 1.05
@@ -18,15 +19,25 @@ NOTICEABLE = 1.05
 
 @dataclass(frozen=True)
 class Segment:
-    """Steps with the same noise and sampling rate. Each field is a number, or an array where a person sweeps."""
+    """Steps with the same noise, sampling rate and sampling. Each number may be an array where a person sweeps.
+
+    max_batch_size, dataset_size: of Poisson sampling whose batches are cut off; None otherwise.
+    """
 
     noise_multiplier: Any
     sample_rate: Any
     steps: Any
+    sampling: str = "poisson"
+    max_batch_size: int | None = None
+    dataset_size: int | None = None
+
+    @property
+    def numbers(self) -> tuple[Any, Any, Any]:
+        return self.noise_multiplier, self.sample_rate, self.steps
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return np.broadcast_shapes(*(np.shape(field) for field in (self.noise_multiplier, self.sample_rate, self.steps)))
+        return np.broadcast_shapes(*(np.shape(field) for field in self.numbers))
 
 
 class RateWarning(UserWarning):
@@ -54,11 +65,11 @@ def opacus_differs(batch_size: Any, dataset_size: Any) -> str | None:
 
 
 class DPSGD:
-    """A run of DP-SGD with Poisson sampling.
+    """A run of DP-SGD.
 
     Each of the steps samples each record with probability `sample_rate`, clips its gradient to norm C, sums the gradients, and
     adds Gaussian noise of standard deviation `noise_multiplier`·C to the sum. Arrays broadcast like NumPy's: a sweep over noise
-    and rate is one run. The sum of two runs is one run after the other.
+    and rate is one run. The sum of two runs is one run after the other, also if their samplings differ.
 
     Parameters
     ----------
@@ -68,11 +79,20 @@ class DPSGD:
         The probability of each record at each step.
     steps : int or array
         The number of updates.
+    sampling : "poisson", "fixed-size", "balls-in-bins" or "shuffled"
+        How the batches are drawn. "poisson": each record is in a batch with probability `sample_rate`, independently.
+        "fixed-size": so many records without replacement, anew at each step. "balls-in-bins": each record is in one batch of an
+        epoch of 1 / `sample_rate` batches, drawn uniformly and independently. "shuffled": the records are permuted at each epoch,
+        and cut into 1 / `sample_rate` batches.
+    max_batch_size : int, optional
+        With "poisson": of a larger batch, so many records are kept at random.
+    dataset_size : int, optional
+        The number of records, with max_batch_size.
 
     Raises
     ------
     ValueError
-        If a number is outside its range, or the shapes do not broadcast.
+        If a number is outside its range, the shapes do not broadcast, or the numbers do not fit the sampling.
     TypeError
         If something is not a number.
 
@@ -92,19 +112,32 @@ class DPSGD:
     segments: tuple[Segment, ...]
     shape: tuple[int, ...]
 
-    def __init__(self, noise_multiplier: Any, sample_rate: Any, steps: Any) -> None:
+    def __init__(
+        self,
+        noise_multiplier: Any,
+        sample_rate: Any,
+        steps: Any,
+        sampling: str = "poisson",
+        *,
+        max_batch_size: int | None = None,
+        dataset_size: int | None = None,
+    ) -> None:
         segment = Segment(
             validation.positive("noise_multiplier", noise_multiplier),
             validation.fraction("sample_rate", sample_rate),
             validation.whole("steps", steps),
+            validation.choice("sampling", sampling, samplings.SAMPLINGS),
+            None if max_batch_size is None else int(validation.whole("max_batch_size", max_batch_size)),
+            None if dataset_size is None else int(validation.whole("dataset_size", dataset_size)),
         )
+        samplings.check(segment)
         self._set((segment,))
 
     def _set(self, segments: tuple[Segment, ...]) -> None:
         try:
             shape = np.broadcast_shapes(*(segment.shape for segment in segments))
         except ValueError:
-            fields = [np.shape(f) for s in segments for f in (s.noise_multiplier, s.sample_rate, s.steps)]
+            fields = [np.shape(number) for segment in segments for number in segment.numbers]
             shapes = ", ".join(str(shape) for shape in fields)
             raise ValueError(f"noise_multiplier, sample_rate and steps must broadcast together, got shapes {shapes}.") from None
         object.__setattr__(self, "segments", segments)
@@ -197,6 +230,11 @@ class DPSGD:
         return self._only("sample_rate")
 
     @property
+    def sampling(self) -> str:
+        chosen: str = self._only("sampling")
+        return chosen
+
+    @property
     def steps(self) -> Any:
         """Steps of all segments together."""
         return sum(segment.steps for segment in self.segments)
@@ -207,11 +245,16 @@ class DPSGD:
             yield self
             return
         fields = [
-            [np.broadcast_to(np.asarray(field), self.shape).ravel() for field in (s.noise_multiplier, s.sample_rate, s.steps)]
-            for s in self.segments
+            [np.broadcast_to(np.asarray(number), self.shape).ravel() for number in segment.numbers] for segment in self.segments
         ]
         for i in range(int(np.prod(self.shape, dtype=np.int64))):
-            yield DPSGD._of(tuple(Segment(float(n[i]), float(p[i]), int(t[i])) for n, p, t in fields))
+            numbers = [(float(noise[i]), float(rate[i]), int(steps[i])) for noise, rate, steps in fields]
+            yield DPSGD._of(
+                tuple(
+                    replace(segment, noise_multiplier=noise, sample_rate=rate, steps=steps)
+                    for segment, (noise, rate, steps) in zip(self.segments, numbers, strict=True)
+                )
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DPSGD._of, (self.segments,)
@@ -229,8 +272,10 @@ class DPSGD:
 
     def __repr__(self) -> str:
         def show(segment: Segment) -> str:
-            fields = (segment.noise_multiplier, segment.sample_rate, segment.steps)
-            noise, rate, steps = (repr(f.tolist()) if isinstance(f, np.ndarray) else repr(f) for f in fields)
-            return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps})"
+            noise, rate, steps = (repr(f.tolist()) if isinstance(f, np.ndarray) else repr(f) for f in segment.numbers)
+            said = {"sampling": segment.sampling} if segment.sampling != "poisson" else {}
+            said |= {name: getattr(segment, name) for name in ("max_batch_size", "dataset_size") if getattr(segment, name)}
+            more = "".join(f", {name}={value!r}" for name, value in said.items())
+            return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps}{more})"
 
         return " + ".join(show(segment) for segment in self.segments)

@@ -10,6 +10,7 @@ import numpy as np
 from betastar import validation
 from betastar.arrays import Real, Whole
 from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import only_poisson
 from betastar.scenario.step import Step
 
 RELATIONS = ("substitution", "add-remove")
@@ -87,6 +88,7 @@ class Membership(_Frozen):
         self.oriented = not self.symmetric
 
     def steps(self, run: DPSGD) -> tuple[Step, ...]:
+        only_poisson(run)
         distance = FARTHEST if self.symmetric else 1.0
         return tuple(Step(s.sample_rate, s.noise_multiplier, distance, s.steps) for s in run.segments)
 
@@ -241,6 +243,7 @@ def _by_distance(steps: tuple[Step, ...]) -> dict[tuple[float, float], tuple[Rea
 
 def _assign(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
     """Distances to the steps of a run: in order, or as a histogram."""
+    only_poisson(run)
     if isinstance(distances, float):
         return tuple(Step(s.sample_rate, s.noise_multiplier, distances, s.steps) for s in run.segments)
     total = int(run.steps)
