@@ -11,7 +11,7 @@ from betastar.answers import wording
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
 from betastar.validation import ArgumentError
-from betastar.vocabulary import METRICS, RUN, Metric
+from betastar.vocabulary import METRICS, PARAMETERS, RUN, Metric
 
 Answer = dict[str, Any]
 
@@ -51,8 +51,9 @@ def calibrated(setting: Setting, wish: Wish) -> Answer:
                 threat=setting.attack,
                 method=setting.chosen_method,
                 tolerance=setting.tolerance,
-                opacus=bool(setting.opacus),
+                opacus=setting.opacus if setting.sampling != "poisson" else bool(setting.opacus),
                 **given,
+                **setting.sampled,
             )
         except ArgumentError as problem:
             raise type(problem)(problem.argument, problem.text, problem.values | {"goal": str(wish)}) from None
@@ -69,9 +70,12 @@ def parameters(setting: Setting) -> Answer:
     """What was asked, with the rate and the steps that follow from it."""
     run = setting.run()
     full = {**setting.given, "sample_rate": run.sample_rate, "steps": run.steps}
+    sees = {"sees": setting.sees} if setting.sees != PARAMETERS["sees"].default else {}
     return {name: full[name] for name in RUN if name in full} | {
+        **setting.sampled,
         "threat": setting.threat,
         **setting.taken,
+        **sees,
         "method": setting.chosen_method,
         "prior": setting.prior,
     }

@@ -11,7 +11,7 @@ from betastar.bounds.certified import COARSE
 from betastar.rounding import nearest, plain, significant
 from betastar.scenario.threats import FARTHEST
 from betastar.validation import ArgumentError
-from betastar.vocabulary import DIGITS, METHODS, METRICS, THREATS, decimals, parameter_of
+from betastar.vocabulary import DIGITS, METHODS, METRICS, SAMPLINGS, THREATS, decimals, parameter_of
 
 #: Bounds wider than this are said to be wide.
 WIDE = 0.01
@@ -33,9 +33,17 @@ def assumptions(setting: Setting) -> list[str]:
     return [
         "a worst-case record: " + THREATS[setting.threat].assumed.format(distance=setting.distance and plain(setting.distance)),
         "an attacker who knows all other records and sees every update",
-        "Poisson sampling: each step samples every record independently with the same probability",
+        _sampling(setting),
         "ideal Gaussian noise on the sum of clipped gradients",
     ]
+
+
+def _sampling(setting: Setting) -> str:
+    """How the batches are drawn."""
+    assumed = SAMPLINGS[setting.sampling].assumed
+    if setting.max_batch_size is None:
+        return assumed
+    return f"{assumed}, and of a batch of more than {setting.max_batch_size} records so many are kept at random"
 
 
 def certainty(setting: Setting, beta: bs.Bound) -> str:

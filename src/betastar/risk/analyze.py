@@ -16,7 +16,7 @@ from betastar.risk.interval import Bound
 from betastar.risk.metrics import Curve, Outcome, joined
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
-from betastar.scenario.step import CoinStep, Step, one_step_advantage, visible
+from betastar.scenario.step import Step, one_step_advantage, visible
 from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order, reduction
 from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS
@@ -114,7 +114,7 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
 def _is_its_own_attack(run: DPSGD, threat: Threat) -> bool:
     """Whether the steps that dominate a run are attained; otherwise there is a gap that no grid closes, as for attributes."""
     reduced = reduction(threat, next(run.scalars()))
-    return reduced is None or not (reduced.attained or any(isinstance(step, CoinStep) for step in reduced.proved[0].every))
+    return reduced is None or reduced.attained is None
 
 
 def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float) -> Risk:
@@ -143,9 +143,10 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
     ]
 
 
-def takes_seconds(threat: Threat, method: str, tolerance: float) -> bool:
+def takes_seconds(threat: Threat, method: str, tolerance: float, run: DPSGD) -> bool:
     """Whether a figure takes seconds, as for an attacker who adapts, while one of tolerance `certified.COARSE` does not."""
-    adapts = threat.symmetric and not isinstance(threat, Membership)
+    drawn_without_replacement = any(segment.sampling == "fixed-size" for segment in run.segments)
+    adapts = threat.symmetric and (drawn_without_replacement or not isinstance(threat, Membership))
     return adapts and method in ("exact", "certified") and tolerance < certified.COARSE
 
 
@@ -166,7 +167,7 @@ def _answered(solve: Solver, run: DPSGD, threat: Threat, tolerance: float, attai
         return solve(run, threat, tolerance, attained)
     if solve is _paper:
         raise WrongValueError("method", "{argument} paper is about Poisson sampling, got {run}; use exact.", {"run": repr(run)})
-    if not reduced.attained:
+    if reduced.attained is None:
         return solve(run, reduced.proved[0], tolerance, attained)
     proved = [solve(run, view, tolerance, False) for view in reduced.proved]
     exist = [solve(run, view, tolerance, True) for view in reduced.attained] if attained else []

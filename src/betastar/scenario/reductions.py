@@ -44,11 +44,11 @@ class View:
 class Reduction:
     """proved : views that are above every attack, each of them. attained : views of attacks that exist, or less.
 
-    Without attained views the proved one is its own answer: what a method says of its steps holds for the run.
+    attained is None if the only proved view is attained itself: what a method says of its steps, at both ends, holds for the run.
     """
 
     proved: tuple[View, ...]
-    attained: tuple[View, ...] = ()
+    attained: tuple[View, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _balls_in_bins(segment: Segment, distances: Distances) -> Part:
     sigma = segment.noise_multiplier
     largest, smallest = _by_epoch(segment, distances, length, number)
     open_ = tuple(Step(1.0, sigma, distance, count) for distance, count in largest)
-    if length == 1:
+    if length == 1 or all(distance == 0.0 for distance, _ in largest):
         return Part((open_,), open_, open_)
     exact = (AllocationStep(length, sigma, True, number),)
     if all(distance == OPPOSITE for distance, _ in largest):
@@ -139,7 +139,7 @@ def _shuffled(segment: Segment, distances: Distances) -> Part:
     sigma = segment.noise_multiplier
     largest, smallest = _by_epoch(segment, distances, length, number)
     open_ = tuple(Step(1.0, sigma, distance, count) for distance, count in largest)
-    if length == 1:
+    if length == 1 or all(distance == 0.0 for distance, _ in largest):
         return Part((open_,), open_, open_)
     attack = tuple(AllocationStep(length, sigma / distance, False, count) for distance, count in smallest if distance > 0.0)
     return Part((open_,), open_, (), attack)
