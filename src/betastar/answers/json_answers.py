@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -30,7 +31,7 @@ def answer(setting: Setting) -> Answer:
     metrics = {name: at_prior if name == "success" else reading(setting, risk, METRICS[name]) for name in setting.metrics}
     return {
         **metrics,
-        "sentence": wording.sentence(setting, success),
+        "sentence": wording.sentence(setting, success, _other_samplings(setting)),
         "certainty": wording.certainty(setting, risk.bayes_security),
         "assumptions": wording.assumptions(setting),
         "warnings": [*(str(one.message) for one in said), *setting.rate_notice],
@@ -38,6 +39,15 @@ def answer(setting: Setting) -> Answer:
         "python": setting.python(),
         "command": setting.command(),
     }
+
+
+def _other_samplings(setting: Setting) -> dict[str, bs.Bound]:
+    """The share of right guesses with samplings that are better understood, where little is known of the one that was used."""
+    if setting.sampling != "shuffled":
+        return {}
+    size = None if setting.sample_rate is not None else setting.dataset_size
+    others = [replace(setting, sampling=name, dataset_size=size) for name in ("balls-in-bins", "poisson")]
+    return {other.sampling: other.risk().success(setting.prior) for other in others}
 
 
 def calibrated(setting: Setting, wish: Wish) -> Answer:

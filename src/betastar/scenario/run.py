@@ -270,6 +270,12 @@ class DPSGD:
         """Steps of all segments together."""
         return sum(segment.steps for segment in self.segments)
 
+    def shortened(self, steps: int) -> DPSGD:
+        """The first so many steps of a run of one segment."""
+        segment = replace(self.segments[0], steps=min(steps, self._only("steps")))
+        samplings.check(segment)
+        return DPSGD._of((segment,))
+
     def scalars(self) -> Iterator[DPSGD]:
         """The runs of a sweep one by one, in the order of its shape."""
         if self.shape == ():

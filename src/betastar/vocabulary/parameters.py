@@ -95,7 +95,7 @@ _SAMPLED = (
         "max_batch_size",
         "With Poisson sampling: of a larger batch, so many records are kept at random (with the number of records).",
         ("--max-batch",),
-        suggestion="It is at least the expected batch size, as 320 for batches of 256.",
+        suggestion="Common values are 1.1 to 1.5 times the batch size.",
         label="largest batch",
     ),
 )
