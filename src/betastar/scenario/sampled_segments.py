@@ -14,9 +14,10 @@ import numpy as np
 
 from betastar.arrays import Real
 from betastar.rounding import plain
+from betastar.scenario.mixture import group_step
 from betastar.scenario.reductions import Part
 from betastar.scenario.run import Segment
-from betastar.scenario.samplings import batches, epochs
+from betastar.scenario.samplings import batches, epochs, is_plain
 from betastar.scenario.step import AllocationStep, AnyStep, CoinStep, MixtureStep, Step
 from betastar.scenario.truncation import truncation
 from betastar.validation import WrongValueError
@@ -42,7 +43,7 @@ class Distances:
 def substitution(segment: Segment, distances: Distances, records: int = 1) -> Part:
     """The part of a segment where the challenge's gradient is a or b, or where all of a person's records are replaced."""
     if records > 1:
-        return _replaced_group(segment, records)
+        return _group_in_poisson(segment, records, True) if is_plain(segment) else _replaced_group(segment, records)
     if segment.sampling == "fixed-size":
         return _fixed_size(distances)
     if segment.sampling == "balls-in-bins":
@@ -69,7 +70,7 @@ def add_remove(segment: Segment, records: int = 1) -> Part:
         one: AnyStep = AllocationStep(length, sigma, False, number) if length > 1 else together
         return Part(((together if records > 1 else one,),), directed=(one,))
     if records > 1:
-        return _removed_group(segment, records)
+        return _group_in_poisson(segment, records, False) if is_plain(segment) else _removed_group(segment, records)
     step = Step(segment.sample_rate, sigma, 1.0, count)
     if segment.sampling == "fixed-size":
         step = replace(step, noise=0.5 * sigma)  # in the place of a record at -1 the challenge is at +1
@@ -165,6 +166,12 @@ def _by_epoch(
 def _counted(values: Real) -> list[tuple[float, int]]:
     distinct, counts = np.unique(values, return_counts=True)
     return list(zip(distinct.tolist(), counts.tolist(), strict=True))
+
+
+def _group_in_poisson(segment: Segment, records: int, mirrored: bool) -> Part:
+    """A random number of a person's records in each batch: exact."""
+    step = (group_step(records, segment.sample_rate, segment.noise_multiplier, mirrored, segment.steps),)
+    return Part((step,), None, step if mirrored else (), () if mirrored else step)
 
 
 def _replaced_group(segment: Segment, records: int) -> Part:
