@@ -270,7 +270,7 @@ class Drawn:
     opacus: bool | None
 
     def run(self, by_epoch: bool, numbers: dict[str, Any]) -> DPSGD:
-        more = {"sampling": self.sampling, "max_batch_size": self.max_batch_size}
+        more: dict[str, Any] = {"sampling": self.sampling, "max_batch_size": self.max_batch_size}
         if not by_epoch:
             return DPSGD(**numbers, **more)
         # Nobody is warned of Opacus's rate at each step of a search.

@@ -42,6 +42,12 @@ class Distances:
 
 def substitution(segment: Segment, distances: Distances, records: int = 1) -> Part:
     """The part of a segment where the challenge's gradient is a or b, or where all of a person's records are replaced."""
+    if segment.mixture is not None:
+        raise WrongValueError(
+            "relation",
+            "{argument} must be 'add-remove' for a run that is a mixture of Gaussians: it says what is seen with a record and "
+            "without it, not with another in its place.",
+        )
     if records > 1:
         return _group_in_poisson(segment, records, True) if is_plain(segment) else _replaced_group(segment, records)
     if segment.sampling == "fixed-size":
@@ -58,6 +64,8 @@ def substitution(segment: Segment, distances: Distances, records: int = 1) -> Pa
 def add_remove(segment: Segment, records: int = 1) -> Part:
     """The part of a segment where the challenge is a record, or all records of a person, or nothing."""
     sigma, count = segment.noise_multiplier, segment.steps
+    if segment.mixture is not None:
+        return _mixture(segment, records)
     if segment.sampling == "shuffled":
         raise WrongValueError(
             "sampling",
@@ -166,6 +174,17 @@ def _by_epoch(
 def _counted(values: Real) -> list[tuple[float, int]]:
     distinct, counts = np.unique(values, return_counts=True)
     return list(zip(distinct.tolist(), counts.tolist(), strict=True))
+
+
+def _mixture(segment: Segment, records: int) -> Part:
+    """What a mixture of Gaussians shows is given: exact."""
+    if records > 1:
+        text = "{argument} must be 1 for a mixture of Gaussians, whose shifts are those of a whole person, got {value}."
+        raise WrongValueError("records", text, {"value": str(records)})
+    assert segment.mixture is not None
+    shifts, weights = zip(*segment.mixture, strict=True)
+    step = (MixtureStep(weights, shifts, segment.noise_multiplier, False, segment.steps),)
+    return Part((step,), directed=step)
 
 
 def _group_in_poisson(segment: Segment, records: int, mirrored: bool) -> Part:
