@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, pi, sqrt
+from math import ceil, log, pi, sqrt
 
 import numpy as np
 from scipy.special import ndtri
@@ -25,16 +25,19 @@ from betastar.bounds.transform import (
     COARSE_NOISE,
     DENSITY,
     REACH,
-    WIDE_REACH,
     Transform,
     expm1,
     log1p,
 )
-from betastar.scenario.mixture import pair
+from betastar.scenario.mixture import Pair, pair
 from betastar.scenario.step import MixtureStep
 
 #: Logarithm of the share of the largest term of a sum below which terms are left out.
 UNSEEN = -60.0
+#: What takes the place of WIDE_REACH on a path that does not climb: beyond it there is less than 1e-30.
+FAR = 11.5
+#: Largest loss of a node, and of minus the logarithm of its weight: their exponentials must not overflow.
+LARGEST = 650.0
 #: Nodes at which a sum is computed at once: few enough that not all terms matter at them.
 TOGETHER = 128
 
@@ -44,7 +47,7 @@ def mixture(step: MixtureStep, wide: bool = False, density: float = DENSITY) -> 
     """The transform of one step of a mixture; its count does not matter."""
     worlds = pair(step)
     sigma, mirrored = step.noise, step.mirrored
-    reach = WIDE_REACH if wide else REACH
+    reach = FAR if wide else REACH
     end = _end(worlds.weights / worlds.sampled, worlds.shifts / sigma, reach)
     weights, shifts = _seen(worlds.weights, worlds.shifts / sigma, end)
     height = _height(shifts, sigma, step.real_zeros)
@@ -53,11 +56,14 @@ def mixture(step: MixtureStep, wide: bool = False, density: float = DENSITY) -> 
     z = width * (np.arange(-left, right) + 0.5) + 1j * height
     loss, log_below = _losses(z, weights, shifts, mirrored)
     _follow_branch(z, loss, left, weights, shifts, mirrored)
-    weight = width * np.exp(-0.5 * z * z + log_below) / sqrt(2.0 * pi)
+    log_weight = log_below - 0.5 * z * z + log(width / sqrt(2.0 * pi))
+    held = (loss.real < LARGEST) & (log_weight.real > -LARGEST)
+    ends = sigma * (float(z[-1].real if held.all() else z[~held][0].real) - 0.5 * width)
+    lost = worlds.probability_above(ends)
     rest = 0.0
     if not mirrored and worlds.sampled < 1.0:
         rest = float(np.log1p(np.expm1(-0.5 * shifts**2) @ weights))
-    return Transform(weight, loss, mirrored=mirrored, rest=rest)
+    return Transform(np.exp(log_weight[held]), loss[held], mirrored=mirrored, rest=rest, lost=lost, irrelevant=0.0)
 
 
 def _end(shares: Real, means: Real, reach: float) -> float:
@@ -191,12 +197,13 @@ def directions(step: MixtureStep, above: bool, slack: float) -> Directions:
     """What a grid needs to know of one step. Outcomes that all steps together have with probability `slack` are given away."""
     worlds = pair(replace(step, count=1))
     rare = min(0.01, slack / step.count)
-    far, near = worlds.upper_quantile(rare), float(ndtri(rare)) * step.noise
+    middle = worlds.middle
+    far, most = _end_of_grid(worlds, middle, worlds.upper_quantile(rare))
+    near, farthest = _end_of_grid(worlds, middle, float(ndtri(rare)) * step.noise)
     least = float(worlds.shifts[worlds.shifts > 0.0][0])
     # Rounding of the weights, of differences of two close tails, and of their sum, outwards.
     rounding = EPS * (64.0 + 8.0 * (1.0 + step.noise / least) + sqrt(len(worlds.shifts)))
     outwards = 1.0 + (rounding if above else -rounding)
-    middle = worlds.middle
 
     def ahead(losses: Real) -> tuple[Real, Real]:
         gain, mass = worlds.tail(worlds.threshold(losses, 0.0 if step.mirrored else near - least, far))
@@ -207,7 +214,21 @@ def directions(step: MixtureStep, above: bool, slack: float) -> Directions:
         return outwards * gain, mass
 
     advantage = outwards * worlds.advantage()
-    most = float(worlds.loss(np.array([far]))[0])
     if step.mirrored:
         return Directions(advantage, ahead, most)
-    return Directions(advantage, ahead, most, behind, -float(worlds.loss(np.array([near]))[0]), worlds.least_loss)
+    return Directions(advantage, ahead, most, behind, farthest, worlds.least_loss)
+
+
+def _end_of_grid(worlds: Pair, middle: float, far: float) -> tuple[float, float]:
+    """An outcome, and the size of the loss at which the grid ends: those of `far`, or LARGEST and an outcome beyond it.
+
+    Of outcomes with a larger loss the curve at LARGEST says all that is given to the attacker, or taken from them.
+    """
+    size = abs(float(worlds.loss(np.array([far]))[0]))
+    if size <= LARGEST:
+        return far, size
+    near = middle
+    for _ in range(60):
+        between = 0.5 * (near + far)
+        near, far = (between, far) if abs(float(worlds.loss(np.array([between]))[0])) < 1.05 * LARGEST else (near, between)
+    return far, LARGEST

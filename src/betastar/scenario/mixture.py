@@ -182,9 +182,12 @@ class Pair:
         low, high = -40.0 * self.noise, float(self.shifts[-1]) + 40.0 * self.noise
         for _ in range(60):
             middle = 0.5 * (low + high)
-            above = float(np.exp(log_ndtr((self.shifts - middle) / self.noise)) @ self.weights)
-            low, high = (middle, high) if above > probability else (low, middle)
+            low, high = (middle, high) if self.probability_above(middle) > probability else (low, middle)
         return high
+
+    def probability_above(self, x: float) -> float:
+        """P(outcome > x)."""
+        return float(np.exp(log_ndtr((self.shifts - x) / self.noise)) @ self.weights)
 
     def advantage(self) -> float:
         """Total variation of one step: the gain of the half-line on which P is the larger one."""
