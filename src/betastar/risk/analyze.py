@@ -13,6 +13,7 @@ from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve
 from betastar.risk.interval import Bound
 from betastar.risk.metrics import Curve, Outcome, joined
 from betastar.risk.risk import Risk
+from betastar.scenario.reductions import View
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import LEAST, AnyStep, Step
 from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order, reduction
@@ -168,8 +169,27 @@ def _answered(solve: Solver, run: DPSGD, threat: Threat, tolerance: float, attai
     if reduced.attained is None:
         return solve(run, reduced.proved[0], tolerance, attained)
     proved = [solve(run, view, tolerance, False) for view in reduced.proved]
-    exist = [solve(run, view, tolerance, True) for view in reduced.attained] if attained else []
+    if not attained:
+        return joined(proved, [], threat.oriented)
+    exist = [solve(run, view, tolerance, True) for view in reduced.attained]
+    if solve in (_exact, _certified):
+        exist += _by_an_attacker_who_adapts(reduced.proved[0], tolerance, solve is _certified)
     return joined(proved, exist, threat.oriented)
+
+
+def _by_an_attacker_who_adapts(view: View, tolerance: float, fine: bool) -> list[Outcome]:
+    """An attack that exists on a run with batches of a fixed size, none if no grid is affordable."""
+    steps = view.ordered
+    if steps is None or steps != view.every or not any(step.fixed_size for step in steps) or len(steps) > KINDS:
+        return []
+    if tolerance >= certified.COARSE:
+        return []
+    count = sum(step.count for step in steps)
+    solution = adaptive.solve(steps, adaptive.effort(count) if fine else adaptive.MODERATE) if count > 1 else None
+    if solution is None or solution.below is None:
+        return []
+    beta = 1.0 - float(solution.below.values[0])
+    return [Outcome(Bound(0.0, beta, beta), (), (solution.below,), view.oriented)]
 
 
 def _invisible(steps: Sequence[AnyStep], threat: Threat) -> Outcome | None:

@@ -95,7 +95,7 @@ def _fixed_size(distances: Distances) -> Part:
     """
 
     def halved(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        return tuple(replace(step, noise=0.5 * step.noise, distance=0.5 * step.distance) for step in steps)
+        return tuple(replace(step, noise=0.5 * step.noise, distance=0.5 * step.distance, fixed_size=True) for step in steps)
 
     legs, removed = [], []
     for step in distances.steps:
