@@ -84,7 +84,7 @@ CROWDED = 6000
 #: Nodes of the law of many steps, on either side of 0, about.
 LARGEST_LAW = 1 << 20
 #: Cells of angles on a side, at most, of pairs on a circle.
-FINEST = 25
+FINEST = 17
 #: Rates and ratios R/σ below these are left to other bounds.
 LEAST_RATE, LEAST_RATIO = 1e-12, 1e-8
 
