@@ -52,7 +52,7 @@ class Effort:
 
 
 #: A figure in less than a tenth of a second, some per cent above the best one; from above only.
-QUICK = Effort((5, 0), 1024, 0.01, 0.25, 0.03, (0.3, 0.15))
+QUICK = Effort((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15))
 #: Both ends in some tenths of a second, one to three per cent apart.
 MODERATE = Effort((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06))
 

@@ -10,8 +10,9 @@ from betastar import validation
 from betastar.bounds import adaptive, affinity, certified, closed_form, kinds, no_noise, transform
 from betastar.bounds.discrete import LeastCurve
 from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve
+from betastar.risk.curve import Curve
 from betastar.risk.interval import Bound
-from betastar.risk.metrics import Curve, Outcome, joined
+from betastar.risk.metrics import Outcome, joined
 from betastar.risk.risk import FINAL_MODEL, Risk
 from betastar.scenario.final_model import SEES, FinalModel
 from betastar.scenario.reductions import View
