@@ -30,7 +30,9 @@ CLIMBS, SHARE, HIGHEST = 3.0, 0.17, (0.15, 0.3)
 #: The path is the real line, and the step that of so many deviations, unless that takes more nodes than this.
 WIDE, MOST_NODES = 0.75, 1200
 #: On the real line, M must have fallen to this before the nodes are too far apart; otherwise the step is divided.
-DIED, FINER, FINEST = 1e-14, 1.5, 0.06
+DIED, FINER, FINEST = 2e-13, 1.5, 0.06
+#: Modulus of M that is rounding alone.
+SILENT = 2e-15
 #: The same for tilted laws, and how they are tilted.
 TILTED_DIED, TILTS = 1e-11, (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 13.0, 16.0, 20.0, 30.0, 40.0)
 #: Points at which the width of the law is looked at, and what a loss must contribute there to be covered.
@@ -130,7 +132,8 @@ def epoch(batches: int, noise: float, mirrored: bool, dense: float = NODES) -> T
     dies, level, most = _died(built, float(steps.real.max()))
     if level > DIED and dense > FINEST:
         return epoch(batches, noise, mirrored, dense / FINER)
-    return replace(built, doubt=built.doubt + level, dies=dies, most_tilted=most)
+    # What is cut off, and what nodes add to M, counts with the weight dz/(z(1 - z)) beyond that frequency.
+    return replace(built, doubt=built.doubt + level / max(dies, 1.0), dies=dies, most_tilted=most)
 
 
 def _died(built: Transform, widest: float) -> tuple[float, float, float]:
@@ -144,7 +147,7 @@ def _died(built: Transform, widest: float) -> tuple[float, float, float]:
         return np.maximum.accumulate(values[::-1])[::-1] / values[0]
 
     strip = np.max([sizes(theta) for theta in (0.0, 0.5, 1.0)], axis=0)
-    last = int(np.argmax(strip <= max(DIED, float(strip[-1]))))
+    last = int(np.argmax(strip <= max(SILENT, 2.0 * float(strip[-1]))))
     most = 1.0
     for theta in TILTS:
         if max(sizes(one)[last] for one in ((theta, 1.0 - theta) if not built.mirrored else (theta,))) > TILTED_DIED:

@@ -28,12 +28,12 @@ from math import ceil, expm1, floor, inf, log, log1p, pi, sinh, sqrt
 
 import numpy as np
 
-from betastar.arrays import Complex
+from betastar.arrays import Complex, Real
 from betastar.bounds.transform import expm1 as complex_expm1
 from betastar.bounds.transform import log1p as complex_log1p
 
-#: Step in y as a share of the distance from the path to where the integrand grows, and the step of the logarithm of u.
-DENSITY, STEP = 0.15, 0.035
+#: Step in y as a share of the distance from the path to where the integrand grows; steps of the logarithm of u for s ≤ 1, and above.
+DENSITY, STEP, COARSE_STEP = 0.15, 0.035, 0.05
 #: Largest heights of the path of y above the real line (also in units of s), and by how much u leans.
 HEIGHT, HEIGHT_OF_LITTLE, LEAN = 0.5 * pi, 1.2, 0.45
 #: The same on the side of losses below 0 where the law is nearly Gaussian there: towards the other side.
@@ -64,7 +64,10 @@ class EpochDensity:
     noise: float
     mirrored: bool
     density: float = DENSITY
-    step: float = STEP
+
+    @property
+    def step(self) -> float:
+        return STEP if self.spread <= 1.0 else COARSE_STEP
 
     @property
     def spread(self) -> float:
@@ -81,8 +84,8 @@ class EpochDensity:
     def farthest(self) -> tuple[float, float]:
         """Losses -a and b that the law hardly leaves: under the second world to the left, under the first one to the right.
 
-        Either a sum of many deviations, or one that stands out; log-likelihoods are not larger than that of the largest y and, as
-        the geometric mean is below the arithmetic one, not smaller than their mean.
+        To the right, either a sum of many deviations or one that stands out; the loss is not larger than that of the largest y
+        (substitution: and the mean of all, as a geometric mean is below the arithmetic one). To the left, by Chernoff.
         """
         s, t = self.spread, self.batches
         alone = np.linspace(0.0, FAR, 200)
@@ -96,7 +99,25 @@ class EpochDensity:
             right = min(1.02 * float((together + jump).max()), largest + s * s / t + mean)
             return right, right
         right = min(1.02 * float((together + jump).max()), largest - 0.5 * s * s)
-        return (-log1p(-self._left) if self._left < GAUSSIAN_LEFT else 0.5 * s * s + mean), right
+        return self._farthest_left(), right
+
+    def _farthest_left(self) -> float:
+        """Add/remove: the a with Pr[mean likelihood < e^{-a}] ≤ min over λ of (e^{λe^{-a}}·E[e^{-λX}])^t = e^{-FAR²/2}."""
+        s, t = self.spread, self.batches
+        y = s * np.linspace(-REACH - s, REACH, 600 + 20 * ceil(s))
+        weights = np.exp(-0.5 * (y / s) ** 2)
+        weights /= weights.sum()
+        largest = max(s * s + (REACH + s) * s, -log(s)) + 4.0
+        rates = np.exp(np.arange(-0.5 * log(t) - log(s) - 5.0 - s * s, largest, 0.1))
+
+        def shares(likelihoods: Real) -> Real:
+            """(FAR²/2t + log E[e^{-λX}])/λ, of the likelihoods X or of X - 1."""
+            exponents = np.log(weights) - np.multiply.outer(rates, likelihoods)
+            most = exponents.max(axis=1)
+            return (0.5 * FAR**2 / t + most + np.log(np.exp(exponents - most[:, None]).sum(axis=1))) / rates
+
+        least = -float(shares(np.exp(y - 0.5 * s * s)).min())
+        return -log(least) if least < 0.5 else -log1p(-float(shares(np.expm1(y - 0.5 * s * s)).min()))
 
     @property
     def _left(self) -> float:
