@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from math import asinh, inf, log, pi, sqrt
-from math import log1p as log1p_real
 
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform, line, log1p
+from betastar.bounds.parts import EPS, AnyPart
+from betastar.bounds.transform import Transform, log1p
 
 #: What two steps of the trapezoidal rule must agree to, relative to the integral of the modulus.
 TOLERANCE = 1e-9
@@ -19,8 +18,6 @@ TOLERANCE = 1e-9
 COARSE = 0.125
 #: Relative error of log M that the nodes of a transform may have: bulk only, and with tails and sector.
 NODES, WIDE_NODES = 1e-11, 2e-9
-#: Where the path of a wide transform may climb if it has fewer nodes, in deviations.
-LATE = 6.5
 #: What the nodes of a step do not see, more than the mass beyond their reach: bulk only, and wide.
 BEYOND_REACH, BEYOND_WIDE_REACH = 2e-19, 1e-50
 #: A modulus of M that counts as a plateau.
@@ -29,34 +26,14 @@ PLATEAU = 1e-9
 INSIDE, BEYOND = 25, 48
 #: Widest range of saddle points on one line, in deviations of its integrand: at its ends a line loses a factor e^{1/2}.
 SHARED = 2.0
-EPS = float(np.finfo(float).eps)
 
 Terms = list[tuple[float, Transform]]
-
-
-@dataclass(frozen=True)
-class Part:
-    """`count` equal steps; counts may be fractional or negative when they are the weights of an interpolation."""
-
-    count: float
-    build: Callable[..., Transform]
-    rate: float
-    noise: float
-    distance: float
-    reverse: bool = False
-
-    def transform(self, wide: bool) -> Transform:
-        many = self.noise >= COARSE_NOISE and abs(self.count) >= COARSE_COUNT
-        if wide and self.rate < 0.5:  # the path climbs from here on, which fewer nodes see only where hardly any mass is left
-            many = many and 0.5 / self.noise + self.noise * log((1.0 - self.rate) / self.rate) > LATE
-        built = self.build(self.rate, self.noise, self.distance, wide, COARSE_DENSITY if many else DENSITY)
-        return built.reversed() if self.reverse else built
 
 
 class Composition:
     """The composed transform of independent steps."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[AnyPart]) -> None:
         self.parts = tuple(parts)
 
     @cached_property
@@ -87,10 +64,12 @@ class Composition:
     @cached_property
     def range(self) -> tuple[float, float]:
         """Losses that L cannot leave, if any: a record that is added leaves log P/Q ≥ log(1-p) at each step."""
-        if any(part.build is not line or part.distance != 1.0 or part.count <= 0.0 or part.rate >= 1.0 for part in self.parts):
-            return -inf, inf
+        floor = 0.0
+        for part in self.parts:
+            if (least := part.least_loss) is None:
+                return -inf, inf
+            floor += part.count * least
         ways = {part.reverse for part in self.parts}
-        floor = sum(part.count * log1p_real(-part.rate) for part in self.parts)
         return (floor if ways == {False} else -inf), (-floor if ways == {True} else inf)
 
     @cached_property

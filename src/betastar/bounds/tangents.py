@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from betastar.arrays import Real
-from betastar.bounds.contour import Answers
+from betastar.bounds.answers import Answers
 
 #: A rate is found when tangent and chord differ by less, relative to it; ε when its bracket is narrower, relative to it.
 SEARCH = 1e-8

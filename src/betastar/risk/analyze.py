@@ -13,12 +13,16 @@ from betastar.bounds.discrete import LeastCurve
 from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve, Part
 from betastar.bounds.interpolation import condense
 from betastar.risk.interval import Bound
-from betastar.risk.metrics import Curve, Outcome
+from betastar.risk.metrics import Curve, Outcome, joined
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import Step, one_step_advantage, visible
-from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order
+from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order, reduction
+from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS
+
+#: A method: run, threat, tolerance, and whether attacks that exist are looked for.
+Solver = Callable[[DPSGD, Any, float, bool], Outcome]
 
 #: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
 KINDS = 4
@@ -102,9 +106,15 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     outcomes = _solve(run, threat, method, tolerance, attained=True)
     if method == "paper":
         _warn_outside_regime(run, outcomes, threat)
-    if method == "certified" and isinstance(threat, Membership):  # attributes have a gap that no grid closes
+    if method == "certified" and isinstance(threat, Membership) and _is_its_own_attack(run, threat):
         _warn_too_wide(outcomes, tolerance)
     return Risk(outcomes, run.shape, threat.describe(), method)
+
+
+def _is_its_own_attack(run: DPSGD, threat: Threat) -> bool:
+    """Whether the steps that dominate a run are attained; otherwise there is a gap that no grid closes, as for attributes."""
+    reduced = reduction(threat, next(run.scalars()))
+    return reduced is None or reduced.attained is None
 
 
 def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float) -> Risk:
@@ -117,7 +127,7 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
 
     counts: increasing. attained: the upper ends, too, which are 1 otherwise.
     """
-    steps = in_order(threat, run) if threat.symmetric else None
+    steps = in_order(threat, run) if threat.symmetric and reduction(threat, run) is None else None
     if steps is None or len(steps) != 1 or not 0.0 < steps[0].distance < FARTHEST:
         return None
     if steps != threat.steps(run):  # of a histogram: no attack on the steps of its largest distance need exist
@@ -133,9 +143,10 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
     ]
 
 
-def takes_seconds(threat: Threat, method: str, tolerance: float) -> bool:
+def takes_seconds(threat: Threat, method: str, tolerance: float, run: DPSGD) -> bool:
     """Whether a figure takes seconds, as for an attacker who adapts, while one of tolerance `certified.COARSE` does not."""
-    adapts = threat.symmetric and not isinstance(threat, Membership)
+    drawn_without_replacement = any(segment.sampling == "fixed-size" for segment in run.segments)
+    adapts = threat.symmetric and (drawn_without_replacement or not isinstance(threat, Membership))
     return adapts and method in ("exact", "certified") and tolerance < certified.COARSE
 
 
@@ -146,7 +157,21 @@ def _solve(run: DPSGD, threat: Threat, method: str, tolerance: float, attained: 
         raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
     solve = METHODS[validation.choice("method", method, METHODS)].solve or OWN_METHODS[method]
     tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
-    return [solve(scalar, threat, tolerance, attained) for scalar in run.scalars()]
+    return [_answered(solve, scalar, threat, tolerance, attained) for scalar in run.scalars()]
+
+
+def _answered(solve: Solver, run: DPSGD, threat: Threat, tolerance: float, attained: bool) -> Outcome:
+    """The outcome of a scalar run: of its steps, or of the views that stand for it, where its sampling is not plain Poisson's."""
+    reduced = reduction(threat, run)
+    if reduced is None:
+        return solve(run, threat, tolerance, attained)
+    if solve is _paper:
+        raise WrongValueError("method", "{argument} paper is about Poisson sampling, got {run}; use exact.", {"run": repr(run)})
+    if reduced.attained is None:
+        return solve(run, reduced.proved[0], tolerance, attained)
+    proved = [solve(run, view, tolerance, False) for view in reduced.proved]
+    exist = [solve(run, view, tolerance, True) for view in reduced.attained] if attained else []
+    return joined(proved, exist, threat.oriented)
 
 
 def _invisible(steps: Sequence[Step], threat: Threat) -> Outcome | None:
@@ -238,7 +263,7 @@ def _paper(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
 
 
 #: The methods of betastar itself; those of plug-ins are in the vocabulary.
-OWN_METHODS: dict[str, Callable[[DPSGD, Any, float, bool], Outcome]] = {
+OWN_METHODS: dict[str, Solver] = {
     "exact": _exact,
     "certified": _certified,
     "affinity": _affinity,

@@ -151,7 +151,15 @@ class DPSGD:
 
     @classmethod
     def from_epochs(
-        cls, noise_multiplier: Any, batch_size: Any, dataset_size: Any, epochs: Any, opacus: bool | None = None
+        cls,
+        noise_multiplier: Any,
+        batch_size: Any,
+        dataset_size: Any,
+        epochs: Any,
+        opacus: bool | None = None,
+        *,
+        sampling: str = "poisson",
+        max_batch_size: int | None = None,
     ) -> DPSGD:
         """From what a training script has. The rate is batch_size / dataset_size.
 
@@ -165,11 +173,16 @@ class DPSGD:
             The number of training records.
         epochs : float or array
             An epoch has ⌈dataset_size / batch_size⌉ steps, as many as a PyTorch loader has batches. A fraction of an epoch is
-            rounded up to whole steps.
+            rounded up to whole steps; with sampling "balls-in-bins" or "shuffled", epochs must be whole.
         opacus : bool, optional
             True for the rate that Opacus takes from such a loader, 1 / ⌈dataset_size / batch_size⌉, which is the smaller one
             unless the batches fill the data set exactly (batch 80 of 100: 0.5 instead of 0.8). False for
-            batch_size / dataset_size. None is the latter, with a RateWarning where the two differ by more than 5 %.
+            batch_size / dataset_size. None is the latter, with a RateWarning where the two differ by more than 5 %. With
+            sampling "poisson" only.
+        sampling : "poisson", "fixed-size", "balls-in-bins" or "shuffled"
+            How the batches are drawn, as for `DPSGD`.
+        max_batch_size : int, optional
+            With "poisson": of a larger batch, so many records are kept at random.
 
         Returns
         -------
@@ -195,11 +208,29 @@ class DPSGD:
             raise validation.WrongValueError(
                 "batch_size", "{argument} must be at most {dataset_size}, got {batch} > {records}.", sizes
             )
+        validation.choice("sampling", sampling, samplings.SAMPLINGS)
         batches = -(-size // batch)
-        rate = 1.0 / batches if opacus else batch / size
-        if opacus is None and (told := opacus_differs(batch, size)):
+        rate = batch / size
+        if sampling != "poisson":
+            if opacus is not None:
+                text = "{argument} must be left out with sampling {word}: it is about the rate of Poisson sampling."
+                raise validation.WrongValueError("opacus", text, {"word": repr(sampling)})
+        elif opacus:
+            rate = 1.0 / batches
+        elif opacus is None and (told := opacus_differs(batch, size)):
             warnings.warn(told, RateWarning, stacklevel=2)
-        return cls(noise_multiplier, rate, validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9)))
+        if sampling in samplings.IN_EPOCHS:
+            rate = 1.0 / batches
+            samplings.whole_epochs(length, sampling)
+        known = sampling != "poisson" or max_batch_size is not None
+        return cls(
+            noise_multiplier,
+            rate,
+            validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9)),
+            sampling,
+            max_batch_size=max_batch_size,
+            dataset_size=samplings.one_size(size) if known else None,
+        )
 
     @classmethod
     def from_dp_event(cls, event: Any) -> DPSGD:
@@ -238,6 +269,12 @@ class DPSGD:
     def steps(self) -> Any:
         """Steps of all segments together."""
         return sum(segment.steps for segment in self.segments)
+
+    def shortened(self, steps: int) -> DPSGD:
+        """The first so many steps of a run of one segment."""
+        segment = replace(self.segments[0], steps=min(steps, self._only("steps")))
+        samplings.check(segment)
+        return DPSGD._of((segment,))
 
     def scalars(self) -> Iterator[DPSGD]:
         """The runs of a sweep one by one, in the order of its shape."""

@@ -26,6 +26,53 @@ class Step:
     count: int
 
 
+@dataclass(frozen=True)
+class MixtureStep:
+    """`count` steps that show Σ_j w_j N(s_j, σ²) or, in the other world, the same with the shifts mirrored, or N(0, σ²).
+
+    It is a step of a person with several records, of whom a random number takes part (theory, section 11).
+
+    weights : the probabilities w_j, whose sum is 1.
+    shifts : the sums of gradients s_j ≥ 0, in clipping norms, in increasing order.
+    mirrored : the other world has the shifts -s_j (substitution); otherwise it has none (add/remove).
+    """
+
+    weights: tuple[float, ...]
+    shifts: tuple[float, ...]
+    noise: float
+    mirrored: bool
+    count: int
+
+
+@dataclass(frozen=True)
+class CoinStep:
+    """`count` times one of several steps, which a coin chooses with known chances. The attacker sees the coin.
+
+    chances : the probabilities of the steps, whose sum is 1.
+    steps : the steps; how often the coin is tossed is `count`, their own counts do not matter.
+    """
+
+    chances: tuple[float, ...]
+    steps: tuple[Step, ...]
+    count: int
+
+
+@dataclass(frozen=True)
+class AllocationStep:
+    """`count` epochs of so many batches, in each of which every record is in one batch, drawn uniformly and independently.
+
+    mirrored : the challenge is replaced (substitution); otherwise it is left out (add/remove).
+    """
+
+    batches: int
+    noise: float
+    mirrored: bool
+    count: int
+
+
+AnyStep = Step | MixtureStep | CoinStep | AllocationStep
+
+
 #: Rates and distances below the first, and noise above the second, would be lost when they are squared and multiplied.
 LEAST, MOST = 1e-40, 1e40
 #: Accuracy of a threshold, relative to the noise or to itself: a deviation counts in second order. From so many on a table helps.
