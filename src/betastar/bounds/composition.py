@@ -55,6 +55,11 @@ class Composition:
         return sum(n * t.rest for n, t in self.bulk)
 
     @cached_property
+    def lost(self) -> float:
+        """Probability of losses that are too large for the nodes."""
+        return sum(abs(n) * t.lost for n, t in self.wide)
+
+    @cached_property
     def plateau(self) -> bool:
         """Whether M has not died on Re z = 1/2 where that of a Gaussian law has, so that straight paths are of little use."""
         bend = float(cumulants(self.bulk, np.array([0.5]))[2][0])

@@ -91,7 +91,7 @@ class Inversion:
             other[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
             better = far & (~again | (other[2] + 1e-3 * other[4] < answers[2] + 1e-3 * answers[4]))
             answers[:, better] = other[:, better]
-        unseen = BEYOND_WIDE_REACH * sum(abs(part.count) * part.sampled for part in composition.parts)
+        unseen = BEYOND_WIDE_REACH * sum(abs(part.count) * part.sampled for part in composition.parts) + composition.lost
         answers[:, lost] = np.array([0.0, 1.0, unseen, 0.0, unseen, 0.0, 0.0])[:, None]
         # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding.
         answers[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
@@ -193,6 +193,8 @@ class _Path:
         self.tilted = [one.tilted(lines.thetas) for _, one in self.terms]
         mass = BEYOND_WIDE_REACH if wide else BEYOND_REACH
         self.unseen = mass * sum(abs(part.count) * part.sampled for part in composition.parts)
+        if lines.beyond:
+            self.unseen += composition.lost
         self.step, self.origin = (LEANING_STEP, composition.rest) if lean else (STEP, 0.0)
         first = self._first()
         self.plateau = self._plateau(first)

@@ -39,6 +39,8 @@ REACH, WIDE_REACH = 9.0, 18.0
 FINEST = -16.0
 #: How real M'' must come out, relative to itself, for M to be known to 1e-9: for large θ the nodes do not reach far enough.
 REAL = 1e-9
+#: Mass at losses that are too large for the nodes, from which on M is not known beyond 1.
+LOST = 1e-25
 #: Entries of the node-times-argument matrix that are worked on at once: fits the cache, bounds the memory.
 BLOCK = 1 << 14
 
@@ -87,6 +89,9 @@ class Transform:
     weights exchanged), as for symmetric pairs and for the glued curve.
     atom: mass at loss 0 that no node carries: M(z) tends to it along every vertical.
     rest: loss of a step whose output is 0. Low noise piles mass up there, so that M^T oscillates like e^{z·T·rest}.
+    lost: probability of the first distribution that no node carries, as its loss is so large that e^L overflows. In the strip
+        0 < Re z < 1 it does not count; beyond, M is not known if it is more than LOST.
+    irrelevant: nodes with less mass than this do not decide how far z may lean: they are on a path that climbs.
     """
 
     weight: Complex
@@ -94,6 +99,8 @@ class Transform:
     mirrored: bool = False
     atom: float = 0.0
     rest: float = 0.0
+    lost: float = 0.0
+    irrelevant: float = 1e-17
     _gain: float = field(init=False, repr=False)  # Σ w (e^L - 1): 0 for a whole law, the total variation for a half
 
     def __post_init__(self) -> None:
@@ -156,6 +163,8 @@ class Transform:
                 value, slope, bend = value + other[0].conj(), slope - other[1].conj(), bend + other[2].conj()
             real = np.abs(bend.imag) <= REAL * bend.real + 1e-12 * size  # a real number, or nothing
             real &= (REAL * bend.real + 1e-12 * size < inf) & np.isfinite(value.real)
+            if self.lost > LOST:
+                real &= (thetas < 1.0) & ((thetas > 0.0) | (not self.mirrored))
         unknown = np.where(real, 0.0, nan)
         return value.real - self._gain + unknown, slope.real + unknown, bend.real + unknown
 
@@ -178,20 +187,20 @@ class Transform:
     def affinity_gap(self) -> float:
         """1 - ρ = ½∫(√P - √Q)²: a sum of positive terms (theory, section 5)."""
         root = expm1(0.5 * self.loss.real, 0.5 * self.loss.imag)
-        half = 0.5 * float((self.weight @ (root * root)).real)
+        half = 0.5 * (float((self.weight @ (root * root)).real) + self.lost)
         return 2.0 * half if self.mirrored else half
 
     def reversed(self) -> Transform:
         """The transform of (Q, P): L becomes -L, and the path is reflected so that e^{iuL} decays again."""
         if self.mirrored:
             return self
-        return Transform((self.weight * np.exp(self.loss)).conj(), -self.loss.conj(), rest=-self.rest)
+        return Transform((self.weight * np.exp(self.loss)).conj(), -self.loss.conj(), rest=-self.rest, irrelevant=self.irrelevant)
 
     def sector(self, sign: float) -> float:
         """Largest angle by which z may lean towards `sign` from the vertical with every e^{z(L - rest)} decaying."""
         sides = (self.loss, -self.loss.conj()) if self.mirrored else (self.loss - self.rest,)
         angle = pi / 4
-        relevant = np.abs(self.weight) * (1.0 + np.abs(np.exp(self.loss))) > 1e-17
+        relevant = np.abs(self.weight) * (1.0 + np.abs(np.exp(self.loss))) > self.irrelevant
         for loss in sides:
             grows = relevant & (sign * loss.real > 1e-9)
             if grows.any():

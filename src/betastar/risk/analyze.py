@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from betastar import validation
-from betastar.bounds import adaptive, affinity, certified, closed_form, no_noise, transform
+from betastar.bounds import adaptive, affinity, certified, closed_form, kinds, no_noise, transform
 from betastar.bounds.discrete import LeastCurve
-from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve, Part
-from betastar.bounds.interpolation import condense
+from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve
 from betastar.risk.interval import Bound
 from betastar.risk.metrics import Curve, Outcome, joined
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
-from betastar.scenario.step import Step, one_step_advantage, visible
+from betastar.scenario.step import LEAST, AnyStep, Step
 from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order, reduction
 from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS
@@ -174,10 +172,10 @@ def _answered(solve: Solver, run: DPSGD, threat: Threat, tolerance: float, attai
     return joined(proved, exist, threat.oriented)
 
 
-def _invisible(steps: Sequence[Step], threat: Threat) -> Outcome | None:
+def _invisible(steps: Sequence[AnyStep], threat: Threat) -> Outcome | None:
     """The outcome of a run that leaks less than INVISIBLE: its advantage is at most the sum of the steps' own (proved)."""
-    most = sum(step.count * one_step_advantage(step.rate, step.noise, step.distance) for step in steps)
-    if most > INVISIBLE or not any(step.distance for step in steps):
+    most = sum(step.count * kinds.kind(step).advantage(step) for step in steps)
+    if most > INVISIBLE or not any(kinds.telling(step) for step in steps):
         return None
     beta = min(1.0 - (1.0 + 1e-9) * most, certified.BELOW_ONE)
     return Outcome(Bound(beta, beta, 1.0), oriented=threat.oriented)
@@ -187,19 +185,22 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     steps = threat.steps(run)
     if (little := _invisible(steps, threat)) is not None:
         return little
-    quiet = any(step.noise <= LEAST_NOISE for step in steps)
-    parts = condense([replace(step, noise=max(step.noise, LEAST_NOISE)) for step in map(visible, steps)])
+    quiet = any(kinds.kind(step).least_noise(step) <= LEAST_NOISE for step in steps)
+    seen = [kinds.kind(step).louder(kinds.kind(step).visible(step, LEAST), LEAST_NOISE) for step in steps if kinds.telling(step)]
 
-    def curve(build: Callable[..., transform.Transform], symmetric: bool) -> FourierCurve:
-        return FourierCurve([Part(n, build, rate, noise, r) for n, rate, noise, r in parts], symmetric)
+    def curve(build: Callable[..., transform.Transform], symmetric: bool, of: Sequence[AnyStep] = seen) -> FourierCurve:
+        return FourierCurve(kinds.parts(of, build), symmetric)
 
     worst: tuple[Curve, ...]
     exist: tuple[Curve, ...]
     solution = None
-    if all(r == 2.0 for *_, r in parts):
-        worst = exist = (curve(transform.line, True),)
-    elif not threat.symmetric:
-        worst = exist = (curve(transform.line, False),)
+    some = kinds.attained(seen, threat.symmetric)
+    if some == seen:
+        even = threat.symmetric or all(isinstance(step, Step) and step.distance == FARTHEST for step in seen)
+        worst = exist = (curve(transform.line, even),)
+    elif not kinds.plain(steps):
+        worst = (curve(transform.glued if threat.symmetric else transform.line, threat.symmetric),)
+        exist = (curve(transform.line, threat.symmetric, some),) if some else ()
     elif sum(step.count for step in steps) == 1:
         worst = exist = (curve(transform.glued, True),)  # attained: at each α by the line pair, one way or the other
     else:
@@ -215,7 +216,7 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     if not attained:
         exist = worst
     bottom, bottom_error = worst[0].overlap()
-    top, top_error = (bottom, bottom_error) if exist is worst else min(one.overlap() for one in exist)
+    top, top_error = (bottom, bottom_error) if exist is worst else min((one.overlap() for one in exist), default=(1.0, 0.0))
     upper = min(1.0, max(top + top_error, TINY))
     estimate = min(max(top if solution is None else 0.5 * (bottom + top), TINY), upper)
     return Outcome(Bound(min(max(bottom - bottom_error, 0.0), estimate), estimate, upper), worst, exist, threat.oriented)
@@ -249,15 +250,16 @@ def _certified(run: DPSGD, threat: Threat, tolerance: float, attained: bool = Tr
 
 def _affinity(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
     # What `visible` adds to a step is below 1e-24 of β* in all: both ends stay what they are.
-    steps = [visible(step) for step in threat.steps(run)]
-    families = (transform.line, transform.symmetric) if threat.symmetric else (transform.line,)
+    steps = [kinds.kind(step).visible(step, LEAST) for step in threat.steps(run)]
+    plain = kinds.plain(steps)
+    families = (transform.line, transform.symmetric) if threat.symmetric and plain else (transform.line,)
     largest = affinity.largest(transform.glued if threat.symmetric else transform.line, steps)
-    exist = max(affinity.total(family, steps) for family in families)
+    exist = max(affinity.total(family, steps if plain else kinds.attained(steps, threat.symmetric)) for family in families)
     return Outcome(Bound(*affinity.bounds(largest, exist)), oriented=threat.oriented)
 
 
 def _paper(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
-    steps = threat.steps(run)
+    steps = kinds.only_plain("method 'paper'", threat.steps(run))
     beta, error = closed_form.bayes_security(steps), closed_form.error_term(steps)
     return Outcome(Bound(max(0.0, beta - error), beta, min(1.0, beta + error)), oriented=threat.oriented)
 
@@ -285,7 +287,7 @@ def _warn_too_wide(outcomes: Sequence[Outcome], tolerance: float) -> None:
 
 def _warn_outside_regime(run: DPSGD, outcomes: Sequence[Outcome], threat: Threat) -> None:
     """Warn once, with the actual error where it takes about a millisecond to know."""
-    every = [threat.steps(scalar) for scalar in run.scalars()]
+    every = [kinds.only_plain("method 'paper'", threat.steps(scalar)) for scalar in run.scalars()]
     doubtful = [i for i, steps in enumerate(every) if closed_form.outside_regime(steps)]
     if len(every) == 1 and len({step.distance for step in every[0]}) == 1:
         truth = _exact(next(iter(run.scalars())), threat, TOLERANCE).bayes_security.estimate

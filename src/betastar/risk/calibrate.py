@@ -16,6 +16,7 @@ from typing import Any
 from scipy.special import erfcinv
 
 from betastar import validation
+from betastar.bounds import kinds
 from betastar.bounds.exact import LEAST_NOISE
 from betastar.bounds.no_noise import curve as ceiling_curve
 from betastar.bounds.no_noise import never_sampled
@@ -27,7 +28,7 @@ from betastar.risk.search import Search, confirmed
 from betastar.rounding import plain
 from betastar.scenario import samplings
 from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
-from betastar.scenario.step import Step
+from betastar.scenario.step import AnyStep, Step
 from betastar.scenario.threats import Membership, Threat
 from betastar.validation import WrongTypeError, WrongValueError
 from betastar.vocabulary import METRICS, Metric
@@ -254,7 +255,7 @@ def calibrate(
     return search.make(value)
 
 
-def _sampling_only(steps: tuple[Step, ...]) -> Risk:
+def _sampling_only(steps: tuple[AnyStep, ...]) -> Risk:
     """The risk of the same sampling without noise."""
     curve, beta = ceiling_curve(steps), exp(never_sampled(steps))
     return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
@@ -269,7 +270,7 @@ class Drawn:
     opacus: bool | None
 
     def run(self, by_epoch: bool, numbers: dict[str, Any]) -> DPSGD:
-        more = {"sampling": self.sampling, "max_batch_size": self.max_batch_size}
+        more: dict[str, Any] = {"sampling": self.sampling, "max_batch_size": self.max_batch_size}
         if not by_epoch:
             return DPSGD(**numbers, **more)
         # Nobody is warned of Opacus's rate at each step of a search.
@@ -350,17 +351,17 @@ def _in_braces(names: Iterable[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in names)
 
 
-def _guess_noise(steps: tuple[Step, ...], target: Target) -> float:
+def _guess_noise(steps: tuple[AnyStep, ...], target: Target) -> float:
     """For targets about β*, from the small-rate exponent (theory, section 5): λ ≈ (p²/2)·sinh(1/σ²) at distance 2, and
-    (p²/8)(e^{1/σ²} - 1) at distance 1; other distances in proportion. Otherwise 1."""
+    (p²/8)(e^{1/σ²} - 1) at distance 1; other distances in proportion. Otherwise 1. steps: at noise 1."""
     beta = {"bayes_security": target.value, "advantage": 1.0 - target.value, "success": 2.0 * (1.0 - target.value)}.get(
         target.metric
     )
     if beta is None or not 0.0 < beta < 1.0:
         return 1.0
-    power = sum(step.count * (step.rate * step.distance) ** 2 for step in steps)
+    power = sum(step.count * kinds.kind(step).gap(step) ** 2 for step in steps)
     if power == 0.0:
         return 1.0
     need = 8.0 * float(erfcinv(beta)) ** 2 / power
-    near = all(step.distance <= 1.0 for step in steps)
+    near = all(isinstance(step, Step) and step.distance <= 1.0 for step in steps)
     return min(max(1.0 / sqrt(log1p(need) if near else asinh(need)), LEAST_NOISE), MOST_NOISE)

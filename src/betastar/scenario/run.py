@@ -21,7 +21,9 @@ NOTICEABLE = 1.05
 class Segment:
     """Steps with the same noise, sampling rate and sampling. Each number may be an array where a person sweeps.
 
-    max_batch_size, dataset_size: of Poisson sampling whose batches are cut off; None otherwise.
+    max_batch_size: of Poisson sampling whose batches are cut off; None otherwise. dataset_size: None if it is not known. mixture:
+    with sampling "mixture", which only `from_dp_event` makes, pairs (shift, probability): with a record, a step shows one of the
+    shifts plus noise, without it noise alone.
     """
 
     noise_multiplier: Any
@@ -30,6 +32,7 @@ class Segment:
     sampling: str = "poisson"
     max_batch_size: int | None = None
     dataset_size: int | None = None
+    mixture: tuple[tuple[float, float], ...] | None = None
 
     @property
     def numbers(self) -> tuple[Any, Any, Any]:
@@ -234,7 +237,24 @@ class DPSGD:
 
     @classmethod
     def from_dp_event(cls, event: Any) -> DPSGD:
-        """From a dp_accounting event: Gaussian mechanisms, Poisson-sampled or not, composed in any way."""
+        """From a dp_accounting event.
+
+        Parameters
+        ----------
+        event : DpEvent
+            Gaussian mechanisms, Poisson-sampled, sampled without replacement, Poisson-sampled and truncated, or not sampled, and
+            mixtures of Gaussians, composed in any way. The latter are about adding or removing a record.
+
+        Returns
+        -------
+        DPSGD
+            The run.
+
+        Raises
+        ------
+        ValueError
+            If the event has another mechanism in it, or one sample for several mechanisms.
+        """
         from betastar.scenario.dp_events import segments_of
 
         segments = tuple(segments_of(event))
@@ -311,7 +331,8 @@ class DPSGD:
         def show(segment: Segment) -> str:
             noise, rate, steps = (repr(f.tolist()) if isinstance(f, np.ndarray) else repr(f) for f in segment.numbers)
             said = {"sampling": segment.sampling} if segment.sampling != "poisson" else {}
-            said |= {name: getattr(segment, name) for name in ("max_batch_size", "dataset_size") if getattr(segment, name)}
+            others = ("max_batch_size", "dataset_size", "mixture")
+            said |= {name: getattr(segment, name) for name in others if getattr(segment, name) is not None}
             more = "".join(f", {name}={value!r}" for name, value in said.items())
             return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps}{more})"
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from betastar.arrays import Real
 from betastar.rounding import plain
+from betastar.scenario.mixture import group_step
 from betastar.scenario.reductions import Part
 from betastar.scenario.run import Segment
-from betastar.scenario.samplings import batches, epochs
+from betastar.scenario.samplings import batches, epochs, is_plain
 from betastar.scenario.step import AllocationStep, AnyStep, CoinStep, MixtureStep, Step
 from betastar.scenario.truncation import truncation
 from betastar.validation import WrongValueError
@@ -41,8 +42,14 @@ class Distances:
 
 def substitution(segment: Segment, distances: Distances, records: int = 1) -> Part:
     """The part of a segment where the challenge's gradient is a or b, or where all of a person's records are replaced."""
+    if segment.mixture is not None:
+        raise WrongValueError(
+            "relation",
+            "{argument} must be 'add-remove' for a run that is a mixture of Gaussians: it says what is seen with a record and "
+            "without it, not with another in its place.",
+        )
     if records > 1:
-        return _replaced_group(segment, records)
+        return _group_in_poisson(segment, records, True) if is_plain(segment) else _replaced_group(segment, records)
     if segment.sampling == "fixed-size":
         return _fixed_size(distances)
     if segment.sampling == "balls-in-bins":
@@ -57,6 +64,8 @@ def substitution(segment: Segment, distances: Distances, records: int = 1) -> Pa
 def add_remove(segment: Segment, records: int = 1) -> Part:
     """The part of a segment where the challenge is a record, or all records of a person, or nothing."""
     sigma, count = segment.noise_multiplier, segment.steps
+    if segment.mixture is not None:
+        return _mixture(segment, records)
     if segment.sampling == "shuffled":
         raise WrongValueError(
             "sampling",
@@ -69,7 +78,7 @@ def add_remove(segment: Segment, records: int = 1) -> Part:
         one: AnyStep = AllocationStep(length, sigma, False, number) if length > 1 else together
         return Part(((together if records > 1 else one,),), directed=(one,))
     if records > 1:
-        return _removed_group(segment, records)
+        return _group_in_poisson(segment, records, False) if is_plain(segment) else _removed_group(segment, records)
     step = Step(segment.sample_rate, sigma, 1.0, count)
     if segment.sampling == "fixed-size":
         step = replace(step, noise=0.5 * sigma)  # in the place of a record at -1 the challenge is at +1
@@ -165,6 +174,23 @@ def _by_epoch(
 def _counted(values: Real) -> list[tuple[float, int]]:
     distinct, counts = np.unique(values, return_counts=True)
     return list(zip(distinct.tolist(), counts.tolist(), strict=True))
+
+
+def _mixture(segment: Segment, records: int) -> Part:
+    """What a mixture of Gaussians shows is given: exact."""
+    if records > 1:
+        text = "{argument} must be 1 for a mixture of Gaussians, whose shifts are those of a whole person, got {value}."
+        raise WrongValueError("records", text, {"value": str(records)})
+    assert segment.mixture is not None
+    shifts, weights = zip(*segment.mixture, strict=True)
+    step = (MixtureStep(weights, shifts, segment.noise_multiplier, False, segment.steps),)
+    return Part((step,), directed=step)
+
+
+def _group_in_poisson(segment: Segment, records: int, mirrored: bool) -> Part:
+    """A random number of a person's records in each batch: exact."""
+    step = (group_step(records, segment.sample_rate, segment.noise_multiplier, mirrored, segment.steps),)
+    return Part((step,), None, step if mirrored else (), () if mirrored else step)
 
 
 def _replaced_group(segment: Segment, records: int) -> Part:

@@ -123,9 +123,14 @@ def one_size(sizes: Any) -> int | None:
     return int(distinct[0]) if len(distinct) == 1 else None
 
 
+def is_plain(segment: Segment) -> bool:
+    """Whether a segment has Poisson sampling whose batches are not cut off."""
+    return segment.sampling == "poisson" and segment.max_batch_size is None
+
+
 def all_plain(run: DPSGD) -> bool:
-    """Whether all segments have Poisson sampling whose batches are not cut off."""
-    return all(segment.sampling == "poisson" and segment.max_batch_size is None for segment in run.segments)
+    """Whether all segments are plain."""
+    return all(is_plain(segment) for segment in run.segments)
 
 
 def only_plain(run: DPSGD, what: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from betastar import validation
 from betastar.arrays import Real, Whole
 from betastar.scenario import sampled_segments
+from betastar.scenario.mixture import group_step
 from betastar.scenario.reductions import Reduction, combined
 from betastar.scenario.run import DPSGD
 from betastar.scenario.sampled_segments import Distances
@@ -20,6 +21,8 @@ from betastar.validation import WrongValueError
 RELATIONS = ("substitution", "add-remove")
 #: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
 FARTHEST = 2.0
+#: Records of a person, at most.
+MOST_RECORDS = 1_000_000
 #: Different steps of a segment, at most, when the distances of a run are taken in their order.
 BLOCKS = 8
 
@@ -71,11 +74,14 @@ class Membership(_Frozen):
     relation : "substitution" or "add-remove"
         With "substitution" (the paper's game) the attacker knows two records and that one of them was used. With "add-remove" the
         record was used, or nothing in its place; positive then means that the record was in.
+    records : int
+        The number of records of the person whom the attacker asks about. All of them are replaced, or absent, together; each is
+        sampled independently of the others.
 
     Raises
     ------
     ValueError
-        If the relation is another word.
+        If the relation is another word, or records is not a whole number between 1 and a million.
 
     Examples
     --------
@@ -83,33 +89,45 @@ class Membership(_Frozen):
     >>> run = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.01, steps=500)
     >>> print(bs.analyze(run, bs.Membership("add-remove")).bayes_security)
     0.885917 [0.885916, 0.885917]
+    >>> print(bs.analyze(run, bs.Membership("add-remove", records=8)).bayes_security)
+    0 [0, 0]
     """
 
-    _arguments = ("relation",)
+    _arguments = ("relation", "records")
 
-    def __init__(self, relation: str = "substitution") -> None:
+    def __init__(self, relation: str = "substitution", records: int = 1) -> None:
         self.relation = validation.choice("relation", relation, RELATIONS)
+        self.records = validation.one_whole("records", records, high=MOST_RECORDS)
         self.symmetric = self.relation == "substitution"
         self.oriented = not self.symmetric
 
     def steps(self, run: DPSGD) -> tuple[AnyStep, ...]:
         if not all_plain(run):
             return self.reduction(run).proved[0].every
+        if self.records > 1:
+            return tuple(
+                group_step(self.records, s.sample_rate, s.noise_multiplier, self.symmetric, s.steps) for s in run.segments
+            )
         distance = FARTHEST if self.symmetric else 1.0
         return tuple(Step(s.sample_rate, s.noise_multiplier, distance, s.steps) for s in run.segments)
 
     def reduction(self, run: DPSGD) -> Reduction:
         if self.symmetric:
             parts = [
-                sampled_segments.substitution(segment, distances)
+                sampled_segments.substitution(segment, distances, self.records)
                 for segment, distances in zip(run.segments, _of_segments(FARTHEST, None, run), strict=True)
             ]
         else:
-            parts = [sampled_segments.add_remove(segment) for segment in run.segments]
+            parts = [sampled_segments.add_remove(segment, self.records) for segment in run.segments]
         return combined(parts, self.symmetric, self.oriented)
 
     def describe(self) -> str:
-        return f"membership inference ({self.relation})"
+        return f"membership inference ({self.relation})" + (
+            f" of a person with {self.records} records" if self.records > 1 else ""
+        )
+
+    def __repr__(self) -> str:
+        return f"Membership(relation={self.relation!r})" if self.records == 1 else super().__repr__()
 
 
 class AttributeInference(_Frozen):
@@ -230,12 +248,13 @@ def in_order(threat: Threat, run: DPSGD) -> tuple[Step, ...] | None:
     What a threat says and what does not dominate its steps is not used: it may have inherited in_order, and changed steps.
     """
     steps = threat.steps(run)
-    if not all(isinstance(step, Step) for step in steps):
+    plain = tuple(step for step in steps if isinstance(step, Step))
+    if len(plain) < len(steps):
         return None
     if hasattr(threat, "in_order"):
         ordered: tuple[Step, ...] | None = threat.in_order(run)
-        return ordered if ordered is not None and _dominates(ordered, steps) else None
-    return steps if len({(step.rate, step.noise, step.distance) for step in steps}) == 1 else None
+        return ordered if ordered is not None and _dominates(ordered, plain) else None
+    return plain if len({(step.rate, step.noise, step.distance) for step in plain}) == 1 else None
 
 
 def reduction(threat: Threat, run: DPSGD) -> Reduction | None:
