@@ -55,8 +55,8 @@ def test_balls_in_bins_use_each_record_once_an_epoch_at_any_step() -> None:
     # The sum over the steps is fixed for each record, which loses it a degree of freedom.
     statistic = ((table - EPOCHS / STEPS) ** 2 / (EPOCHS / STEPS)).sum()
     assert 1e-4 < stats.chi2.sf(statistic, SIZE * (STEPS - 1)) < 1.0 - 1e-4
-    favourite = table + 8 * (np.arange(SIZE)[:, None] % STEPS == np.arange(STEPS))
-    assert not fits(favourite, favourite.mean())  # the test sees records that prefer a step by a quarter
+    favourite = table + 16 * (np.arange(SIZE)[:, None] % STEPS == np.arange(STEPS))
+    assert not fits(favourite, favourite.mean())  # the test sees records that prefer a step by half
 
 
 def test_pairs_of_records_in_bins_are_independent() -> None:
