@@ -8,7 +8,7 @@ from betastar.runs.json_object import JsonObject
 from betastar.runs.reading import Json
 
 #: Fields that only some runs have; where such a field is None, the file does not have it.
-OPTIONAL = ("secret", "values", "label", "gaps", "proof")
+OPTIONAL = ("secret", "values", "label", "gaps", "proof", "max_batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,10 @@ class Status(JsonObject):
         What a budget or gap clipping promises. A report computes it again, and does not repeat this sentence.
     restated : tuple of str
         The columns from which the secret can be read off.
+    sampling : str
+        How batches were drawn, as in `betastar.DPSGD`.
+    max_batch_size : int or None
+        Of a larger batch, so many records were kept at random.
     """
 
     batch_size: int
@@ -65,6 +69,8 @@ class Status(JsonObject):
     gaps: dict[str, float] | None = None
     proof: str | None = None
     restated: tuple[str, ...] = ()
+    sampling: str = "poisson"
+    max_batch_size: int | None = None
 
     def to_json(self) -> Json:
         """The object that status.json holds."""

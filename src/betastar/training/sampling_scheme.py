@@ -69,27 +69,26 @@ class SamplingScheme:
         if self.in_epochs:
             assert self.batches is not None
             steps = self.batches * -(-steps // self.batches)
-        size = self.records if self.max_batch_size is not None else None
         return DPSGD(
             noise_multiplier,
             min(self.sample_rate, 1.0),  # of several batches that Opacus accumulated it may be above
             steps,
             self.sampling,
             max_batch_size=self.max_batch_size,
-            dataset_size=size,
+            dataset_size=None if self.plain else self.records,
         )
 
     def one_step(self, noise_multiplier: float) -> Segment:
         """One step with this noise, without a check of whether a single step can be analysed."""
-        size = self.records if self.max_batch_size is not None else None
+        size = None if self.plain else self.records
         return Segment(noise_multiplier, self.sample_rate, 1, self.sampling, self.max_batch_size, size)
 
     def told(self) -> dict[str, Any]:
         """What a log says of the sampling, besides the rate; nothing for plain Poisson sampling."""
         if self.plain:
             return {}
-        cut = {} if self.max_batch_size is None else {"max_batch_size": self.max_batch_size, "dataset_size": self.records}
-        return {"sampling": self.sampling, **cut}
+        cut = {} if self.max_batch_size is None else {"max_batch_size": self.max_batch_size}
+        return {"sampling": self.sampling, **cut, "dataset_size": self.records}
 
 
 @dataclass(frozen=True)
