@@ -147,9 +147,9 @@ class DrawnSteps:
     @property
     def epochs(self) -> int:
         """The number of epochs of which a step was taken, of samplings in epochs."""
-        return len(self._whole_epochs())
+        return len(self.whole_epochs())
 
-    def _whole_epochs(self) -> list[tuple[float, SamplingScheme, int]]:
+    def whole_epochs(self) -> list[tuple[float, SamplingScheme, int]]:
         """(noise, scheme, steps) of each epoch of which a step was taken, in their order; the noise is the least of the epoch."""
         epochs: list[tuple[float, SamplingScheme, int]] = []
         last: DrawnBatch | None = None
@@ -182,7 +182,7 @@ class DrawnSteps:
             raise ValueError("no step was taken yet: there is nothing to analyse.")
         parts: list[tuple[float, SamplingScheme, int]] = []  # noise, scheme, steps of the run
         places: list[Whole] = []
-        start, whole = 0, iter(self._whole_epochs())
+        start, whole = 0, iter(self.whole_epochs())
         last: DrawnBatch | None = None
         for noise, drawn, count in self._groups:
             scheme, steps = drawn.scheme, count
