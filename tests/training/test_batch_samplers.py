@@ -184,7 +184,7 @@ def test_two_iterations_at_a_time_are_two_epochs() -> None:
         (lambda: BallsInBinsSampler(0, 3), "dataset_size must be a whole number of at least 1, got 0"),
         (lambda: BallsInBinsSampler(10, 2.5), "steps must be a whole number of at least 1, got 2.5"),
         (lambda: FixedSizeSampler(10, 11), "batch_size must be at most the 10 records of the data set, got 11"),
-        (lambda: TruncatedPoissonSampler(100, 10, 9), "max_batch_size must be at least dataset_size / steps = 10, got 9"),
+        (lambda: TruncatedPoissonSampler(100, 10, 9), "max_batch_size must be at least the mean batch size, 100 / 10 = 10, got 9"),
         (lambda: BallsInBinsSampler(10, 2, 7), "generator must be a torch.Generator, got 7"),  # type: ignore[arg-type]
     ],
 )

@@ -270,8 +270,8 @@ class TruncatedPoissonSampler(EpochSampler):
         super().__init__(dataset_size, steps, generator)
         self.max_batch_size: int = validation.whole("max_batch_size", max_batch_size)
         if self.max_batch_size * self.steps < self.dataset_size:
-            mean = self.dataset_size / self.steps
-            raise validation.wrong("max_batch_size", f"must be at least dataset_size / steps = {mean:g}, got {max_batch_size}.")
+            mean = f"{self.dataset_size} / {self.steps} = {self.dataset_size / self.steps:g}"
+            raise validation.wrong("max_batch_size", f"must be at least the mean batch size, {mean}, got {max_batch_size}.")
 
     @property
     def scheme(self) -> SamplingScheme:
