@@ -151,7 +151,7 @@ def test_a_forged_sampling_is_refused(file: str, entries: dict[str, Any], bare: 
     before = (bare / file).read_text()
     try:
         changed(bare, file, **entries)
-        with pytest.raises((ReportError, StudyError), match="status.json"):
+        with pytest.raises((ReportError, StudyError)):
             load(bare.path)
     finally:
         (bare / file).write_text(before)
