@@ -96,7 +96,7 @@ def test_mixtures_of_gaussians() -> None:
     run = bs.DPSGD.from_dp_event(both)
     assert run.segments[0].mixture == ((0.0, 0.2), (1.0, 0.6), (2.0, 0.2))
     # On a grid of 1e-4, as in their own test, their accountant takes minutes for this.
-    assert theirs(both, "add-remove", 2e-3).get_epsilon(1e-6) == pytest.approx(17.193115, abs=0.02)
+    assert theirs(both, "add-remove", 0.01).get_epsilon(1e-6) == pytest.approx(17.193115, abs=0.1)
     for method in ("exact", "certified"):
         risk = bs.analyze(run, bs.Membership("add-remove"), method)
         assert risk.epsilon(1e-6).lower <= 17.193115 <= risk.epsilon(1e-6).upper + 1e-4
@@ -107,7 +107,7 @@ def test_mixtures_of_gaussians() -> None:
     more = dp_event.ComposedDpEvent(
         [both, dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(1.0)), truncated(4, 0.5, 2, 1.0, 1)]
     )
-    accountant, risk = theirs(more, "add-remove", 2e-3), bs.analyze(bs.DPSGD.from_dp_event(more), bs.Membership("add-remove"))
+    accountant, risk = theirs(more, "add-remove", 0.01), bs.analyze(bs.DPSGD.from_dp_event(more), bs.Membership("add-remove"))
     assert risk.epsilon(1e-6).upper <= accountant.get_epsilon(1e-6)
 
 

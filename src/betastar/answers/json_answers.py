@@ -38,7 +38,18 @@ def answer(setting: Setting) -> Answer:
         "parameters": parameters(setting),
         "python": setting.python(),
         "command": setting.command(),
+        **_final_model(setting),
     }
+
+
+def _final_model(setting: Setting) -> Answer:
+    """The heuristic for an attacker who sees only the final model, if it is asked for: beside the bound, never in its place."""
+    if setting.sees == PARAMETERS["sees"].default:
+        return {}
+    risk = bs.analyze(setting.run(), setting.attack, sees=setting.sees)
+    metrics = {name: reading(setting, risk, METRICS[name]) for name in setting.metrics}
+    said = wording.heuristic(setting, risk.success(setting.prior))
+    return {"final_model": {**metrics, "sentence": said}}
 
 
 def _other_samplings(setting: Setting) -> dict[str, bs.Bound]:

@@ -29,6 +29,15 @@ def sentence(setting: Setting, success: bs.Bound, others: Mapping[str, bs.Bound]
     )
 
 
+def heuristic(setting: Setting, success: bs.Bound) -> str:
+    """What is said of an attacker who sees only the final model."""
+    share = nearest_percent(float(success.estimate))
+    return (
+        f"A heuristic, not a bound: an attacker who sees only the final model is expected to be right about {share} of the time. "
+        "Do not rely on it: there are models that tell more."
+    )
+
+
 def _nothing_better(setting: Setting, success: bs.Bound, others: Mapping[str, bs.Bound]) -> str:
     """What is said of a sampling of which little is known: the attack that exists, and what other samplings would give."""
     if not others:

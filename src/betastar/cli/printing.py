@@ -54,6 +54,9 @@ def one(answer: Answer, first: str | None = None) -> None:
         grid.add_row(*row)
     console.print(grid)
     console.print()
+    if "final_model" in answer:
+        console.print(answer["final_model"]["sentence"])
+        console.print()
     console.print("Assumed:")
     for line in answer["assumptions"]:
         console.print(f"  - {line}")

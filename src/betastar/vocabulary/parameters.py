@@ -286,7 +286,7 @@ def filled(text: str) -> str:
         "{distance_threats}": listed([word.name for word in THREATS.values() if "distance" in word.takes]),
         "{group_threats}": listed([word.name for word in THREATS.values() if "records_per_person" in word.optional]),
         "{samplings}": ", ".join(f"{word.name} ({word.summary})" for word in SAMPLINGS.values()),
-        "{sees}": listed(SEES),
+        "{sees}": listed(f"{name} ({said})" for name, said in SEES.items()),
         "{methods}": listed(METHODS),
         "{usual_methods}": f"exact; certified for {listed([*slow, f'noise below {plain(LITTLE_NOISE)}'])}",
         "{metrics}": listed(told()),

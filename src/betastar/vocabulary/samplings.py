@@ -14,6 +14,10 @@ class SamplingWord:
     summary: str
     #: What is assumed.
     assumed: str
+    #: The parameters that belong to it.
+    takes: tuple[str, ...] = ()
+    #: Its exact figures take some tenths of a second, as those of an attacker who adapts.
+    slow: bool = False
 
 
 SAMPLINGS: dict[str, SamplingWord] = {
@@ -23,11 +27,13 @@ SAMPLINGS: dict[str, SamplingWord] = {
             "poisson",
             "each record with the same probability, at each step",
             "Poisson sampling: each step samples every record independently with the same probability",
+            takes=("max_batch_size",),
         ),
         SamplingWord(
             "fixed-size",
             "so many records, without replacement, anew at each step",
             "batches of a fixed size: each step draws so many records without replacement, anew",
+            slow=True,
         ),
         SamplingWord(
             "balls-in-bins",
@@ -42,4 +48,4 @@ SAMPLINGS: dict[str, SamplingWord] = {
     )
 }
 #: What an attacker may see.
-SEES = ("updates", "final-model")
+SEES: dict[str, str] = {"updates": "every update", "final-model": "only the final model (a heuristic)"}

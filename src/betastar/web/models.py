@@ -130,12 +130,15 @@ def answer_models() -> tuple[type[BaseModel], type[BaseModel]]:
         "python": str,
         "command": str,
     }
+    metrics = {name: (_metric(METRICS[name]) | None, Field(None, description=METRICS[name].title)) for name in told()}
+    weaker = _made("FinalModel", Answered, KEYS["final_model"], **metrics, sentence=_said("sentence", str))
     answer = _made(
         "Answer",
         Answered,
         "What the command line prints with --json. Metrics that were not asked for are left out.",
-        **{name: (_metric(METRICS[name]) | None, Field(None, description=METRICS[name].title)) for name in told()},
+        **metrics,
         **{name: _said(name, kind) for name, kind in said.items()},
+        final_model=(weaker | None, Field(None, description=KEYS["final_model"])),
     )
     calibrated = _made(
         "Calibrated",

@@ -27,8 +27,10 @@ def script() -> str:
         },
         "threats": threats,
         "methods": methods,
-        "samplings": [{"name": word.name, "summary": word.summary} for word in SAMPLINGS.values()],
-        "sees": SEES,
+        "samplings": [
+            {"name": word.name, "summary": word.summary, "takes": word.takes, "slow": word.slow} for word in SAMPLINGS.values()
+        ],
+        "sees": [{"name": name, "summary": summary} for name, summary in SEES.items()],
         "metrics": {name: _metric(METRICS[name]) for name in told()},
     }
     return f"export const WORDS = {json.dumps(words, ensure_ascii=False)};\n"

@@ -275,7 +275,7 @@ function choices(id, pairs) {
 }
 choices("threat", WORDS.threats.map(({ name, question }) => [name, question]));
 choices("sampling", WORDS.samplings.map(({ name, summary }) => [name, `${name}: ${summary}`]));
-choices("sees", WORDS.sees.map((name) => [name, name === "updates" ? "every update" : "the final model (a heuristic)"]));
+choices("sees", WORDS.sees.map(({ name, summary }) => [name, summary]));
 choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name, summary }) => [name, `${name}: ${summary}`])]);
 choices("target", Object.keys(WORDS.metrics).map((name) => [name, name]));
 $("caption").textContent = titleOf("bayes_security", state);

@@ -20,16 +20,17 @@ export const KNOBS = named(Object.fromEntries(Object.entries(TRAINING).map(([api
 export const DIALS = named(ATTACK);
 export const limitOf = (target) => WORDS.metrics[target].limit;
 export const threatOf = (state) => WORDS.threats.find((threat) => threat.name === state.threat);
-export const takes = (state, api) => (api === "max_batch_size" ? state.sampling === "poisson" : threatOf(state).takes.includes(api));
+const samplingOf = (state) => WORDS.samplings.find((sampling) => sampling.name === state.sampling);
+export const takes = (state, api) => [...threatOf(state).takes, ...samplingOf(state).takes].includes(api);
 export const takesDistance = (state) => takes(state, "distance");
 // Controls that belong to some threats or samplings only.
 export const SOMETIMES = Object.entries(DIALS).filter(([, dial]) => ["max_batch_size", "distance", "records_per_person"].includes(dial.api)).map(([name]) => name);
 // The exact curve of such a threat takes long to read.
-export const isSlow = (state) => threatOf(state).method !== "exact" || state.sampling === "fixed-size";
+export const isSlow = (state) => threatOf(state).method !== "exact" || samplingOf(state).slow;
 
 export function fresh() {
   const [target] = Object.keys(WORDS.metrics);
-  const state = { solve: "", target, limit: limitOf(target), threat: WORDS.threats[0].name, method: "", sampling: WORDS.samplings[0].name, sees: WORDS.sees[0] };
+  const state = { solve: "", target, limit: limitOf(target), threat: WORDS.threats[0].name, method: "", sampling: WORDS.samplings[0].name, sees: WORDS.sees[0].name };
   for (const [name, knob] of Object.entries({ ...KNOBS, ...DIALS })) state[name] = knob.start;
   return { ...state, strong: 0.98, moderate: 0.9, log: false, pins: [] };
 }
@@ -46,7 +47,7 @@ const ALLOWED = {
   target: Object.keys(WORDS.metrics),
   threat: WORDS.threats.map((threat) => threat.name),
   sampling: WORDS.samplings.map((sampling) => sampling.name),
-  sees: WORDS.sees,
+  sees: WORDS.sees.map((one) => one.name),
   method: ["", ...WORDS.methods.map((method) => method.name)],
 };
 
