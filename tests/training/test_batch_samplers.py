@@ -162,7 +162,7 @@ def test_states_of_other_samplers_are_refused() -> None:
         SAMPLERS["fixed-size"](seeded()).load_state_dict(state)
     with pytest.raises(ValueError, match="its steps is 6, not 7"):
         BallsInBinsSampler(SIZE, 7, seeded()).load_state_dict(state)
-    with pytest.raises(ValueError, match="generator must be given to both"):
+    with pytest.raises(ValueError, match="generator must be given to the sampler that was saved and to this one"):
         BallsInBinsSampler(SIZE, STEPS).load_state_dict(state)
 
 
@@ -184,7 +184,10 @@ def test_two_iterations_at_a_time_are_two_epochs() -> None:
         (lambda: BallsInBinsSampler(0, 3), "dataset_size must be a whole number of at least 1, got 0"),
         (lambda: BallsInBinsSampler(10, 2.5), "steps must be a whole number of at least 1, got 2.5"),
         (lambda: FixedSizeSampler(10, 11), "batch_size must be at most the 10 records of the data set, got 11"),
-        (lambda: TruncatedPoissonSampler(100, 10, 9), "max_batch_size must be at least the mean batch size, 100 / 10 = 10, got 9"),
+        (
+            lambda: TruncatedPoissonSampler(100, 10, 9),
+            "max_batch_size must be at least the mean batch size, 100 / 10 = 10, got 9",
+        ),
         (lambda: BallsInBinsSampler(10, 2, 7), "generator must be a torch.Generator, got 7"),  # type: ignore[arg-type]
     ],
 )

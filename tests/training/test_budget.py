@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from betastar.bounds import affinity
+from betastar.scenario.sampling_scheme import poisson
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Ledger, Secret
 from betastar.training.budget import BudgetAccount
 from betastar.training.history import History
 from betastar.training.leakage import LeakageSum
-from betastar.training.sampling_scheme import poisson
 
 from .private import VALUES, account, build, fit, private
 from .test_monitor import attach, weights

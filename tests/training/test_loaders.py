@@ -19,6 +19,7 @@ import betastar as bs
 from betastar.bounds import affinity
 from betastar.bounds.charges import charge
 from betastar.scenario.run import Segment
+from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.training import (
     AttributeMonitor,
     BetastarAccountant,
@@ -27,7 +28,6 @@ from betastar.training import (
     make_attribute_private,
     private_loader,
 )
-from betastar.training.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
 
 from .private import build, fit
 
@@ -129,7 +129,7 @@ def test_an_accountant_resumes_and_refuses_what_it_does_not_know(tmp_path: Any) 
     again.accountant.history = [(NOISE, 0.5, 3)]
     with pytest.raises(ValueError, match="history was changed from outside"):
         _ = again.accountant.run
-    module, data, _ = build("tanh")
+    _, data, _ = build("tanh")
     unknown = DataLoader(data, batch_size=BATCH)  # in the same order each time
     engine, parts, _ = made("balls-in-bins", loader=unknown)
     fit(parts, nn.CrossEntropyLoss(), 2)
@@ -162,7 +162,6 @@ def test_an_engine_of_ones_own_says_which_loader_it_is() -> None:
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_the_noisy_sum_is_divided_by_a_fixed_number(sampling: str) -> None:
     """Hardly any noise: each update is the sum of the clipped gradients of the batch, divided by 20 whatever its size."""
-    module, data, _ = build("tanh")
     _, (model, optimizer, batches), _ = made(sampling, noise_multiplier=1e-9)
     sizes = []
     for x, y in batches:
@@ -188,12 +187,11 @@ def test_the_noisy_sum_is_divided_by_a_fixed_number(sampling: str) -> None:
 
 
 def test_an_empty_batch_is_a_step_of_noise() -> None:
-    module, data, secret = build("tanh")
+    _, data, secret = build("tanh")
     few = TensorDataset(*(column[:7] for column in data.tensors))  # has all values
     bins = private_loader(DataLoader(few, batch_size=1), generator=torch.Generator().manual_seed(0))
-    engine, (model, optimizer, batches), _ = made("balls-in-bins", loader=bins, noise_multiplier=5.0)
+    engine, (model, optimizer, batches), _ = made("balls-in-bins", loader=bins, noise_multiplier=5.0, loss_reduction="sum")
     criterion = nn.CrossEntropyLoss(reduction="sum")
-    optimizer.loss_reduction = model.loss_reduction = "sum"
     monitor = AttributeMonitor(model, optimizer, batches, criterion, secret, scope="dataset", budget=Budget(0.01))
     seen = fit((model, optimizer, batches), criterion, 14)
     assert 0 in {len(x) for x, _ in seen}
@@ -251,7 +249,7 @@ def test_a_budget_charges_what_is_proved_for_the_sampling(sampling: str) -> None
     assert monitor.proof.spent == pytest.approx(wanted, rel=4e-3)
     assert monitor.proof.spent >= wanted
     assert monitor.ledger is not None
-    assert monitor.ledger.leakage.max() <= wanted * (1.0 + 1e-6)
+    assert monitor.ledger.leakage.max() <= wanted * (1.0 + 3e-6)
     # A proof by affinities is below what the method affinity says of the same distances at best.
     assert float(affinity.proved(monitor.proof.spent)) <= float(monitor.risk().bayes_security.upper)
 
@@ -339,7 +337,7 @@ def test_shuffling_is_warned_of_once() -> None:
 
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_batches_of_unequal_size_are_still_shuffled(drop_last: bool) -> None:
-    module, data, _ = build("tanh")
+    _, data, _ = build("tanh")
     shuffled = DataLoader(data, batch_size=50, shuffle=True, drop_last=drop_last)
     _, parts, secret = made("shuffled", loader=shuffled)
     criterion = nn.CrossEntropyLoss()
@@ -351,7 +349,7 @@ def test_batches_of_unequal_size_are_still_shuffled(drop_last: bool) -> None:
 
 
 def test_loaders_that_are_not_recognised_are_refused_as_before() -> None:
-    module, data, _ = build("tanh")
+    _, data, _ = build("tanh")
 
     class Own(BatchSampler):
         """A subclass may draw as it likes."""
@@ -376,7 +374,7 @@ def test_loaders_that_are_not_recognised_are_refused_as_before() -> None:
 def test_a_fixed_size_that_does_not_divide_the_data_set() -> None:
     from betastar.training import FixedSizeSampler
 
-    module, data, _ = build("tanh")
+    _, data, _ = build("tanh")
     drawn = DataLoader(data, batch_sampler=FixedSizeSampler(120, 35, generator=torch.Generator().manual_seed(1)))
     _, parts, secret = made("fixed-size", loader=drawn)
     criterion = nn.CrossEntropyLoss()

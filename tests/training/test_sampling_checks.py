@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, repeat
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme, poisson
 from betastar.training import (
     AttributeMonitor,
     BallsInBinsSampler,
@@ -23,9 +24,8 @@ from betastar.training import (
 from betastar.training.batch_samplers import EpochSampler
 from betastar.training.budget import Budget
 from betastar.training.checks.sampling import SamplingCheck
-from betastar.training.sampling_scheme import DrawnBatch, SamplingScheme, poisson
 
-from .private import build
+from .private import build, fit
 from .test_loaders import CLIP, NOISE, made
 
 SIZE, STEPS = 120, 6
@@ -142,10 +142,18 @@ LIES: dict[str, tuple[Callable[[], EpochSampler], Callable[[], Iterator[list[int
     "fixed size, but with favourites": (fixed, lambda: with_favourites_in_batches_of(20), "one record was sampled"),
     "truncated, but not": (cut, lambda: of(plain(1)), "cut off at 23"),
     "truncated, but shuffled": (cut, lambda: of(shuffled()), "as the one before|records in common"),
-    "truncated, but always full": (cut, lambda: of(drawn(FixedSizeSampler(SIZE, 23, generator=seeded()))), "have the largest size 23"),
+    "truncated, but always full": (
+        cut,
+        lambda: of(drawn(FixedSizeSampler(SIZE, 23, generator=seeded()))),
+        "have the largest size 23",
+    ),
     "truncated, but balls in bins": (cut, lambda: (batch[:23] for batch in of(drawn(bins(1)))), "records in common"),
     "truncated, but with favourites": (cut, lambda: (batch[:23] for batch in favourites(1 / STEPS)), "one record was sampled"),
-    "with one record twice": (fixed, lambda: ([*batch[:-1], batch[0]] for batch in of(drawn(fixed(1)))), "more than once in a batch"),
+    "with one record twice": (
+        fixed,
+        lambda: ([*batch[:-1], batch[0]] for batch in of(drawn(fixed(1)))),
+        "more than once in a batch",
+    ),
 }
 
 
@@ -156,7 +164,9 @@ def test_a_sampler_that_breaks_its_promise_is_found_out(name: str) -> None:
         check(pretending(claim(), batches()), 1500)
 
 
-@pytest.mark.parametrize("name", ["bins, but shuffled", "fixed size, but larger", "truncated, but not", "truncated, but always full"])
+@pytest.mark.parametrize(
+    "name", ["bins, but shuffled", "fixed size, but larger", "truncated, but not", "truncated, but always full"]
+)
 def test_sizes_alone_tell_some_of_them(name: str) -> None:
     """In batch scope it is not known which records they are."""
     claim, batches, message = LIES[name]
@@ -224,15 +234,12 @@ class Lying(BallsInBinsSampler):
 
 
 def test_a_training_with_a_lying_sampler_proves_nothing() -> None:
-    module, data, secret = build("tanh")
+    _, data, secret = build("tanh")
     _, (model, optimizer, loader), _ = made("balls-in-bins", loader=DataLoader(data, batch_sampler=Lying(SIZE, STEPS, seeded())))
     criterion = nn.CrossEntropyLoss()
     monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, scope="dataset", budget=Budget(0.01))
     with pytest.raises(SamplingError, match="took part twice in an epoch"):
-        for x, y in chain.from_iterable(repeat(loader, 3)):
-            optimizer.zero_grad()
-            criterion(model(x), y).backward()
-            optimizer.step()
+        fit((model, optimizer, loader), criterion, 3)
     with pytest.raises(NotProved):
         _ = monitor.proof
-    assert (NOISE, CLIP) == (optimizer.noise_multiplier, optimizer.max_grad_norm)
+    assert (optimizer.noise_multiplier, optimizer.max_grad_norm) == (NOISE, CLIP)

@@ -252,9 +252,8 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
 
 def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
     """The parameters of a run, as far as they are known."""
-    names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
-    names += () if config.sampling == "poisson" else ("sampling",)
-    names += ("max_batch_size",)
+    names = ["records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps"]
+    names += ["max_batch_size"] if config.sampling == "poisson" else ["sampling"]
     known = {name: getattr(status or config, name, None) for name in names}
     shown = {name: value for name, value in known.items() if value not in (None, (), {})}
     return shown | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}

@@ -7,6 +7,8 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from betastar import validation
 from betastar.bounds import affinity
 from betastar.bounds.charges import charge
@@ -17,7 +19,8 @@ from betastar.runs.config import PARAMETERS, Config
 from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord
 from betastar.runs.reading import Inside, Json
 from betastar.runs.status import Status
-from betastar.scenario.run import DPSGD, Segment
+from betastar.scenario.run import DPSGD
+from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.scenario.samplings import IN_EPOCHS
 from betastar.scenario.threats import FARTHEST
 
@@ -34,50 +37,33 @@ def contradiction(path: Path, claim: str, evidence: str) -> ReportError:
 
 def run_of_status(status: Status, steps: int) -> DPSGD:
     """What was run, if no monitor wrote down the steps: whole epochs, the last of which a budget may have cut short."""
-    told: Json = {} if status.sampling == "poisson" else {"sampling": status.sampling}
-    if status.max_batch_size is not None:
-        told["max_batch_size"] = status.max_batch_size
-    if told:
-        told["dataset_size"] = status.records
-    if status.sampling in IN_EPOCHS:
-        batches = round(1.0 / status.sample_rate)
-        steps = batches * -(-steps // batches)
-    return DPSGD(status.noise_multiplier, status.sample_rate, steps, **told)
+    told = {"sampling": status.sampling, "max_batch_size": status.max_batch_size, "dataset_size": status.records}
+    return _scheme({"sample_rate": status.sample_rate, **told}).run(status.noise_multiplier, steps)
 
 
 def run_of_steps(steps: list[Json]) -> DPSGD:
     """What was run, step by step. Where epochs count, an unfinished one counts as a whole."""
-    first, *others = [_part(lines, len(lines)) for lines in _parts(steps)]
-    return sum(others, start=first)
+    return _drawn(steps).run
 
 
 def distances(steps: list[Json]) -> list[float]:
     """The distance of each step of the run that `run_of_steps` makes; 0 for steps that an unfinished epoch lacks."""
-    every: list[float] = []
-    for lines in _parts(steps):
-        missing = int(_part(lines, len(lines)).steps) - len(lines)
-        every += [*(float(line["distance"]) for line in lines), *(0.0,) * missing]
+    every: list[float] = _drawn(steps).spread(np.array([float(line["distance"]) for line in steps])).tolist()
     return every
 
 
-def _parts(steps: list[Json]) -> list[list[Json]]:
-    """Steps in a row with the same noise and sampling, and of the same epoch where epochs count."""
-    return [list(lines) for _, lines in groupby(steps, lambda line: (line["noise_multiplier"], line["sample_rate"], *_told(line)))]
+def _drawn(steps: list[Json]) -> DrawnSteps:
+    drawn = DrawnSteps()
+    for line in steps:
+        drawn.add(line["noise_multiplier"], DrawnBatch(_scheme(line), str(line.get("epoch", ""))))
+    return drawn
 
 
-def _told(line: Json) -> tuple[Any, ...]:
-    """What a step says of its sampling besides its rate."""
-    return tuple(line.get(name) for name in ("sampling", "max_batch_size", "dataset_size", "epoch"))
-
-
-def _part(lines: list[Json], steps: int) -> DPSGD:
-    """Steps that are alike, as a run."""
-    line = lines[0]
-    told = {name: line[name] for name in ("sampling", "max_batch_size", "dataset_size") if name in line}
-    if told.get("sampling") in IN_EPOCHS:
-        batches = round(1.0 / line["sample_rate"])
-        steps = batches * -(-steps // batches)
-    return DPSGD(line["noise_multiplier"], line["sample_rate"], steps, **told)
+def _scheme(told: Json) -> SamplingScheme:
+    """How batches were drawn, as a step or a status says it."""
+    sampling, rate = told.get("sampling", "poisson"), validation.fraction("sample_rate", told["sample_rate"])
+    most, batches = told.get("max_batch_size"), round(1.0 / rate) if sampling in IN_EPOCHS else None
+    return SamplingScheme(sampling, rate, batches, told.get("dataset_size"), max_batch_size=most)
 
 
 def agree(record: RunRecord, run: DPSGD) -> None:
@@ -103,8 +89,8 @@ def agree(record: RunRecord, run: DPSGD) -> None:
     for part in run.segments:
         asked, used = (config.sampling, config.max_batch_size), (part.sampling, part.max_batch_size)
         if used != asked or (status.sampling, status.max_batch_size) != asked or part.dataset_size not in (None, status.records):
-            words = f"{CONFIG} asks for {asked[0]!r} with max_batch_size {asked[1]!r}, and steps were taken on {status.records} records"
-            raise contradiction(file, f"that batches were drawn by {status.sampling!r}", words)
+            words = f"{CONFIG} asks for {asked[0]!r} with max_batch_size {asked[1]!r}, and {STEPS} must agree"
+            raise contradiction(file, f"that {status.records} records were drawn by {status.sampling!r}", words)
     whole = status.epochs * batches
     if steps > whole or (steps < whole and not stopped):
         epochs = f"{EPOCHS} counts {steps} steps, of {whole}"
@@ -142,7 +128,7 @@ def _planned(run: DPSGD, steps: int) -> DPSGD:
     """The run with the number of steps that the gap was calibrated for."""
     one = run.segments[0]
     told = {"max_batch_size": one.max_batch_size, "dataset_size": one.dataset_size}
-    return DPSGD(one.noise_multiplier, one.sample_rate, steps, one.sampling, **told)  # type: ignore[arg-type]
+    return DPSGD(one.noise_multiplier, one.sample_rate, steps, one.sampling, **told)
 
 
 def budget(record: RunRecord) -> str | None:
@@ -155,7 +141,7 @@ def budget(record: RunRecord) -> str | None:
     with Inside(record.folder / STEPS):
         if not steps or any(line["scope"] != "dataset" for line in steps):
             raise contradiction(file, repr(status.proof), f"{STEPS} has no steps that measured all records")
-        spent = sum(_spent(lines) for lines in _parts(steps))
+        spent = sum(_spent(list(lines)) for _, lines in groupby(steps, _alike))
         allowed = affinity.allowance(target)
         if not spent <= allowed:
             spending = f"the steps in {STEPS} spent {spent:.4g} of {allowed:.4g}"
@@ -167,11 +153,16 @@ def budget(record: RunRecord) -> str | None:
 
 
 def _spent(lines: list[Json]) -> float:
-    """The leakage of steps that are alike; where epochs count, of their step that leaks most."""
-    one = _part(lines, len(lines)).segments[0]
-    step = Segment(one.noise_multiplier, one.sample_rate, 1, one.sampling, one.max_batch_size, one.dataset_size)
-    leaks = charge(step, [float(line["distance"]) if line["measured"] else FARTHEST for line in lines])
-    return float(leaks.max() if one.sampling in IN_EPOCHS else leaks.sum())
+    """The leakage of steps that are alike; where epochs count, of the step of an epoch that leaks most."""
+    scheme = _scheme(lines[0])
+    far = [float(line["distance"]) if line["measured"] else FARTHEST for line in lines]
+    leaks = charge(scheme.one_step(lines[0]["noise_multiplier"]), far)
+    return float(leaks.max() if scheme.in_epochs else leaks.sum())
+
+
+def _alike(line: Json) -> tuple[Any, ...]:
+    """What steps have in common that are charged together."""
+    return line["noise_multiplier"], _scheme(line), line.get("epoch")
 
 
 def label(steps: list[Json]) -> str:

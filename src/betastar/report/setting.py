@@ -87,7 +87,8 @@ def _run(names: tuple[str, ...], numbers: list[Any], known: Json) -> DPSGD:
     sampled = _sampled(known)
     size = {"dataset_size": known["dataset_size"]} if sampled and "dataset_size" in known else {}
     if names is BY_RATE:
-        return DPSGD(*numbers, **sampled, **size)
+        noise, rate, steps = numbers
+        return DPSGD(noise, rate, steps, **sampled, **size)
     noise, batch, records, length = numbers
     # Opacus's rate belongs to Poisson sampling; for others it is refused.
     opacus = bool(known.get("opacus")) if sampled.get("sampling", "poisson") == "poisson" else known.get("opacus")

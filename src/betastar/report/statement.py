@@ -198,7 +198,7 @@ def _paper(one: Against) -> float:
 def statement(facts: Facts) -> list[tuple[str, str]]:
     """What a claim means, and for whom: the unit of privacy, adjacency, checkpoints, sampling, accountant and trust."""
     sampling = _sampling(facts.run)
-    drew = "Opacus" if facts.run.segments[0].sampling == "poisson" and facts.run.segments[0].max_batch_size is None else "betastar"
+    drew = "Opacus" if all_plain(facts.run) else "betastar"
     made = f", as {drew} drew it in this run." if facts.is_run else "; a training that draws batches otherwise is not covered."
     return [
         ("Unit of privacy", "One record (one row of the training data). A person with several rows is protected less."),
@@ -206,7 +206,9 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             "Adjacency",
             "β* against membership: one record is replaced by any other (substitution). The usual (ε, δ) of DP libraries is for "
             "adding or removing a record, "
-            + ("of which nothing is proved for shuffled batches." if facts.add_remove is None else "in the second column of the table."),
+            + (
+                "of which nothing is proved here: it shifts all batches." if facts.add_remove is None else "in the second column."
+            ),
         ),
         (
             "Covered outputs",
@@ -253,17 +255,18 @@ def _sampling(run: DPSGD) -> str:
     first = run.segments[0]
     rate, steps = plain(first.sample_rate), run.steps
     if first.sampling == "poisson":
-        cut = "" if first.max_batch_size is None else f"; of a batch of more than {first.max_batch_size}, so many are kept at random"
+        most = first.max_batch_size
+        cut = "" if most is None else f"; of a batch of more than {most} records, so many are kept at random"
         return f"Poisson: each record is drawn independently with probability {rate} at each of the {steps} steps{cut}"
     batches = round(1.0 / first.sample_rate)
     if first.sampling == "balls-in-bins":
         return f"Balls in bins: in each epoch, each record is in one of {batches} batches, drawn uniformly and independently"
     if first.sampling == "shuffled":
         return (
-            f"Shuffled: in each epoch the records are permuted and cut into {batches} batches. Nothing better is proved of this than "
-            "that each record takes part once an epoch, known to everybody when; balls in bins and Poisson sampling leak less"
+            f"Shuffled: in each epoch the records are permuted and cut into {batches} batches. What is proved is as if everybody "
+            "knew in which batch a record is, and nothing better is known; of balls in bins and of Poisson sampling it is"
         )
-    return f"Fixed size: each of the {steps} steps draws the same number of records without replacement, each with probability {rate}"
+    return f"Fixed size: each of the {steps} steps draws equally many records without replacement, each with probability {rate}"
 
 
 def _seed(facts: Facts) -> str:

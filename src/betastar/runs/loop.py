@@ -115,7 +115,7 @@ class Training(PrivateTraining):
         return entry
 
     def _bounds(self, risk: Callable[..., Risk]) -> dict[str, float]:
-        """β* by the method exact, its lower end and its estimate, and by the paper's closed form, which is of Poisson sampling."""
+        """β* by the method exact, its lower end and its estimate, and for Poisson sampling by the paper's closed form."""
         exact = risk(method="exact").bayes_security
         bounds = {"lower": float(exact.lower), "estimate": float(exact.estimate)}
         if self.config.plain_poisson:

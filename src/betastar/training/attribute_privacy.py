@@ -128,6 +128,8 @@ def make_attribute_private(
         raise TypeError(f"criterion must be callable, got {criterion!r}.")
     gaps, targets = _wishes(secrets, gap, bayes_security, epochs)
     engine = PrivacyEngine(accountant="betastar") if engine is None else engine
+    if poisson_sampling is None:
+        poisson_sampling = not isinstance(data_loader.batch_sampler, EpochSampler)
     model, private, loader = engine.make_private(
         module=module,
         optimizer=optimizer,
@@ -137,7 +139,7 @@ def make_attribute_private(
         clipping=clipping,
         loss_reduction=loss_reduction,
         noise_generator=noise_generator,
-        poisson_sampling=not isinstance(data_loader.batch_sampler, EpochSampler) if poisson_sampling is None else poisson_sampling,
+        poisson_sampling=poisson_sampling,
     )
     adapter = OpacusAdapter(model, private, loader, accountant=engine.accountant)
     if targets:

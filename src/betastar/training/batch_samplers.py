@@ -1,7 +1,7 @@
 """Batch samplers that a proof is known for, besides the Poisson sampler of Opacus: balls in bins, fixed size, truncated Poisson.
 
-A sampler draws all batches of an epoch when the epoch begins, so that several processes can share one draw, and so that a training
-that was interrupted within an epoch can go on with the batches that are left.
+A sampler draws all batches of an epoch when the epoch begins, so that several processes can share one draw, and so that a
+training that was interrupted within an epoch can go on with the batches that are left.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from betastar import validation
+from betastar.scenario.sampling_scheme import SamplingScheme
 from betastar.training import processes
-from betastar.training.sampling_scheme import SamplingScheme
 
 #: The batches of an epoch, each the numbers of its records.
 Batches: TypeAlias = list[Tensor]
@@ -118,11 +118,11 @@ class EpochSampler(Sampler[list[int]]):
             If the state belongs to another sampler.
         """
         for name, mine in self._made().items():
-            if state["made"].get(name) != mine:
-                raise ValueError(f"the state belongs to another sampler: its {name} is {state['made'].get(name)!r}, not {mine!r}.")
+            theirs = state["made"].get(name)
+            if theirs != mine:
+                raise ValueError(f"the state belongs to another sampler: its {name} is {theirs!r}, not {mine!r}.")
         if (self.generator is None) != (state["generator"] is None):
-            own = "none" if self.generator is None else "one"
-            raise ValueError(f"generator must be given to both samplers or to none: the state is of the other kind, this has {own}.")
+            raise ValueError("generator must be given to the sampler that was saved and to this one, or to none of them.")
         self._epoch, self._left = state["epoch"], list(state["records"].split(state["sizes"].tolist()))
         self._resumed = bool(self._left)
         if self.generator is not None:
@@ -264,9 +264,7 @@ class TruncatedPoissonSampler(EpochSampler):
     True
     """
 
-    def __init__(
-        self, dataset_size: int, steps: int, max_batch_size: int, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, dataset_size: int, steps: int, max_batch_size: int, generator: torch.Generator | None = None) -> None:
         super().__init__(dataset_size, steps, generator)
         self.max_batch_size: int = validation.whole("max_batch_size", max_batch_size)
         if self.max_batch_size * self.steps < self.dataset_size:

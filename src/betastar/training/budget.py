@@ -16,9 +16,9 @@ from betastar import validation
 from betastar.arrays import Real
 from betastar.bounds import affinity
 from betastar.rounding import plain, significant
+from betastar.scenario.sampling_scheme import DrawnBatch
 from betastar.scenario.threats import FARTHEST
 from betastar.training.leakage import LeakageSum
-from betastar.training.sampling_scheme import DrawnBatch
 
 #: Single precision may understate a distance, and a loss that differs by less than `checks.gradients.NORM` is not noticed: a
 #: distance is charged with this much more (relative and absolute).

@@ -15,6 +15,7 @@ from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import down, plain
 from betastar.scenario.run import DPSGD
+from betastar.scenario.sampling_scheme import DrawnSteps
 from betastar.scenario.threats import AttributeInference, Membership
 from betastar.training import attaching, processes
 from betastar.training.batch_capture import BatchCapture, Criterion, too_many
@@ -24,7 +25,6 @@ from betastar.training.gradients.side_effects import GradientError
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.opacus.provided_sums import ProvidedSums
 from betastar.training.records import Records
-from betastar.training.sampling_scheme import DrawnSteps
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
 

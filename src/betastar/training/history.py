@@ -15,9 +15,9 @@ from betastar.risk.analyze import analyze
 from betastar.risk.risk import Risk
 from betastar.rounding import down
 from betastar.scenario.run import DPSGD
+from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
 from betastar.training.leakage import LeakageSum
-from betastar.training.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
 
 #: What kind of statement a figure of each scope is (theory, section 6).
 SCOPES = {
@@ -41,10 +41,10 @@ class Measured(AttributeInference):
 
 @lru_cache(maxsize=16)
 def _leakage_of_bins(scheme: SamplingScheme, noise: float) -> float:
-    """Λ for which erfc(√Λ) is the β* against membership inference of one epoch of balls in bins."""
+    """Λ of one epoch of balls in bins against membership inference, by the affinity."""
     assert scheme.batches is not None
-    beta = float(analyze(scheme.run(noise, scheme.batches)).bayes_security.lower)
-    return float(erfcinv(beta)) ** 2
+    beta = analyze(scheme.run(noise, scheme.batches), method="affinity").bayes_security.estimate
+    return float(erfcinv(float(beta))) ** 2
 
 
 class History:
@@ -108,8 +108,7 @@ class History:
     def quick(self) -> dict[str, float]:
         """β* so far as erfc(√Λ°), the estimate of the affinity, which costs nothing. Logs and progress bars show it.
 
-        Λ° of an epoch of balls in bins is the one that gives the β* of the epoch, computed once. An attribute is charged with the
-        membership figure where that is less.
+        An attribute is charged with the membership figure where that is less.
         """
         membership = self._leakage_of_membership.largest
         for noise, scheme, _ in self._drawn.whole_epochs():

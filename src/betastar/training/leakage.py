@@ -11,7 +11,7 @@ import numpy as np
 from betastar.arrays import Real
 from betastar.bounds.charges import charge
 from betastar.scenario.run import Segment
-from betastar.training.sampling_scheme import DrawnBatch
+from betastar.scenario.sampling_scheme import DrawnBatch
 
 
 @lru_cache(maxsize=16)

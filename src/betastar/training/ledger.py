@@ -12,8 +12,8 @@ from scipy.special import erfc
 
 from betastar import validation
 from betastar.arrays import Real, Whole
+from betastar.scenario.sampling_scheme import DrawnBatch, poisson
 from betastar.training.leakage import LeakageSum
-from betastar.training.sampling_scheme import DrawnBatch, poisson
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Ledger:
     In batch scope a record is measured only when it is sampled. The mean over the steps at which it was measured is then taken
     for all steps, which is an estimate. In dataset scope every step is charged with the distance that was measured last.
 
-    With balls in bins and with shuffling, a record takes part once an epoch, and is charged once an epoch, as if everybody knew at
-    which step: with its largest distance of the epoch. In batch scope the mean is then over epochs.
+    With balls in bins and with shuffling, a record takes part once an epoch, and is charged once an epoch, as if everybody knew
+    at which step: with its largest distance of the epoch. In batch scope the mean is then over epochs.
 
     Parameters
     ----------

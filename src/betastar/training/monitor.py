@@ -237,7 +237,7 @@ class AttributeMonitor:
 
     @property
     def run(self) -> DPSGD:
-        """Noise, sampling and number of the steps so far. An unfinished epoch of balls in bins or of shuffling counts as a whole."""
+        """Noise, sampling and number of the steps so far. An unfinished epoch counts as a whole one, where epochs count."""
         return self.history.run
 
     def risk(self, method: str = "exact") -> Risk:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from betastar.scenario.sampling_scheme import DrawnBatch
 from betastar.training.attaching import MeasuredTraining
 from betastar.training.batch_capture import BatchCapture, Criterion, too_many
 from betastar.training.budget import BudgetAccount, BudgetExhausted
@@ -17,7 +18,6 @@ from betastar.training.history import History
 from betastar.training.ledger import Ledger
 from betastar.training.measurement import StepMeasurement
 from betastar.training.records import Records
-from betastar.training.sampling_scheme import DrawnBatch
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class MonitoredSteps:
         return taken
 
     def _before(self) -> tuple[DrawnBatch, float, float]:
-        """Measure at the weights that the gradients belong to. Returns how the batch was drawn, the noise and the clipping norm."""
+        """Measure at the weights that the gradients belong to. Returns the sampling, the noise and the clipping norm."""
         batches, indices = self._take_batches(), self.indices
         self.indices = None
         self.require_all_seen()

@@ -83,8 +83,8 @@ def _sampler(
     if sampling == "poisson":
         if max_batch_size is None:
             raise ValueError(
-                "max_batch_size must be given with sampling 'poisson': for plain Poisson sampling give the loader to make_private "
-                "with poisson_sampling=True."
+                "max_batch_size must be given with sampling 'poisson': for plain Poisson sampling give the loader to "
+                "make_private with poisson_sampling=True."
             )
         return TruncatedPoissonSampler(records, steps, max_batch_size, generator)
     if max_batch_size is not None:
@@ -141,6 +141,6 @@ def _without_rows(batch: Any) -> Any:
     if isinstance(batch, list | tuple):
         return type(batch)(_without_rows(part) for part in batch)
     raise TypeError(
-        f"loader must collate records into tensors with a row for each, or into lists, tuples and mappings of them, got {batch!r}: a "
-        "batch may be empty, and must look like the others."
+        "loader must collate records into tensors with a row for each, or into lists, tuples and mappings of them, got "
+        f"{batch!r}: a batch may be empty, and must look like the others."
     )

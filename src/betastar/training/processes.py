@@ -37,7 +37,7 @@ def of_first(make: Callable[[], Made]) -> Made:
         return make()
     made: list[Any] = [make() if distributed.get_rank() == 0 else None]
     distributed.broadcast_object_list(made, src=0)
-    return made[0]  # type: ignore[no-any-return]
+    return made[0]
 
 
 def maximum(value: float) -> float:

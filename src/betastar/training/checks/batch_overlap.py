@@ -37,7 +37,7 @@ class BatchOverlap:
         self._last = np.repeat(keys, counts)
         if 0.5 * self._expected - log(2.0) * self._same > -log(ERROR * PART):
             raise SamplingError(
-                f"batches in a row have {self._same} records in common, and {self._expected:.4g} on average if each batch is drawn "
+                f"batches in a row have {self._same} records in common, but {self._expected:.4g} on average if each is drawn "
                 "anew: the loop iterates over a loader that takes each record once an epoch. Use the loader that was passed."
             )
 

@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from betastar.arrays import Whole
+from betastar.scenario.sampling_scheme import DrawnBatch
 from betastar.training.checks.sampling_error import ERROR, PART, SamplingError, log_tail, times_in
-from betastar.training.sampling_scheme import DrawnBatch
 
 
 class EpochCheck:
@@ -61,8 +61,8 @@ class EpochCheck:
         rate, mean = 1.0 / places, left / places
         if (places == 1 and size != left) or log_tail(size, mean) < likely:
             raise SamplingError(
-                f"the batch has {size} records, but {left} records in {places} bins give {mean:.6g} on average: the loop does not "
-                "iterate over the loader that was passed. Use the loader that make_private returned."
+                f"the batch has {size} records, but {left} records in {places} bins give {mean:.6g} on average: the loop does "
+                "not iterate over the loader that was passed. Use the loader that make_private returned."
             )
         if self._last is not None:
             self._repeats += size == self._last
@@ -81,8 +81,8 @@ class EpochCheck:
             times = self._times[key] = self._times.get(key, 0) + count
             if times > 1 and times > times_in(known(), [key])[key]:
                 raise SamplingError(
-                    "a record took part twice in an epoch, and is charged once: do not repeat batches, and begin a new epoch only "
-                    "when the loader does."
+                    "a record took part twice in an epoch, and is charged once: do not repeat batches, and let the loader begin "
+                    "each epoch."
                 )
         self._digests.append(sha256(np.repeat(keys, counts).tobytes()).hexdigest())
         place, batches = len(self._digests) - 1, drawn.scheme.batches
@@ -94,8 +94,8 @@ class EpochCheck:
             single = sum(alike[key] == 1 for key in keys.tolist())
             if -single * log(batches) < likely:
                 raise SamplingError(
-                    f"a batch has the same {single} records as in the epoch before, which balls in bins that are drawn anew do not "
-                    "give: do not seed the sampler's generator again."
+                    f"a batch has the same {single} records as in the epoch before, which balls in bins do not give that are "
+                    "drawn anew: do not seed the sampler's generator again."
                 )
 
     def _begin(self, drawn: DrawnBatch) -> None:

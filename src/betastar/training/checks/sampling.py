@@ -24,10 +24,10 @@ from numpy.typing import ArrayLike
 from scipy.special import betainc
 from torch import Tensor
 
+from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme
 from betastar.training.checks.batch_overlap import BatchOverlap
 from betastar.training.checks.epochs import EpochCheck
 from betastar.training.checks.sampling_error import ERROR, SamplingError, log_tail, times_in
-from betastar.training.sampling_scheme import DrawnBatch, SamplingScheme
 
 
 class SamplingCheck:
@@ -87,8 +87,8 @@ class SamplingCheck:
     def _require_size(size: int, scheme: SamplingScheme) -> None:
         if size != scheme.batch_size:
             raise SamplingError(
-                f"the batch has {size} records, but the sampler gives {scheme.batch_size} each time: the loop does not iterate over "
-                "the loader that was passed. Use the loader that make_private returned."
+                f"the batch has {size} records, but the sampler gives {scheme.batch_size} each time: the loop does not iterate "
+                "over the loader that was passed. Use the loader that make_private returned."
             )
 
     def _require_cut(self, size: int, scheme: SamplingScheme, likely: float) -> None:
@@ -97,15 +97,17 @@ class SamplingCheck:
         assert most is not None
         mean, total = self.records * rate, self.records * self._rates
         if size > most:
-            raise SamplingError(f"the batch has {size} records, but batches are cut off at {most}: use the loader that was passed.")
+            raise SamplingError(
+                f"the batch has {size} records, but batches are cut off at {most}: use the loader that was passed."
+            )
         if size < min(most, mean) and log_tail(size, mean) < likely:
             raise self._unlikely(f"the batch has {size} records", rate, mean)
         if self._sizes > total and log_tail(self._sizes, total) < likely:
             raise self._unlikely(f"the {self.steps} batches so far have {self._sizes} records", rate, total)
         if self._full > self._expected_full and log_tail(self._full, self._expected_full) < likely:
             raise SamplingError(
-                f"{self._full} of {self.steps} batches have the largest size {most}, but only {self._expected_full:.4g} are cut off "
-                "on average: the loop iterates over a loader with batches of a fixed size."
+                f"{self._full} of {self.steps} batches have the largest size {most}, but only {self._expected_full:.4g} are cut "
+                "off on average: the loop iterates over a loader with batches of a fixed size."
             )
 
     def _require_likely(self, size: int, rate: float, likely: float) -> None:

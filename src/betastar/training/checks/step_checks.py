@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from betastar.scenario.sampling_scheme import DrawnBatch
 from betastar.training import processes
 from betastar.training.checks.noise import NoiseCheck, NoiseError
 from betastar.training.checks.sampling import SamplingCheck
@@ -15,7 +16,6 @@ from betastar.training.checks.sampling_error import SamplingError
 from betastar.training.checks.step_counter import StepCounter, digest
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records
-from betastar.training.sampling_scheme import DrawnBatch
 from betastar.training.source import Source
 
 

@@ -16,10 +16,10 @@ from betastar.risk.analyze import analyze
 from betastar.risk.interval import Bound
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
+from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, poisson
 from betastar.scenario.threats import Membership
 from betastar.training.opacus.loaders import loader_of_make_private, logical_sampler
 from betastar.training.opacus.samplers import drawn_of
-from betastar.training.sampling_scheme import DrawnBatch, DrawnSteps, poisson
 
 
 class BetastarAccountant(IAccountant):  # type: ignore[misc]
@@ -147,7 +147,7 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
 
     @property
     def run(self) -> DPSGD:
-        """Noise, sampling and number of the steps so far. Raises `ValueError` if there are none, or if they cannot be analysed."""
+        """Noise, sampling and number of the steps so far. Raises `ValueError` if there are none, or none can be analysed."""
         if not self.history:
             raise ValueError("no step was taken yet: there is nothing to account for.")
         if self._refusal:

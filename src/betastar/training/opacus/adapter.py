@@ -1,4 +1,4 @@
-"""The only module, with `provided_sums.py` and `loaders.py`, that touches what Opacus does not promise (`internals.py` lists these parts).
+"""The only module, with `provided_sums.py` and `loaders.py`, that touches what Opacus does not promise (see `internals.py`).
 
 `OpacusAdapter` checks at the start whether each of these parts is there, and refuses by name and version of Opacus if not.
 """
@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
+from betastar.scenario.sampling_scheme import DrawnBatch, poisson
 from betastar.training.opacus import internals, samplers
 from betastar.training.opacus.internals import require_internals, require_parts
 from betastar.training.opacus.loaders import logical_sampler
-from betastar.training.sampling_scheme import DrawnBatch, poisson
 
 DISTRIBUTED = (DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping, FSDPOptimizerFastGradientClipping)
 
@@ -127,7 +127,7 @@ class OpacusAdapter:
             samplers.refuse_repeating(self._sampler)
             return
         samplers.warn_of_shuffling(self._sampler)
-        if hasattr(self.accountant, "follow"):
+        if self.accountant is not None and hasattr(self.accountant, "follow"):
             self.accountant.follow(self.loader)
         if self.loss_reduction == "mean":
             number = torch.distributed.get_world_size() if self._distributed else 1

@@ -1,6 +1,6 @@
 """The parts of Opacus that it does not promise, and the check that the installed version of Opacus has them.
 
-`adapter.py`, `provided_sums.py` and `loaders.py` are the only modules that use these parts. `tests/training/test_opacus_adapter.py` reads the
+`adapter.py`, `provided_sums.py` and `loaders.py` are the only modules that use these parts. `test_opacus_adapter.py` reads the
 names below and fails if another module uses one of them.
 """
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler
 
+from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme
 from betastar.training.batch_samplers import EpochSampler
-from betastar.training.sampling_scheme import DrawnBatch, SamplingScheme
 
 POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 
@@ -28,9 +28,9 @@ class ShufflingWarning(UserWarning):
 
 
 SHUFFLES = (
-    "the loader shuffles, so that the risk is an interval: what is proved is that of a record that takes part once an epoch, known "
-    'to everybody when, and nothing better is known. One line makes it balls in bins: loader = private_loader(loader, "balls-in-bins") '
-    "before make_private(…, poisson_sampling=False)."
+    "the loader shuffles, so that the risk is an interval: what is proved is as if everybody knew in which batch of an epoch a "
+    "record is, and nothing better is known. One line makes it balls in bins, whose risk is exact: "
+    'loader = private_loader(loader, "balls-in-bins"), before make_private(…, poisson_sampling=False).'
 )
 
 

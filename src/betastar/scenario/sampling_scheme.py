@@ -207,9 +207,7 @@ class DrawnSteps:
 
     def load_state_dict(self, state: list[Mapping[str, Any]]) -> None:
         """Go on from what was saved."""
-        self._groups = [
-            (one["noise"], DrawnBatch(SamplingScheme(**one["scheme"]), one["epoch"]), one["count"]) for one in state
-        ]
+        self._groups = [(one["noise"], DrawnBatch(SamplingScheme(**one["scheme"]), one["epoch"]), one["count"]) for one in state]
 
 
 def _append(parts: list[tuple[float, SamplingScheme, int]], noise: float, scheme: SamplingScheme, steps: int) -> None:
