@@ -97,29 +97,33 @@ def _losses(z: Complex, weights: Real, means: Real, mirrored: bool) -> tuple[Com
     logs = np.log(weights) - 0.5 * means**2
     for at in range(0, len(z), TOGETHER):
         some = z[at : at + TOGETHER]
-        ahead, _, _ = _sum(some, logs, means)
+        ahead, seen = _log_sum(some, logs, means)
         if mirrored:
-            behind, terms, seen = _sum(-some, logs, means)  # terms relative to their sum
+            behind, other = _log_sum(-some, logs, means)
+            seen |= other
             gap = np.multiply.outer(some, 2.0 * means[seen])
+            shares = np.exp(logs[seen] - np.multiply.outer(some, means[seen]) - behind[:, None])
         else:
-            behind, terms = np.zeros(len(some), dtype=np.complex128), weights[None, :]
-            gap = np.multiply.outer(some, means) - 0.5 * means**2
+            behind = np.zeros(len(some), dtype=np.complex128)
+            gap = np.multiply.outer(some, means[seen]) - 0.5 * means[seen] ** 2
+            shares = np.broadcast_to(weights[seen], gap.shape).astype(np.complex128)
         far = gap.real.max(axis=1) >= 30.0
-        ratio = (terms * expm1(np.minimum(gap.real, 30.0), gap.imag)).sum(axis=1)
+        ratio = (shares * expm1(np.minimum(gap.real, 30.0), gap.imag)).sum(axis=1)  # (A - B)/B
+        if not mirrored:
+            ratio -= weights[~seen].sum()  # of terms that are 0 in A, but not in B = Σ w
         near = ~far & (ratio.real > -0.5) & (np.abs(ratio) < 1e8)
         loss[at : at + TOGETHER] = np.where(near, log1p(np.where(near, ratio, 0.0)), ahead - behind)
         below[at : at + TOGETHER] = behind
     return loss, below
 
 
-def _sum(z: Complex, logs: Real, means: Real) -> tuple[Complex, Complex, Booleans]:
-    """log Σ_j e^{logs_j + z·means_j}, the terms that matter somewhere relative to the sum, and which ones these are."""
+def _log_sum(z: Complex, logs: Real, means: Real) -> tuple[Complex, Booleans]:
+    """log Σ_j e^{logs_j + z·means_j} at each z, and which terms matter at any of them."""
     size = np.multiply.outer(z.real, means) + logs
     most = size.max(axis=1)
     seen = (size - most[:, None] > UNSEEN).any(axis=0)
     terms = np.exp(size[:, seen] - most[:, None] + 1j * np.multiply.outer(z.imag, means[seen]))
-    total = terms.sum(axis=1)
-    return np.log(total) + most, terms / total[:, None], seen
+    return np.log(terms.sum(axis=1)) + most, seen
 
 
 def _follow_branch(z: Complex, loss: Complex, start: int, weights: Real, means: Real, mirrored: bool) -> None:

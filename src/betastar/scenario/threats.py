@@ -90,7 +90,7 @@ class Membership(_Frozen):
     >>> print(bs.analyze(run, bs.Membership("add-remove")).bayes_security)
     0.885917 [0.885916, 0.885917]
     >>> print(bs.analyze(run, bs.Membership("add-remove", records=8)).bayes_security)
-    0 [0, 0]
+    0.275694 [0.275694, 0.275695]
     """
 
     _arguments = ("relation", "records")
