@@ -129,7 +129,8 @@ class Transform:
     def _ended(self, z: Complex, excess: Complex) -> Complex:
         """M - 1, with M as small as rounding errors are where it has died."""
         if self.dies < inf:
-            excess[z.imag > self.dies] = -1.0 + NOTHING
+            excess[z.imag > self.dies] = -1.0
+            excess[np.abs(1.0 + excess) < NOTHING] = -1.0 + NOTHING
         return excess
 
     def tilted(self, thetas: Real) -> Callable[[Complex, float], Complex]:
