@@ -60,6 +60,11 @@ class Composition:
         return sum(abs(n) * t.lost for n, t in self.wide)
 
     @cached_property
+    def doubt(self) -> float:
+        """Probability that the nodes have wrong."""
+        return sum(abs(n) * t.doubt for n, t in self.bulk)
+
+    @cached_property
     def plateau(self) -> bool:
         """Whether M has not died on Re z = 1/2 where that of a Gaussian law has, so that straight paths are of little use."""
         bend = float(cumulants(self.bulk, np.array([0.5]))[2][0])
@@ -146,11 +151,11 @@ def plain_overlap(composition: Composition) -> tuple[float, float] | None:
     wrong = abs(whole - 2.0 * half)
     if wrong > TOLERANCE * size:
         return None
-    doubt = 8.0 * EPS + NODES * (1.0 + abs(value))
+    doubt = 8.0 * EPS + max(one.accuracy(NODES) for _, one in composition.bulk) * (1.0 + abs(value))
     for n, one in composition.bulk:
         least = max(1.0 + float(one.moments(np.array([0.5]))[0][0]), EPS) if len(composition.bulk) > 1 else np.exp(value / n)
         doubt += EPS * (sqrt(abs(n)) + 2.0 * abs(n) * max(1.0 / least - 2.0, 0.0))
-    return float(kept + COARSE * whole), float(COARSE * (wrong + doubt * size))
+    return float(kept + COARSE * whole), float(COARSE * (wrong + doubt * size)) + composition.doubt
 
 
 class Strip:

@@ -5,6 +5,7 @@
 | `Step` (Poisson sampling) | `parts.Part` | `one_step.poisson` |
 | `MixtureStep` (several records of a person) | `mixtures.MixturePart` | `mixtures.directions` |
 | `CoinStep` (a public coin chooses a step) | `coins.CoinPart` | `coins.mixed` |
+| `AllocationStep` (an epoch of random allocation) | `allocation.EpochPart` | refused |
 
 Steps of different kinds compose: parts by their transforms, grids by their masses.
 """
@@ -13,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import inf, log1p
+from math import inf, log1p, sqrt
 from typing import Any, NamedTuple
 
-from betastar.bounds import coins, mixtures, one_step, transform
+from betastar.bounds import allocation, coins, mixtures, one_step, transform
+from betastar.bounds.allocation import EpochPart
 from betastar.bounds.coins import CoinPart
 from betastar.bounds.grid import GridStep, Nodes
 from betastar.bounds.interpolation import condense
@@ -25,7 +27,7 @@ from betastar.bounds.one_step import Directions
 from betastar.bounds.parts import AnyPart, Part
 from betastar.scenario import mixture
 from betastar.scenario import step as poisson
-from betastar.scenario.step import LEAST, MOST, AnyStep, CoinStep, MixtureStep, Step
+from betastar.scenario.step import LEAST, MOST, AllocationStep, AnyStep, CoinStep, MixtureStep, Step
 
 #: A family of pairs of `transform.py`: `line` for add/remove, `glued` for symmetric threats.
 Family = Callable[..., transform.Transform]
@@ -145,7 +147,22 @@ _COIN = Kind(
 )
 
 
-KINDS: dict[type, Kind] = {Step: _POISSON, MixtureStep: _MIXTURE, CoinStep: _COIN}
+# ---- random allocation
+
+_ALLOCATION = Kind(
+    part=lambda step, family: EpochPart(step.count, step.batches, step.noise, step.mirrored),
+    directions=lambda step, symmetric, above, slack: allocation.not_certified(),
+    advantage=lambda step: allocation.largest_advantage(step.batches, step.noise, step.mirrored),
+    idle=lambda step: -inf,  # the record is in every epoch
+    visible=lambda step, least: replace(step, noise=min(step.noise, MOST)),
+    louder=lambda step, noise: replace(step, noise=max(step.noise, noise, allocation.LEAST_NOISE)),
+    least_noise=lambda step: float(step.noise) if step.noise >= allocation.LEAST_NOISE else 0.0,
+    attained=lambda step, symmetric: step,
+    gap=lambda step: (1.0 + step.mirrored) / (step.noise * sqrt(step.batches)),
+)
+
+
+KINDS: dict[type, Kind] = {Step: _POISSON, MixtureStep: _MIXTURE, CoinStep: _COIN, AllocationStep: _ALLOCATION}
 
 
 def kind(step: AnyStep) -> Kind:

@@ -7,16 +7,17 @@ import json
 from betastar.answers import targets
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain
-from betastar.vocabulary import METHODS, METRICS, PARAMETERS, RUN, THREATS, Metric, told
+from betastar.vocabulary import METHODS, METRICS, PARAMETERS, RUN, SAMPLINGS, SEES, THREATS, Metric, told
 
 #: Parameters that the page has a slider for.
-PARAMETERS_OF_PAGE = (*RUN, "distance", "prior", "fpr")
+PARAMETERS_OF_PAGE = (*RUN, "max_batch_size", "distance", "records_per_person", "prior", "fpr")
 
 
 def script() -> str:
     """A JavaScript module with the words."""
     threats = [
-        {"name": word.name, "question": word.question, "takes": word.takes, "method": word.method} for word in THREATS.values()
+        {"name": word.name, "question": word.question, "takes": word.takes + word.optional, "method": word.method}
+        for word in THREATS.values()
     ]
     methods = [{"name": word.name, "summary": word.summary} for word in METHODS.values()]
     words = {
@@ -26,6 +27,10 @@ def script() -> str:
         },
         "threats": threats,
         "methods": methods,
+        "samplings": [
+            {"name": word.name, "summary": word.summary, "takes": word.takes, "slow": word.slow} for word in SAMPLINGS.values()
+        ],
+        "sees": [{"name": name, "summary": summary} for name, summary in SEES.items()],
         "metrics": {name: _metric(METRICS[name]) for name in told()},
     }
     return f"export const WORDS = {json.dumps(words, ensure_ascii=False)};\n"

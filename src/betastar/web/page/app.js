@@ -1,5 +1,5 @@
 import { drawEpochs, drawTradeoff, csv, svg, pinColour } from "./charts.js";
-import { KNOBS, DIALS, limitOf, isSlow, takesDistance, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt } from "./state.js";
+import { KNOBS, DIALS, limitOf, isSlow, takes, takesDistance, SOMETIMES, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt } from "./state.js";
 import { down, up, percent } from "./rounding.js";
 import { WORDS } from "./words.js";
 
@@ -133,6 +133,8 @@ function showAnswer(now, answer, rough) {
   $("beta").dataset.version = now;
   $("beta").dataset.rough = rough;
   $("sentence").textContent = answer.sentence;
+  $("heuristic").hidden = !answer.final_model;
+  $("heuristic").textContent = answer.final_model ? answer.final_model.sentence : "";
   $("certainty").textContent = answer.certainty;
   $("assumptions").replaceChildren(...answer.assumptions.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
   showBand();
@@ -179,7 +181,8 @@ function showEpochs() {
   const words = shown.epochs.exact.length ? ["Line: exact"] : [];
   const band = shown.epochs.band;
   if (band) words.push(band.method === "certified" ? "shaded: certified, proved from both sides" : "shaded: proved by a closed form, wide");
-  $("epochs-note").textContent = [...words, "dotted: the paper's closed form", "dashed: the limits of the bands"].join("; ") + ".";
+  if (shown.epochs.paper.length) words.push("dotted: the paper's closed form");
+  $("epochs-note").textContent = [...words, "dashed: the limits of the bands"].join("; ") + ".";
 }
 
 function showTradeoff() {
@@ -257,10 +260,13 @@ function fillAll() {
     $(`${name}-knob`).classList.toggle("solved", solved);
   }
   $("goal").hidden = !state.solve;
-  $("distance-knob").hidden = !takesDistance(state);
-  $("distance-knob").style.display = takesDistance(state) ? "" : "none";
+  for (const name of SOMETIMES) {
+    const knob = $(`${name}-knob`), shown = takes(state, DIALS[name].api);
+    knob.hidden = !shown;
+    knob.style.display = shown ? "" : "none";
+  }
   for (const option of $("target").options) option.textContent = `${shortOf(option.value, state)} ${WORDS.metrics[option.value].sign === ">=" ? "≥" : "≤"}`;
-  for (const id of ["threat", "method", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
+  for (const id of ["threat", "method", "sampling", "sees", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
   $("log").checked = state.log;
 }
 
@@ -268,12 +274,16 @@ function choices(id, pairs) {
   $(id).append(...pairs.map(([value, textContent]) => Object.assign(document.createElement("option"), { value, textContent })));
 }
 choices("threat", WORDS.threats.map(({ name, question }) => [name, question]));
+choices("sampling", WORDS.samplings.map(({ name, summary }) => [name, `${name}: ${summary}`]));
+choices("sees", WORDS.sees.map(({ name, summary }) => [name, summary]));
 choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name, summary }) => [name, `${name}: ${summary}`])]);
 choices("target", Object.keys(WORDS.metrics).map((name) => [name, name]));
 $("caption").textContent = titleOf("bayes_security", state);
 for (const metric of ["bayes_security", "success", ...OF_CURVE]) $("pins").querySelector("thead tr").lastElementChild.before(Object.assign(document.createElement("th"), { textContent: WORDS.metrics[metric].short.split(" at ")[0] }));
 for (const [name, knob] of Object.entries(KNOBS)) makeKnob(name, knob, $("training"), true);
-for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $("attack"), false);
+for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $(dial.api === "max_batch_size" ? "training" : "attack"), false);
+$("training").append($("sampling").previousElementSibling, $("sampling"), $(`${SOMETIMES[0]}-knob`)); // below the sliders
+for (const id of ["sampling", "sees"]) $(id).addEventListener("change", () => { state[id] = $(id).value; fillAll(); changed(); });
 $("threat").addEventListener("change", () => { state.threat = $("threat").value; fillAll(); changed(); });
 $("method").addEventListener("change", () => { state.method = $("method").value; changed(); });
 $("target").addEventListener("change", () => { state.target = $("target").value; state.limit = limitOf(state.target); fillAll(); changed(); });
@@ -289,7 +299,7 @@ $("log").addEventListener("change", () => { state.log = $("log").checked; showTr
 // ---- pins
 function nameOf(setting) {
   const attack = setting.threat === WORDS.threats[0].name ? "" : `, ${setting.threat}`, distance = takesDistance(setting) ? `, distance ${setting.distance}` : "";
-  const method = setting.method && `, ${setting.method}`;
+  const method = (setting.sampling === WORDS.samplings[0].name ? "" : `, ${setting.sampling}`) + (setting.method && `, ${setting.method}`);
   return `noise ${Number(Number(setting.noise).toPrecision(4))}, batch ${setting.batch}, ${setting.epochs} epochs, ${setting.records} records${attack}${distance}${method}`;
 }
 
