@@ -60,7 +60,7 @@ def test_golden_values(row: dict) -> None:
     run = bs.DPSGD(row["noise"], row["rate"], row["steps"])
     exact, certified = bs.analyze(run, threat), bs.analyze(run, threat, "certified", 1e-5)
     truth = float(row["beta"])
-    assert exact.bayes_security.estimate == pytest.approx(truth, abs=3e-11)
+    assert exact.bayes_security.estimate == pytest.approx(truth, abs=3e-11 + exact.bayes_security.width)
     assert truth in certified.bayes_security
     assert certified.bayes_security.width <= 1e-5
     for tau, stick in row["sticks"]:
