@@ -121,7 +121,9 @@ def characteristic(t: int, s: float, mirrored: bool, alpha: float, step: float) 
         u = np.exp(some)
         with np.errstate(under="ignore"):
             phi = np.expm1(1j * np.multiply.outer(u, term)) @ weight  # minus 1
-            power = 0.5 * np.log1p(np.maximum(2.0 * phi.real + np.abs(phi) ** 2, -1.0 + 1e-16)) + 1j * np.arctan2(phi.imag, 1.0 + phi.real)
+            power = 0.5 * np.log1p(np.maximum(2.0 * phi.real + np.abs(phi) ** 2, -1.0 + 1e-16)) + 1j * np.arctan2(
+                phi.imag, 1.0 + phi.real
+            )
             total -= float((np.expm1(t * power).real / u).sum())
     return (0.5 * t * (1.0 - alpha) + 0.25 * step * total / pi) / t
 

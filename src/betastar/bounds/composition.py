@@ -87,8 +87,14 @@ class Composition:
         """Saddle points in (0, 1); none, if M is so small there that rounding leaves nothing of it."""
         thetas = 1.0 / (1.0 + np.exp(-np.linspace(-6.0, 6.0, INSIDE)))
         table = cumulants(self.bulk, thetas)
-        lost = not np.isfinite(table).all()
-        return Strip(thetas[:0], *(one[:0] for one in table)) if lost else Strip(thetas, *table)
+        known = np.isfinite(np.stack(table)).all(axis=0)
+        first, last = 0, INSIDE
+        if sum(one.lost for _, one in self.bulk) > 0.0:  # losses that are too large for the nodes are missed near the ends
+            first = INSIDE // 2 + 1 - int(np.argmin(np.append(known[INSIDE // 2 :: -1], False)))
+            last = INSIDE // 2 + int(np.argmin(np.append(known[INSIDE // 2 :], False)))
+        elif not known.all():
+            last = 0
+        return Strip(thetas[first:last], *(one[first:last] for one in table))
 
     @cached_property
     def beyond(self) -> Strip:

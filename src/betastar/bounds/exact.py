@@ -149,17 +149,20 @@ class FourierCurve:
             return _nothing
         if self._gaussian is not None:
             return self._without_sampling
-        general = Inversion(self._composition)
         ahead, behind = self._single, self.reversed()._single
-        if ahead is None and behind is None:
-            return general.at
+        if ahead is not None and behind is not None:
+            sides = ahead.answers, behind.answers
+        else:
+            general = Inversion(self._composition).at
+            if ahead is None and behind is None:
+                return general
+            sides = ahead.answers if ahead else general, behind.answers if behind else general
 
         def one_step(taus: Real) -> Answers:
             answers = np.empty((len(Answers._fields), len(taus)))
-            for chosen, part in ((taus >= 0.0, ahead), (taus < 0.0, behind)):
+            for chosen, answer in zip((taus >= 0.0, taus < 0.0), sides, strict=True):
                 if chosen.any():
-                    some = taus[chosen]
-                    answers[:, chosen] = general.at(some) if part is None else part.answers(some)
+                    answers[:, chosen] = answer(taus[chosen])
             return Answers(*answers)
 
         return one_step

@@ -75,7 +75,8 @@ def refined(
         curves = []
         for above in (True, False):
             laws = [grid_step(step, on.nodes, symmetric, above, slack) for step in nodes]
-            curve = on.compose(laws, above, slack, rounding, blends)
+            told = any(max(law.ahead_infinite, law.behind_infinite) >= 1.0 for law in laws)  # a single step tells everything
+            curve = None if told else on.compose(laws, above, slack, rounding, blends)
             if curve is None:
                 return inf, inf
             curves.append(curve)

@@ -19,7 +19,7 @@ Notation: everything is in units of the clipping norm; t = x/σ; a, b are the me
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, erf, inf, log, nan, pi, sqrt
 from math import expm1 as expm1_real
@@ -93,6 +93,7 @@ class Transform:
     rest: loss of a step whose output is 0. Low noise piles mass up there, so that M^T oscillates like e^{z·T·rest}.
     lost: probability of the first distribution that no node carries, as its loss is so large that e^L overflows. In the strip
         0 < Re z < 1 it does not count; beyond, M is not known if it is more than LOST.
+    missing: the same of the second distribution, at losses of -∞: M(z) - 1 is less by so much.
     doubt: probability that the nodes have wrong, in either world, where the law is known to an absolute error only.
     dies: beyond this imaginary part of z the nodes are too far apart, and M counts as 0.
     most_tilted: beyond this real part of z (and, mirrored, of 1 - z) the nodes are too far apart before M has died.
@@ -105,6 +106,7 @@ class Transform:
     atom: float = 0.0
     rest: float = 0.0
     lost: float = 0.0
+    missing: float = 0.0
     irrelevant: float = 1e-17
     doubt: float = 0.0
     dies: float = inf
@@ -112,14 +114,14 @@ class Transform:
     _gain: float = field(init=False, repr=False)  # Σ w (e^L - 1): 0 for a whole law, the total variation for a half
 
     def __post_init__(self) -> None:
-        gain = (self.weight @ expm1(self.loss.real, self.loss.imag)).real if self.mirrored else 0.0
+        gain = (self.weight @ expm1(self.loss.real, self.loss.imag)).real + self.lost if self.mirrored else self.missing
         object.__setattr__(self, "_gain", float(gain))
 
     def excess(self, z: Complex) -> Complex:
         """M(z) - 1 for an array of z in the upper half plane."""
         direct = self._sum(z, self.weight)
         if not self.mirrored:
-            return self._ended(z, direct)
+            return self._ended(z, direct - self.missing if self.missing else direct)
         reflected = 1.0 - z.conj()
         other = direct if np.array_equal(reflected, z) else self._sum(reflected, self.weight)
         return self._ended(z, direct + other.conj() - self._gain)
@@ -156,7 +158,7 @@ class Transform:
 
     def _sum(self, z: Complex, weights: Complex, origin: float = 0.0) -> Complex:
         """Σ w (e^{z(L - origin)} - 1), in blocks of z, for one or several columns of weights."""
-        rows = max(1, BLOCK // self.loss.size)
+        rows = max(1, BLOCK // max(self.loss.size, 1))
         if len(z) <= rows:
             return self._block(z, weights, origin)
         return np.concatenate([self._block(z[i : i + rows], weights, origin) for i in range(0, len(z), rows)])
@@ -207,22 +209,15 @@ class Transform:
     def affinity_gap(self) -> float:
         """1 - ρ = ½∫(√P - √Q)²: a sum of positive terms (theory, section 5)."""
         root = expm1(0.5 * self.loss.real, 0.5 * self.loss.imag)
-        half = 0.5 * (float((self.weight @ (root * root)).real) + self.lost)
+        half = 0.5 * (float((self.weight @ (root * root)).real) + self.lost + self.missing)
         return 2.0 * half if self.mirrored else half
 
     def reversed(self) -> Transform:
         """The transform of (Q, P): L becomes -L, and the path is reflected so that e^{iuL} decays again."""
         if self.mirrored:
             return self
-        return Transform(
-            (self.weight * np.exp(self.loss)).conj(),
-            -self.loss.conj(),
-            rest=-self.rest,
-            irrelevant=self.irrelevant,
-            doubt=self.doubt,
-            dies=self.dies,
-            most_tilted=self.most_tilted,
-        )
+        weight = (self.weight * np.exp(self.loss)).conj()
+        return replace(self, weight=weight, loss=-self.loss.conj(), rest=-self.rest, lost=self.missing, missing=self.lost)
 
     def sector(self, sign: float) -> float:
         """Largest angle by which z may lean towards `sign` from the vertical with every e^{z(L - rest)} decaying."""

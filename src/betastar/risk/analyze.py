@@ -12,7 +12,8 @@ from betastar.bounds.discrete import LeastCurve
 from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve
 from betastar.risk.interval import Bound
 from betastar.risk.metrics import Curve, Outcome
-from betastar.risk.risk import Risk
+from betastar.risk.risk import FINAL_MODEL, Risk
+from betastar.scenario.final_model import SEES, FinalModel
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import LEAST, AnyStep, Step
 from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order
@@ -60,7 +61,9 @@ class ToleranceWarning(UserWarning):
     """
 
 
-def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tolerance: float = TOLERANCE) -> Risk:
+def analyze(
+    run: DPSGD, threat: Threat | None = None, method: str = "exact", tolerance: float = TOLERANCE, sees: str = "updates"
+) -> Risk:
     """How well a model trained by this run resists a threat.
 
     Parameters
@@ -76,6 +79,9 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     tolerance : float
         For "certified": the width of the interval of β* that is aimed at. From 0.001 on, "exact" and "certified" compute
         attribute inference on a coarse grid, which takes about a tenth of a second.
+    sees : "updates" or "final-model"
+        What the attacker sees. "updates" is every update, as all bounds assume. "final-model" is a heuristic for an attacker who
+        sees the final model only, as if all losses were linear: the answer has estimates and no bounds, and nothing to rely on.
 
     Returns
     -------
@@ -87,7 +93,7 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     TypeError
         If run or threat are of another type.
     ValueError
-        If the method or the tolerance is not allowed, or the threat does not fit the run.
+        If the method or the tolerance is not allowed, or the threat does not fit the run, or what the attacker sees.
 
     Examples
     --------
@@ -95,8 +101,12 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     >>> run = bs.DPSGD.from_epochs(noise_multiplier=3.51, batch_size=256, dataset_size=26048, epochs=20)
     >>> print(bs.analyze(run).bayes_security)
     0.899352 [0.899351, 0.899352]
+    >>> print(bs.analyze(run, sees="final-model").bayes_security)
+    0.900113 (a heuristic, not a bound)
     """
     threat = Membership() if threat is None else threat
+    if validation.choice("sees", sees, SEES) == "final-model":
+        return _final_model(run, threat, method)
     outcomes = _solve(run, threat, method, tolerance, attained=True)
     if method == "paper":
         _warn_outside_regime(run, outcomes, threat)
@@ -191,8 +201,8 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     if not attained:
         exist = worst
     bottom, bottom_error = worst[0].overlap()
-    top, top_error = (bottom, bottom_error) if exist is worst else min((one.overlap() for one in exist), default=(1.0, 0.0))
-    upper = min(1.0, max(top + top_error, TINY))
+    top, top_error = (bottom, bottom_error) if exist is worst else min((one.overlap() for one in exist), default=(bottom, 0.0))
+    upper = min(1.0, max(top + top_error, TINY)) if exist else 1.0
     estimate = min(max(top if solution is None else 0.5 * (bottom + top), TINY), upper)
     return Outcome(Bound(min(max(bottom - bottom_error, 0.0), estimate), estimate, upper), worst, exist, threat.oriented)
 
@@ -221,6 +231,19 @@ def _certified(run: DPSGD, threat: Threat, tolerance: float, attained: bool = Tr
         middle = min(max(_exact(run, threat, tolerance, attained).bayes_security.estimate, lower), upper)
     curves = (proof.above,) if proof.above else ()
     return Outcome(Bound(lower, middle, upper), curves, proof.below if curves else (), threat.oriented)
+
+
+def _final_model(run: DPSGD, threat: Threat, method: str) -> Risk:
+    """The last-iterate heuristic: estimates only."""
+    if not isinstance(run, DPSGD):
+        raise TypeError(f"run must be a DPSGD, got {run!r}.")
+    if method != "exact":
+        raise ValueError(
+            f"sees='final-model' is a heuristic, which only method='exact' computes, got method={method!r}; "
+            "sees='updates' answers with a bound."
+        )
+    outcomes = [_exact(scalar, FinalModel(threat), TOLERANCE) for scalar in run.scalars()]
+    return Risk(outcomes, run.shape, threat.describe(), method, heuristic=FINAL_MODEL)
 
 
 def _affinity(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:

@@ -25,6 +25,7 @@ from betastar.risk.metrics import Outcome
 from betastar.risk.risk import Risk
 from betastar.risk.search import Search, confirmed
 from betastar.rounding import plain
+from betastar.scenario.final_model import SEES
 from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
 from betastar.scenario.step import AnyStep, Step
 from betastar.scenario.threats import Membership, Threat
@@ -160,6 +161,7 @@ def calibrate(
     threat: Threat | None = None,
     method: str = "exact",
     tolerance: float = TOLERANCE,
+    sees: str = "updates",
 ) -> DPSGD:
     """The run that just meets the target, with the one parameter that was left out filled in.
 
@@ -191,6 +193,9 @@ def calibrate(
         As for `analyze`.
     tolerance : float
         As for `analyze`.
+    sees : str
+        "updates": what the attacker sees. Figures for one who sees the final model only are a heuristic, and no run is chosen
+        by a heuristic.
 
     Returns
     -------
@@ -213,6 +218,11 @@ def calibrate(
     """
     if not isinstance(target, Target):
         raise TypeError(f"target must be a Target, got {target!r}.")
+    if validation.choice("sees", sees, SEES) == "final-model":
+        raise ValueError(
+            "sees must be 'updates' to calibrate, got 'final-model': that is a heuristic, which can be wrong on the unsafe side. "
+            "Calibrate with sees='updates', and look at analyze(run, sees='final-model') beside it."
+        )
     threat = Membership() if threat is None else threat
     given = {
         "noise_multiplier": noise_multiplier,

@@ -18,7 +18,7 @@ RELATIONS = ("substitution", "add-remove")
 #: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
 FARTHEST = 2.0
 #: Records of a person, at most.
-MOST_RECORDS = 1_000_000
+MOST_RECORDS = 100_000
 #: Different steps of a segment, at most, when the distances of a run are taken in their order.
 BLOCKS = 8
 
@@ -76,7 +76,7 @@ class Membership(_Frozen):
     Raises
     ------
     ValueError
-        If the relation is another word, or records is not a whole number between 1 and a million.
+        If the relation is another word, or records is not a whole number between 1 and 100,000.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class Membership(_Frozen):
     >>> print(bs.analyze(run, bs.Membership("add-remove")).bayes_security)
     0.885917 [0.885916, 0.885917]
     >>> print(bs.analyze(run, bs.Membership("add-remove", records=8)).bayes_security)
-    0 [0, 0]
+    0.275694 [0.275694, 0.275695]
     """
 
     _arguments = ("relation", "records")
