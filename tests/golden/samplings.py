@@ -1,4 +1,4 @@
-"""Golden values of batches of a fixed size and of batches that are cut off, made without betastar: `make golden` writes samplings.json.
+"""Golden values of fixed sizes and of batches that are cut off, made without betastar: `make golden` writes samplings.json.
 
 Adding or removing a record: the loss of one step is put on a fine grid, by midpoints, and the laws of all steps are convolved. A
 step of a fixed size shows (1-p)·N(0, σ²) + p·N(2, σ²) or N(0, σ²); a batch that is cut off is, with the probability that the
