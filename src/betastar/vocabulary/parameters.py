@@ -65,7 +65,7 @@ _RUN = (
     ),
     Parameter(
         "batch_size",
-        "Batch size, instead of the sampling rate (with the number of records).",
+        "Batch size: expected number of records in a batch. With the number of records it makes the sampling rate.",
         ("--batch",),
         suggestion="Common values are 64 to 4096.",
         label="batch size",
@@ -80,7 +80,7 @@ _RUN = (
     Parameter("steps", "Number of updates.", suggestion="It is the number of updates in all, as 2000.", label="steps"),
     Parameter(
         "epochs",
-        "Epochs, instead of steps (with the batch size and the number of records).",
+        "Epochs: passes over the training records, instead of steps (with the batch size and the number of records).",
         suggestion="Common values are 1 to 100.",
         label="epochs",
     ),
