@@ -55,7 +55,7 @@ def create_app() -> FastAPI:
     app.exception_handler(BusyError)(_busy)
     app.exception_handler(WorkerEndedError)(_ended)
     # The number does not wait for the curves, nor these for what is done at leisure.
-    numbers, curves, leisure = app.state.workers = Worker(), Worker(), Worker(patient=True)
+    numbers, curves, leisure = app.state.workers = Worker(), Worker(patience=5), Worker(patience=10)
     bad: dict[int | str, dict[str, Any]] = {
         403: {"model": Problem, "description": "Another site asked."},
         422: {"model": Problem, "description": "What was wrong, in a sentence."},

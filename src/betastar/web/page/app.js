@@ -15,7 +15,8 @@ const OTHERS = Object.keys(WORDS.metrics).filter((name) => ![...QUICK_METRICS, .
 let version = 0; // grows with every change
 let oldest = 0; // answers to changes before this one are not shown: something was not allowed since
 const ROUGH = 0.01; // tolerance of an answer that is there at once
-const REST = 300, LATE = 300; // milliseconds: no slider has moved; a number that is not renewed looks old
+// Milliseconds: no slider has moved; a number that is not renewed looks old; between curves, so that the number comes first.
+const REST = 300, LATE = 300, PAUSE = 50;
 
 const inWords = (text) => Object.entries(KNOBS).reduce((said, [name, knob]) => said.replaceAll(knob.api, name), text);
 
@@ -59,7 +60,7 @@ async function drawCurves(now, asked, rest) {
     chart.dataset.rest = rest;
   }));
 }
-const curves = new Latest((now, asked) => drawCurves(now, asked, false), complain);
+const curves = new Latest((now, asked) => drawCurves(now, asked, false), complain, PAUSE);
 const leisure = new Latest(async (now, asked) => {
   if (isRough(asked)) {
     const [path, query] = ask(asked, QUICK_METRICS);
