@@ -16,6 +16,7 @@ from betastar.answers import json_answers, targets, wording
 from betastar.answers.json_answers import Answer
 from betastar.web import live_curves, models, words
 from betastar.web.models import Ask, AskTarget, OverEpochs, Problem, Tradeoff, answer_models
+from betastar.web.plotly_script import plotly_script
 from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
 PAGE = Path(__file__).parent / "page"
@@ -95,10 +96,7 @@ def create_app() -> FastAPI:
 
     @app.get("/plotly.js", include_in_schema=False)
     def plotly() -> FileResponse:
-        import plotly
-
-        path = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-        return FileResponse(path, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+        return FileResponse(plotly_script(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
 
     @app.get("/{name}", include_in_schema=False)
     def page(name: str) -> Response:

@@ -121,7 +121,7 @@ export class TradeoffCurve {
     };
     while (low > -LARGEST_TAU && !above(low)) low *= 2;
     while (high < LARGEST_TAU && above(high)) high *= 2;
-    for (let i = 0; i < HALVINGS && high - low > 1e-7 * (1 + Math.abs(low)); i += 1) {
+    for (let i = 0; i < HALVINGS && high - low > 1e-7 * Math.max(Math.abs(low), Math.abs(high)); i += 1) {
       const middle = 0.5 * (low + high);
       if (above(middle)) low = middle; else high = middle;
     }
