@@ -16,7 +16,7 @@ export const SOURCE = {
   lacks: {
     methods: WORDS.methods.map(({ name }) => name).filter((name) => name !== "exact"),
     metrics: Object.keys(WORDS.metrics).filter((name) => !["bayes_security", "advantage", "success", "tpr", "epsilon"].includes(name)),
-    sentence: "This file computes the method exact. Others, proved ones among them: betastar analyze --method NAME.",
+    sentence: "This file computes the method exact. Others, proved ones among them: `betastar analyze --method NAME`.",
   },
   rough: false,
   origin: "This file computes in your browser: it asks no server, and nothing leaves this machine. <code>betastar explore</code> serves the page with every method and metric.",
@@ -62,8 +62,8 @@ function analyzed(query, run) {
     sentence: WORDS.sentence.replaceAll(/\{(\w+)\}/g, (_, name) => said[name]),
     at_least: curve.glue,
     certainty: curve.glue
-      ? `A bound: no attack on an attribute with this distance does better, and the true β* is larger. For the proved figure, which is nearer to it, run: ${commandOf(query)}`
-      : `Exact: an integral, computed in this browser, whose numerical error (${up(Math.max(beta.upper - beta.lower, 1e-16), 1)} here) is estimated but not proved. For a proof, run: ${commandOf(query)} --method certified`,
+      ? `A bound: no attack on an attribute with this distance does better, and the true β* is larger. For the proved figure, which is nearer to it, run \`${commandOf(query)}\`.`
+      : `Exact: an integral, computed in this browser, whose numerical error (${up(Math.max(beta.upper - beta.lower, 1e-16), 1)} here) is estimated but not proved. For a proof, run \`${commandOf(query)} --method certified\`.`,
     assumptions: word.assumptions.map((text) => text.replace("{distance}", run.distance)),
     parameters: { steps: run.steps, sample_rate: run.rate },
     python: pythonOf(query, word),

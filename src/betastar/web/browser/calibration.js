@@ -1,6 +1,7 @@
 // The parameter that is left out, so that a target is just met: the least noise, the largest batch, the fewest records, the most
 // epochs. The risk grows with batch and epochs and falls with noise and records, so that halving finds it.
 import { WORDS } from "./words.js";
+import { up } from "./rounding.js";
 import { commandOf, readRun } from "./setting.js";
 
 // Where a search begins and ends, and whether less of the parameter is less risk.
@@ -10,7 +11,7 @@ const SEARCHED = {
   dataset_size: { least: 1, most: 1e9, whole: true, risky: false },
   epochs: { least: 1, most: 1e5, whole: true, risky: true },
 };
-const RELATIVE = 1e-9, MOST_STEPS = 1e10, LEAST_RATE = 1e-9;
+const RELATIVE = 1e-9, DIGITS = 9, MOST_STEPS = 1e10, LEAST_RATE = 1e-9;
 
 // A metric of a curve to rely on, as the target compares it.
 const READ = {
@@ -40,7 +41,7 @@ export async function calibrated(query, curveOf, pause) {
   // From an end with little risk to one with much: the last value that meets the target.
   let [safe, bad] = risky ? [least, most] : [most, least];
   if (!(await met(safe))) {
-    throw new Error(`No ${WORDS.parameters[name].label} from ${least} to ${most.toLocaleString("en")} meets the target. The command searches farther: ${commandOf(query, "calibrate")}`);
+    throw new Error(`No ${WORDS.parameters[name].label} from ${least} to ${most.toLocaleString("en")} meets the target. The command searches farther: \`${commandOf(query, "calibrate")}\`.`);
   }
   if (await met(bad)) return { [name]: bad };
   while (Math.abs(safe - bad) > (whole ? 1 : RELATIVE * bad)) {
@@ -48,5 +49,5 @@ export async function calibrated(query, curveOf, pause) {
     const next = whole && (middle === safe || middle === bad) ? Math.round(0.5 * (safe + bad)) : middle;
     if (await met(next)) safe = next; else bad = next;
   }
-  return { [name]: safe };
+  return { [name]: whole ? safe : Number(up(safe, DIGITS)) };
 }

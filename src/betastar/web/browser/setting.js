@@ -40,7 +40,7 @@ export function readRun(query) {
   for (const [key, { name, low, high }] of Object.entries(RANGES)) {
     if (!(run[key] < low || run[key] > high)) continue;
     const label = WORDS.parameters[name].label;
-    throw new Error(`In this file the ${label} must be between ${low} and ${high.toLocaleString("en")}, and is ${Number(run[key].toPrecision(4))}. This computes it: ${commandOf(query)}`);
+    throw new Error(`In this file the ${label} must be between ${low} and ${high.toLocaleString("en")}, and is ${Number(run[key].toPrecision(4))}. This computes it: \`${commandOf(query)}\`.`);
   }
   return { ...run, threat: query.get("threat"), distance: number("distance"), prior: number("prior"), fpr: number("fpr") };
 }

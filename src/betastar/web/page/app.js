@@ -87,12 +87,17 @@ async function showOthers(now, asked) {
 }
 
 // ---- showing
+// A text, in which what stands between backticks is code.
+function write(id, text) {
+  $(id).replaceChildren(...text.split("`").map((part, i) => (i % 2 ? Object.assign(document.createElement("code"), { textContent: part }) : part)));
+}
+
 // What was answered before does not belong to a setting that is not allowed, or has no answer: nothing of it stays.
 function complain(now, text) {
   if (now !== version) return;
   oldest = now + 1;
   Object.assign(shown, { answer: null, epochs: null, tradeoff: null, others: null });
-  $("problem").textContent = inWords(text);
+  write("problem", inWords(text));
   $("problem").hidden = false;
   $("beta").textContent = "–";
   for (const id of ["sentence", "band", "certainty"]) $(id).textContent = "";
@@ -133,7 +138,7 @@ function showAnswer(now, asked, answer, rough) {
   $("beta").dataset.version = now;
   $("beta").dataset.rough = rough;
   $("sentence").textContent = answer.sentence;
-  $("certainty").textContent = answer.certainty;
+  write("certainty", answer.certainty);
   $("assumptions").replaceChildren(...answer.assumptions.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
   showBand();
   showMetrics();
@@ -296,7 +301,7 @@ for (const metric of SOURCE.lacks.metrics) $("target").querySelector(`[value="${
 for (const [name, help] of Object.entries(WORDS.selectors)) offerHelp(name, help);
 $("caption").textContent = titleOf("bayes_security", state);
 $("meaning").textContent = WORDS.metrics.bayes_security.meaning;
-$("lacks").textContent = SOURCE.lacks.sentence;
+write("lacks", SOURCE.lacks.sentence);
 $("origin").innerHTML = SOURCE.origin;
 for (const metric of ["bayes_security", "success", ...OF_CURVE]) $("pins").querySelector("thead tr").lastElementChild.before(Object.assign(document.createElement("th"), { textContent: WORDS.metrics[metric].short.split(" at ")[0] }));
 for (const [name, knob] of Object.entries(KNOBS)) makeKnob(name, knob, $("training"), true);
