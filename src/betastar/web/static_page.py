@@ -23,7 +23,7 @@ def sources() -> dict[str, str]:
 
 
 def bundle(scripts: dict[str, str], first: str) -> str:
-    """A script and those that it imports as one script without imports: each becomes a function that returns its exports."""
+    """A script and those that it imports as one expression, what the first one exports: each becomes a function."""
     parts: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -38,7 +38,7 @@ def bundle(scripts: dict[str, str], first: str) -> str:
         parts[name] = f"// {name}\nconst {_variable(name)} = (() => {{\n{inside}return {{ {', '.join(exported)} }};\n}})();\n"
 
     add(first)
-    return '"use strict";\n(() => {\n' + "".join(parts.values()) + "})();\n"
+    return '(() => {\n"use strict";\n' + "".join(parts.values()) + f"return {_variable(first)};\n}})();\n"
 
 
 def html() -> str:
