@@ -107,7 +107,8 @@ DRAG = """async ({ name, from, by, count, every }) => {
     const now = document.body.dataset.version;
     while (beta.dataset.version !== now || beta.dataset.rough !== "false") await new Promise((later) => setTimeout(later, 10));
     watch.disconnect();
-    return { during: changes.filter(([at]) => at <= last).length, after: changes.at(-1)[0] - last, texts: changes.map(([, text]) => text) };
+    const during = changes.filter(([at]) => at <= last).length;
+    return { during, after: changes.at(-1)[0] - last, texts: changes.map(([, text]) => text) };
 }"""
 
 

@@ -17,7 +17,6 @@ from betastar.vocabulary import METRICS, PARAMETERS, RUN, filled
 from . import browser as browsers
 from .browser import CURVES, chromium, drag, explored, settle, visit
 
-
 #: A page that keeps one question of each kind in flight is hardly ever refused.
 FEW_REFUSALS = 2
 #: Times that a drag is repeated: of a machine that others use, the best of them says what the page does.
@@ -40,8 +39,8 @@ def browser() -> Iterator[Any]:
 def page(browser: Any, url: str) -> Iterator[Any]:
     """A page whose console stays silent, which asks nobody but its server, and does not ask that one too much.
 
-    On a busy machine the server may refuse a question for the moment, which Chromium writes to the console; the page asks again. A
-    page that floods its server would be refused often.
+    On a busy machine the server may refuse a question for the moment, which Chromium writes to the console; the page asks again.
+    A page that floods its server would be refused often.
     """
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
     opened = context.new_page()
@@ -265,7 +264,8 @@ def test_the_page_explains_itself(page: Any, url: str) -> None:
 @pytest.mark.parametrize("width", [1280, 360])
 def test_no_number_is_clipped(browser: Any, url: str, width: int) -> None:
     page = browser.new_page(viewport={"width": width, "height": 800})
-    visit(page, url, "?records=100000000&batch=1000000&noise=17.123456&epochs=1000&threat=attribute&distance=0.123456&fpr=0.00012345")
+    training = "records=100000000&batch=1000000&noise=17.123456&epochs=1000"
+    visit(page, url, f"?{training}&threat=attribute&distance=0.123456&fpr=0.00012345")
     clipped = "all => all.filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth + 1).map((one) => one.id)"
     assert page.eval_on_selector_all("input[type=number], #beta, #metrics dd", clipped) == []
     fits = """all => all.filter((one) => {

@@ -15,7 +15,7 @@ import betastar
 from betastar.answers import json_answers, targets, wording
 from betastar.answers.json_answers import Answer
 from betastar.web import live_curves, models, words
-from betastar.web.models import Ask, AskTarget, OverEpochs, Problem, Tradeoff, answer_models
+from betastar.web.models import AskOfPage, AskTargetOfPage, OverEpochs, Problem, Tradeoff, answer_models
 from betastar.web.plotly_script import plotly_script
 from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
@@ -67,25 +67,25 @@ def create_app() -> FastAPI:
     answer, calibrated = answer_models()
 
     @app.get("/api/analyze", response_model=answer, response_model_exclude_unset=True, responses=bad)
-    def analyze(ask: Annotated[Ask, Query()]) -> Answer:
+    def analyze(ask: Annotated[AskOfPage, Query()]) -> Answer:
         """`betastar analyze --json`."""
         return (leisure if ask.rest else numbers).ask(SECONDS, json_answers.answer, ask.setting())
 
     @app.get("/api/calibrate", response_model=calibrated, response_model_exclude_unset=True, responses=bad)
-    def calibrate(ask: Annotated[AskTarget, Query()]) -> Answer:
+    def calibrate(ask: Annotated[AskTargetOfPage, Query()]) -> Answer:
         """`betastar calibrate --json`: leave out one parameter."""
         worker = leisure if ask.rest else numbers
         return worker.ask(SECONDS, json_answers.calibrated, ask.setting(), targets.parse(ask.target))
 
     @app.get("/api/epochs", response_model=OverEpochs, responses=bad)
-    def epochs(ask: Annotated[Ask, Query()]) -> Answer:
+    def epochs(ask: Annotated[AskOfPage, Query()]) -> Answer:
         """β* over the epochs: exact, certified (at rest) and the paper's closed form."""
         if ask.rest:
             return leisure.ask(SECONDS, live_curves.over_epochs, ask.setting(), EXACT, CERTIFYING)
         return curves.ask(MOVING, live_curves.over_epochs, ask.setting(), GLANCE)
 
     @app.get("/api/tradeoff", response_model=Tradeoff, responses=bad)
-    def tradeoff(ask: Annotated[Ask, Query()]) -> Answer:
+    def tradeoff(ask: Annotated[AskOfPage, Query()]) -> Answer:
         """The certified trade-off curve: how many true positives an attacker can have at each false-positive rate."""
         worker, limit = (leisure, SECONDS) if ask.rest else (curves, MOVING)
         return worker.ask(limit, live_curves.tradeoff, ask.setting(), ask.rest)

@@ -41,7 +41,6 @@ class Ask(BaseModel):
     fpr: list[Rate] = _field("fpr", max_length=20)
     delta: list[Annotated[float, Field(ge=1e-30, lt=1.0)]] = _field("delta", max_length=20)
     metric: list[str] = _field("metric", max_length=20)
-    rest: bool = Field(False, description="No slider is moving: take the time to be finer and to certify, after other questions.")
 
     def setting(self) -> Setting:
         given = self.model_dump(exclude={"fpr", "delta", "metric", "target", "rest"})
@@ -51,6 +50,18 @@ class Ask(BaseModel):
 
 class AskTarget(Ask):
     target: str = Field(max_length=200, examples=[METRICS["bayes_security"].example, METRICS["tpr"].example])
+
+
+class AtRest(BaseModel):
+    rest: bool = Field(False, description="No slider is moving: take the time to be finer and to certify, after other questions.")
+
+
+class AskOfPage(Ask, AtRest):
+    """What the page asks: a setting, and whether a slider moves."""
+
+
+class AskTargetOfPage(AskTarget, AtRest):
+    """The same, with a target."""
 
 
 def limits(name: str) -> dict[str, float]:

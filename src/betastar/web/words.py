@@ -45,8 +45,8 @@ def _parameter(word: Parameter) -> dict[str, object]:
 
 def _threat(word: ThreatWord) -> dict[str, object]:
     """A threat for the page, with what is assumed of a Poisson-sampled run; {distance} stands for the distance."""
-    taken = {name: MARKER for name in word.takes if name == "distance"}
-    assumed = wording.assumptions(Setting(1.0, 0.5, steps=1, threat=word.name, **taken))
+    distance = MARKER if "distance" in word.takes else None
+    assumed = wording.assumptions(Setting(1.0, 0.5, steps=1, threat=word.name, distance=distance))
     return {
         "name": word.name,
         "question": word.question,

@@ -2,7 +2,7 @@
 // name for the page of a server exports, and answers in the same form; numbers agree with the method exact of betastar.
 import { calibrated } from "./calibration.js";
 import { WORDS } from "./words.js";
-import { commandOf, pythonOf, readRun } from "./setting.js";
+import { commandOf, pythonOf, readRun, THREATS } from "./setting.js";
 import { TradeoffCurve } from "./tradeoff.js";
 import { erfc } from "./normal.js";
 import { percent, up } from "./rounding.js";
@@ -14,6 +14,7 @@ const BREATH = 8;
 
 export const SOURCE = {
   lacks: {
+    threats: WORDS.threats.map(({ name }) => name).filter((name) => !(name in THREATS)),
     methods: WORDS.methods.map(({ name }) => name).filter((name) => name !== "exact"),
     metrics: Object.keys(WORDS.metrics).filter((name) => !["bayes_security", "advantage", "success", "tpr", "epsilon"].includes(name)),
     sentence: "This file computes the method exact. Others, proved ones among them: `betastar analyze --method NAME`.",
@@ -30,8 +31,7 @@ function curveOf({ noise, rate, steps, threat, distance }) {
   const key = [noise, rate, steps, threat, distance].join();
   if (!curves.has(key)) {
     if (curves.size >= FEW) curves.delete(curves.keys().next().value);
-    const exact = { membership: 2, "membership-add-remove": 1 }[threat];
-    curves.set(key, new TradeoffCurve({ noise, rate, steps, distance: exact ?? distance, glue: exact === undefined }));
+    curves.set(key, new TradeoffCurve({ noise, rate, steps, distance: THREATS[threat] ?? distance, glue: THREATS[threat] === null }));
   }
   return curves.get(key);
 }

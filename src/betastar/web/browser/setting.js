@@ -7,6 +7,8 @@ const RANGES = {
   rate: { name: "sample_rate", low: 1e-9, high: 1 },
   steps: { name: "steps", low: 1, high: 1e10 },
 };
+// The threats that this file computes, and the distance per step of each; null for the one that is given.
+export const THREATS = { membership: 2, "membership-add-remove": 1, attribute: null };
 const GIVEN = ["noise_multiplier", "batch_size", "dataset_size", "epochs"];
 
 const plain = (value) => String(Number(value)).replace("e+", "e");
@@ -34,6 +36,7 @@ export function stepsOf(batch, records, epochs) {
 }
 
 export function readRun(query) {
+  if (!(query.get("threat") in THREATS)) throw new Error(`This file does not compute the threat ${query.get("threat")}. This does: \`${commandOf(query)}\`.`);
   const number = (name) => (query.has(name) ? Number(query.get(name)) : NaN), [noise, batch, records, epochs] = GIVEN.map(number);
   if (batch > records) throw new Error(`batch_size must be at most dataset_size, got ${batch} > ${records}.`);
   const run = { noise, batch, records, epochs, rate: batch / records, steps: stepsOf(batch, records, epochs) };

@@ -295,9 +295,10 @@ function choices(id, pairs) {
 }
 choices("threat", WORDS.threats.map(({ name, question }) => [name, question]));
 choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name, summary }) => [name, `${name}: ${summary}`])]);
-for (const method of SOURCE.lacks.methods) $("method").querySelector(`[value="${method}"]`).disabled = true;
 choices("target", Object.keys(WORDS.metrics).map((name) => [name, name]));
-for (const metric of SOURCE.lacks.metrics) $("target").querySelector(`[value="${metric}"]`).disabled = true;
+for (const [id, lacked] of [["threat", SOURCE.lacks.threats], ["method", SOURCE.lacks.methods], ["target", SOURCE.lacks.metrics]]) {
+  for (const value of lacked) $(id).querySelector(`[value="${value}"]`).disabled = true;
+}
 for (const [name, help] of Object.entries(WORDS.selectors)) offerHelp(name, help);
 $("caption").textContent = titleOf("bayes_security", state);
 $("meaning").textContent = WORDS.metrics.bayes_security.meaning;
