@@ -9,7 +9,6 @@ What is promised is checked (`LIMITS`), at these settings and at random ones: th
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -26,7 +26,7 @@ from betastar.bounds import adaptive, certified, transform
 from betastar.bounds.certified import COARSE
 from betastar.bounds.exact import FourierCurve, Part
 from betastar.scenario.step import Step
-from peers import HERE, clear
+from common import clear, keep
 
 #: Rate, noise, distance, steps.
 SETTINGS = [
@@ -128,8 +128,8 @@ def promises(rows: list[dict[str, Any]], random: list[dict[str, Any]], memory: f
 def main() -> None:
     console = Console()
     rows = [measure(setting) for setting in track(SETTINGS, "attribute inference", console=console, transient=True)]
-    table = Table(title="Attribute inference: advantage")
-    for title in ("p σ R T", "attained", "proved", "glued", "seconds", "exact, s", "quick, s"):
+    table = Table(title="Attribute inference: advantage", box=box.SIMPLE)
+    for title in ("p σ R T", "attained", "proved", "glued", "s", "exact, s", "quick, s"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -147,9 +147,7 @@ def main() -> None:
     broken = list(promises(rows, random, memory))
     for sentence in broken:
         console.print(f"Does not hold: {sentence}", style="red")
-    path = HERE / "results.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**known, "attributes": {"rows": rows, "random": random, "MiB": memory}}, indent=1) + "\n")
+    keep({"attributes": {"rows": rows, "random": random, "MiB": memory}})
     sys.exit(1 if broken else 0)
 
 
