@@ -21,7 +21,8 @@ from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
 PAGE = Path(__file__).parent / "page"
 FILES = {"": "index.html"} | {
-    name: name for name in ("style.css", "app.js", "answers.js", "asking.js", "charts.js", "rounding.js", "state.js", "taking.js")
+    name: name
+    for name in ("style.css", "app.js", "answers.js", "asking.js", "charts.js", "pins.js", "rounding.js", "state.js", "taking.js")
 }
 #: Nobody waits longer than this for one answer, or for a curve while a slider moves.
 SECONDS, MOVING = 10.0, 3.0

@@ -1,8 +1,9 @@
-import { drawEpochs, drawTradeoff, pinColour } from "./charts.js";
+import { drawEpochs, drawTradeoff } from "./charts.js";
 import { KNOBS, DIALS, limitOf, isSlow, takesDistance, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt, problemsOf } from "./state.js";
 import { down, up, percent } from "./rounding.js";
 import { get, loadPlotly, SOURCE } from "./answers.js";
 import { Latest } from "./asking.js";
+import { Pins } from "./pins.js";
 import { offerToTake } from "./taking.js";
 import { WORDS } from "./words.js";
 
@@ -53,11 +54,12 @@ async function drawCurves(now, asked, rest) {
       await loadPlotly();
       draw();
     } catch (problem) { // the number stands without its curves
-      if (now !== version) return;
+      if (now !== version || now < oldest) return;
       empty(kind, inWords(problem.message));
     }
     chart.dataset.version = now;
     chart.dataset.rest = rest;
+    renewed(chart.id);
   }));
 }
 const curves = new Latest((now, asked) => drawCurves(now, asked, false), complain, PAUSE);
@@ -65,7 +67,7 @@ const leisure = new Latest(async (now, asked) => {
   if (isRough(asked)) {
     const [path, query] = ask(asked, QUICK_METRICS);
     query.set("rest", "true");
-    showAnswer(now, asked, await get(path, query), false);
+    try { showAnswer(now, asked, await get(path, query), false); } catch { /* too slow: the rough answer stands, and says so */ }
   }
   const found = { ...asked, solve: "", ...(asked.solve && { [asked.solve]: state[asked.solve] }) };
   if (now === version) await drawCurves(now, found, true);
@@ -103,8 +105,6 @@ function complain(now, text) {
   for (const id of ["sentence", "band", "certainty"]) $(id).textContent = "";
   for (const id of ["assumptions", "metrics"]) $(id).replaceChildren();
   for (const kind of ["epochs", "tradeoff"]) empty(kind, "");
-  clearTimeout(aging);
-  $("beta").classList.remove("late");
 }
 
 function empty(kind, note) {
@@ -113,14 +113,25 @@ function empty(kind, note) {
   $(`${kind}-note`).textContent = note;
 }
 
+// What is not renewed in time looks old.
 let aging = 0;
 function age() {
+  aging ||= setTimeout(() => {
+    aging = 0;
+    const of = { beta: "beta", sentence: "beta", "epochs-chart": "epochs-chart", "tradeoff-chart": "tradeoff-chart" };
+    for (const [id, dated] of Object.entries(of)) $(id).classList.toggle("late", version >= oldest && $(dated).dataset.version !== String(version));
+  }, LATE);
+}
+function renewed(...ids) {
   clearTimeout(aging);
-  aging = setTimeout(() => { for (const id of ["beta", "sentence"]) $(id).classList.add("late"); }, LATE);
+  aging = 0;
+  for (const id of ids) $(id).classList.remove("late");
+  age();
 }
 
 function showAnswer(now, asked, answer, rough) {
-  if (now < oldest) return;
+  const { version: newest = 0, rough: unfinished } = $("beta").dataset;
+  if (now < oldest || now < Number(newest) || (now === Number(newest) && rough && unfinished === "false")) return;
   shown.answer = answer;
   if (answer.found && asked.solve === state.solve) {
     const [api, value] = Object.entries(answer.found)[0];
@@ -130,13 +141,11 @@ function showAnswer(now, asked, answer, rough) {
     if (now === version) askCurves(now, { ...asked, [name]: value }); // they need what was found
   }
   $("problem").hidden = true;
-  clearTimeout(aging);
-  for (const id of ["beta", "sentence"]) $(id).classList.remove("late");
-  if (now !== version) age();
   const beta = answer.bayes_security.lower;
   $("beta").textContent = (rough || answer.at_least ? "≥ " : "") + down(beta);
   $("beta").dataset.version = now;
   $("beta").dataset.rough = rough;
+  renewed("beta", "sentence");
   $("sentence").textContent = answer.sentence;
   write("certainty", answer.certainty);
   $("assumptions").replaceChildren(...answer.assumptions.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
@@ -209,7 +218,7 @@ function changed() {
   const problems = problemsOf(state);
   if (problems.length) return complain(version, problems.join(" "));
   const now = version, asked = { ...state };
-  if (!$("beta").classList.contains("late") && !(now - 1 > Number($("beta").dataset.version))) age();
+  age();
   number.push(now, asked);
   if (!asked.solve) askCurves(now, asked);
   clearTimeout(addressing);
@@ -219,7 +228,7 @@ function changed() {
 function askCurves(now, asked) {
   curves.push(now, { ...asked, solve: "" });
   clearTimeout(resting);
-  resting = setTimeout(() => { if (now === version) leisure.push(now, asked); }, REST);
+  resting = setTimeout(() => { if (now === version && now >= oldest) leisure.push(now, asked); }, REST);
 }
 
 // ---- controls
@@ -304,7 +313,6 @@ $("caption").textContent = titleOf("bayes_security", state);
 $("meaning").textContent = WORDS.metrics.bayes_security.meaning;
 write("lacks", SOURCE.lacks.sentence);
 $("origin").innerHTML = SOURCE.origin;
-for (const metric of ["bayes_security", "success", ...OF_CURVE]) $("pins").querySelector("thead tr").lastElementChild.before(Object.assign(document.createElement("th"), { textContent: WORDS.metrics[metric].short.split(" at ")[0] }));
 for (const [name, knob] of Object.entries(KNOBS)) makeKnob(name, knob, $("training"), true);
 for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $("attack"), false);
 $("threat").addEventListener("change", () => { state.threat = $("threat").value; fillAll(); changed(); });
@@ -318,51 +326,7 @@ for (const id of ["strong", "moderate"]) $(id).addEventListener("input", () => {
 });
 $("log").addEventListener("change", () => { state.log = $("log").checked; showTradeoff(); history.replaceState(null, "", toAddress(state)); });
 
-// ---- pins
-function nameOf(setting) {
-  const attack = setting.threat === WORDS.threats[0].name ? "" : `, ${setting.threat}`, distance = takesDistance(setting) ? `, distance ${setting.distance}` : "";
-  const method = setting.method && `, ${setting.method}`;
-  return `noise ${Number(Number(setting.noise).toPrecision(4))}, batch ${setting.batch}, ${setting.epochs} epochs, ${setting.records} records${attack}${distance}${method}`;
-}
-
-function showPins() {
-  $("pins").hidden = !state.pins.length;
-  $("pins").querySelector("tbody").replaceChildren(...state.pins.map((pin, i) => {
-    const row = document.createElement("tr");
-    row.style.setProperty("--dot", pinColour(i));
-    const { answer, tradeoff } = pin;
-    const cells = [pin.name, answer ? down(answer.bayes_security.lower) : "…", answer ? percent(answer.success.upper, 2) : "…",
-      tradeoff ? `${percent(tradeoff.tpr[0].upper, 2)} at ${tradeoff.tpr[0].fpr}` : "…", tradeoff ? up(tradeoff.epsilon[0].upper) : "…"];
-    row.append(...cells.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
-    const last = row.insertCell(), button = element(`<button type="button">remove</button>`);
-    button.setAttribute("aria-label", `Remove ${pin.name}`);
-    button.addEventListener("click", () => { state.pins.splice(i, 1); showPins(); showEpochs(); showTradeoff(); history.replaceState(null, "", toAddress(state)); });
-    last.append(button);
-    return row;
-  }));
-}
-
-async function fillPin(pin) {
-  pin.name = nameOf(pin.setting);
-  const query = question({ ...pin.setting, solve: "" });
-  try {
-    pin.answer = await get(...ask({ ...pin.setting, solve: "" }, ["bayes_security", "success"]));
-    pin.epochs = await get("epochs", query);
-    pin.tradeoff = await get("tradeoff", query);
-  } catch (problem) { pin.name += ` (${problem.message})`; }
-  showPins(); showEpochs(); showTradeoff();
-}
-
-$("pin").addEventListener("click", () => {
-  if (!shown.answer) return;
-  const { pins, ...setting } = state;
-  if (pins.length === 4) pins.shift();
-  const pin = { setting: { ...setting, solve: "" } };
-  pins.push(pin);
-  history.replaceState(null, "", toAddress(state));
-  fillPin(pin);
-});
-
+const pins = new Pins(state, shown, ask, () => { showEpochs(); showTradeoff(); });
 offerToTake(shown, () => new URL(toAddress(state), location.href).href);
 
 // ---- light and dark
@@ -370,7 +334,7 @@ const dark = matchMedia("(prefers-color-scheme: dark)");
 function theme(name) {
   document.documentElement.dataset.theme = name;
   document.documentElement.style.colorScheme = name;
-  showEpochs(); showTradeoff(); showPins();
+  showEpochs(); showTradeoff(); pins.show();
 }
 $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
 dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
@@ -379,4 +343,4 @@ theme(dark.matches ? "dark" : "light");
 fillAll();
 changed();
 loadPlotly().then(() => { showEpochs(); showTradeoff(); });
-state.pins.forEach(fillPin);
+for (const pin of state.pins) pins.fill(pin);
