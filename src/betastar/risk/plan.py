@@ -248,5 +248,5 @@ def _widest(target: Target, run: DPSGD, method: str, tolerance: float) -> float:
     if target.met(risk(FARTHEST)):
         return FARTHEST
     search = Search("gap", lambda _: run, enforced(0.0), FARTHEST, True, False, 0.1)
-    distance = confirmed(search, target, risk, takes_seconds(AttributeInference(FARTHEST), method, tolerance))
+    distance = confirmed(search, target, risk, takes_seconds(AttributeInference(FARTHEST), method, tolerance, run))
     return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 
 from betastar.answers.settings import Setting
 from betastar.rounding import plain
-from betastar.vocabulary import KEYS, METRICS, OF_THREATS, PARAMETERS, RUN, Metric, filled, told
+from betastar.vocabulary import KEYS, METRICS, OF_THREATS, PARAMETERS, RUN, SAMPLED, Metric, filled, told
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 Number = int | float
@@ -33,8 +33,12 @@ class Ask(BaseModel):
     dataset_size: int | None = _field("dataset_size", ge=1, le=10**12)
     steps: int | None = _field("steps", ge=1, le=10**9)
     epochs: float | None = _field("epochs", gt=0.0, le=1e6)
+    sampling: str = _field("sampling")
+    max_batch_size: int | None = _field("max_batch_size", ge=1, le=10**9)
     threat: str = _field("threat")
     distance: float | None = _field("distance", ge=0.0, le=2.0)
+    records_per_person: int | None = _field("records_per_person", ge=1, le=10**6)
+    sees: str = _field("sees")
     method: str | None = _field("method")
     tolerance: float = _field("tolerance", ge=1e-8, lt=1.0)
     prior: Rate = _field("prior")
@@ -151,7 +155,7 @@ class Problem(BaseModel):
 def answer_models() -> tuple[type[BaseModel], type[BaseModel]]:
     """The answer of analyze, and that of calibrate: the metrics of the vocabulary, and what is said of them."""
     hints = get_type_hints(Setting)
-    named = (*RUN, "threat", *OF_THREATS, "method", "tolerance", "prior")
+    named = (*RUN, *SAMPLED, "threat", *OF_THREATS, "sees", "method", "tolerance", "prior")
     parameters = {
         name: (Number if name == "epochs" else hints[name], Field(None, description=filled(PARAMETERS[name].help)))
         for name in named
@@ -165,12 +169,15 @@ def answer_models() -> tuple[type[BaseModel], type[BaseModel]]:
         "python": str,
         "command": str,
     }
+    metrics = {name: (_metric(METRICS[name]) | None, Field(None, description=METRICS[name].title)) for name in told()}
+    weaker = _made("FinalModel", Answered, KEYS["final_model"], **metrics, sentence=_said("sentence", str))
     answer = _made(
         "Answer",
         Answered,
         "What the command line prints with --json. Metrics that were not asked for are left out.",
-        **{name: (_metric(METRICS[name]) | None, Field(None, description=METRICS[name].title)) for name in told()},
+        **metrics,
         **{name: _said(name, kind) for name, kind in said.items()},
+        final_model=(weaker | None, Field(None, description=KEYS["final_model"])),
     )
     calibrated = _made(
         "Calibrated",

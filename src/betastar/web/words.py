@@ -8,12 +8,25 @@ from betastar.answers import targets, wording
 from betastar.answers.settings import Setting
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain
-from betastar.vocabulary import METHODS, METRICS, PARAMETERS, RUN, THREATS, Metric, Parameter, ThreatWord, filled, told
+from betastar.vocabulary import (
+    METHODS,
+    METRICS,
+    PARAMETERS,
+    RUN,
+    SAMPLINGS,
+    SEES,
+    THREATS,
+    Metric,
+    Parameter,
+    ThreatWord,
+    filled,
+    told,
+)
 from betastar.web import models
 
 #: Parameters that the page has a slider for, and those that it has a selector for.
-PARAMETERS_OF_PAGE = (*RUN, "distance", "prior", "fpr")
-SELECTED = ("threat", "method", "target")
+PARAMETERS_OF_PAGE = (*RUN, "max_batch_size", "distance", "records_per_person", "prior", "fpr")
+SELECTED = ("sampling", "threat", "sees", "method", "target")
 #: A distance that no text has otherwise: the page puts its own in its place.
 MARKER = 1.23456789
 
@@ -25,6 +38,10 @@ def script() -> str:
         "selectors": {name: filled(PARAMETERS[name].help) for name in SELECTED},
         "threats": [_threat(word) for word in THREATS.values()],
         "methods": [{"name": word.name, "summary": word.summary} for word in METHODS.values()],
+        "samplings": [
+            {"name": word.name, "summary": word.summary, "takes": word.takes, "slow": word.slow} for word in SAMPLINGS.values()
+        ],
+        "sees": [{"name": name, "summary": summary} for name, summary in SEES.items()],
         "metrics": {name: _metric(METRICS[name]) for name in told()},
         "sentence": wording.SENTENCE,
     }
@@ -50,7 +67,7 @@ def _threat(word: ThreatWord) -> dict[str, object]:
     return {
         "name": word.name,
         "question": word.question,
-        "takes": word.takes,
+        "takes": word.takes + word.optional,
         "method": word.method,
         "attacker": word.attacker,
         "assumptions": [text.replace(plain(MARKER), "{distance}") for text in assumed],

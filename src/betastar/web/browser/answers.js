@@ -2,7 +2,7 @@
 // name for the page of a server exports, and answers in the same form; numbers agree with the method exact of betastar.
 import { calibrated } from "./calibration.js";
 import { WORDS } from "./words.js";
-import { commandOf, pythonOf, readRun, THREATS } from "./setting.js";
+import { commandOf, pythonOf, OTHER_NUMBERS, readRun, THREATS } from "./setting.js";
 import { TradeoffCurve } from "./tradeoff.js";
 import { erfc } from "./normal.js";
 import { percent, up } from "./rounding.js";
@@ -15,9 +15,12 @@ const BREATH = 8;
 export const SOURCE = {
   lacks: {
     threats: WORDS.threats.map(({ name }) => name).filter((name) => !(name in THREATS)),
+    samplings: WORDS.samplings.slice(1).map(({ name }) => name),
+    sees: WORDS.sees.slice(1).map(({ name }) => name),
+    parameters: OTHER_NUMBERS,
     methods: WORDS.methods.map(({ name }) => name).filter((name) => name !== "exact"),
     metrics: Object.keys(WORDS.metrics).filter((name) => !["bayes_security", "advantage", "success", "tpr", "epsilon"].includes(name)),
-    sentence: "This file computes the method exact. Others, proved ones among them: `betastar analyze --method NAME`.",
+    sentence: "This file computes the method exact, for Poisson sampling and an attacker with one record who sees every update. Everything else, proofs among it: `betastar analyze`.",
   },
   rough: false,
   origin: "This file computes in your browser: it asks no server, and nothing leaves this machine. <code>betastar explore</code> serves the page with every method and metric.",

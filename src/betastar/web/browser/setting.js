@@ -9,6 +9,9 @@ const RANGES = {
 };
 // The threats that this file computes, and the distance per step of each; null for the one that is given.
 export const THREATS = { membership: 2, "membership-add-remove": 1, attribute: null };
+// What else a setting may have: this file does not compute it, and the command is told of it.
+export const OTHER_NUMBERS = ["max_batch_size", "records_per_person"];
+const OTHER_WORDS = ["sampling", "sees"];
 const GIVEN = ["noise_multiplier", "batch_size", "dataset_size", "epochs"];
 
 const plain = (value) => String(Number(value)).replace("e+", "e");
@@ -18,6 +21,8 @@ export function commandOf(query, verb = "analyze") {
   if (verb === "calibrate") words.push("--target", `"${query.get("target")}"`);
   for (const name of GIVEN) if (query.has(name)) words.push(`--${WORDS.parameters[name].name}`, plain(query.get(name)));
   if (query.get("threat") !== WORDS.threats[0].name) words.push("--threat", query.get("threat"));
+  for (const name of OTHER_NUMBERS) if (query.has(name)) words.push(`--${WORDS.parameters[name].name}`, plain(query.get(name)));
+  for (const name of OTHER_WORDS) if (query.has(name)) words.push(`--${name}`, query.get(name));
   if (query.has("distance")) words.push("--distance", plain(query.get("distance")));
   if (query.get("prior") !== "0.5") words.push("--prior", plain(query.get("prior")));
   words.push("--fpr", plain(query.get("fpr")));
@@ -36,7 +41,8 @@ export function stepsOf(batch, records, epochs) {
 }
 
 export function readRun(query) {
-  if (!(query.get("threat") in THREATS)) throw new Error(`This file does not compute the threat ${query.get("threat")}. This does: \`${commandOf(query)}\`.`);
+  const other = query.get("threat") in THREATS ? [...OTHER_WORDS, ...OTHER_NUMBERS].find((name) => query.has(name)) : "threat";
+  if (other) throw new Error(`This file does not compute the ${other} ${query.get(other)}. This does: \`${commandOf(query)}\`.`);
   const number = (name) => (query.has(name) ? Number(query.get(name)) : NaN), [noise, batch, records, epochs] = GIVEN.map(number);
   if (batch > records) throw new Error(`batch_size must be at most dataset_size, got ${batch} > ${records}.`);
   const run = { noise, batch, records, epochs, rate: batch / records, steps: stepsOf(batch, records, epochs) };

@@ -3,7 +3,7 @@
 
 // What this source has no answer to, and what is said of it; whether slow answers can be had rough, first; where answers come from.
 export const SOURCE = {
-  lacks: { threats: [], methods: [], metrics: [], sentence: "" },
+  lacks: { threats: [], samplings: [], sees: [], parameters: [], methods: [], metrics: [], sentence: "" },
   rough: true,
   origin: `Nothing leaves this machine. The <a href="openapi.json">API</a> behind this page answers what <code>betastar analyze --json</code> prints.`,
 };

@@ -1,5 +1,5 @@
 import { drawEpochs, drawTradeoff } from "./charts.js";
-import { KNOBS, DIALS, limitOf, isSlow, takesDistance, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt, problemsOf } from "./state.js";
+import { KNOBS, DIALS, limitOf, isSlow, takes, SOMETIMES, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt, problemsOf } from "./state.js";
 import { down, up, percent } from "./rounding.js";
 import { get, loadPlotly, SOURCE } from "./answers.js";
 import { Latest } from "./asking.js";
@@ -102,7 +102,7 @@ function complain(now, text) {
   write("problem", inWords(text));
   $("problem").hidden = false;
   $("beta").textContent = "–";
-  for (const id of ["sentence", "band", "certainty"]) $(id).textContent = "";
+  for (const id of ["sentence", "heuristic", "band", "certainty"]) $(id).textContent = "";
   for (const id of ["assumptions", "metrics"]) $(id).replaceChildren();
   for (const kind of ["epochs", "tradeoff"]) empty(kind, "");
 }
@@ -147,6 +147,8 @@ function showAnswer(now, asked, answer, rough) {
   $("beta").dataset.rough = rough;
   renewed("beta", "sentence");
   $("sentence").textContent = answer.sentence;
+  $("heuristic").hidden = !answer.final_model;
+  $("heuristic").textContent = answer.final_model ? answer.final_model.sentence : "";
   write("certainty", answer.certainty);
   $("assumptions").replaceChildren(...answer.assumptions.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
   showBand();
@@ -197,7 +199,8 @@ function showEpochs() {
   drawEpochs($("epochs-chart"), shown.epochs, state);
   const { exact, band, at_least: bound } = shown.epochs, words = exact.length ? [bound ? "Line: β* is at least this" : "Line: exact"] : [];
   if (band) words.push(band.method === "certified" ? "shaded: certified, proved from both sides" : "shaded: proved by a closed form, wide");
-  $("epochs-note").textContent = [...words, "dotted: the paper's closed form", "dashed: the limits of the bands"].join("; ") + ".";
+  if (shown.epochs.paper.length) words.push("dotted: the paper's closed form");
+  $("epochs-note").textContent = [...words, "dashed: the limits of the bands"].join("; ") + ".";
 }
 
 function showTradeoff() {
@@ -292,10 +295,13 @@ function fillAll() {
     $(`${name}-knob`).classList.toggle("solved", solved);
   }
   $("goal").hidden = !state.solve;
-  $("distance-knob").hidden = !takesDistance(state);
-  $("distance-knob").style.display = takesDistance(state) ? "" : "none";
+  for (const name of SOMETIMES) {
+    const knob = $(`${name}-knob`), shown = takes(state, DIALS[name].api) && !SOURCE.lacks.parameters.includes(DIALS[name].api);
+    knob.hidden = !shown;
+    knob.style.display = shown ? "" : "none";
+  }
   for (const option of $("target").options) option.textContent = `${shortOf(option.value, state)} ${WORDS.metrics[option.value].sign === ">=" ? "≥" : "≤"}`;
-  for (const id of ["threat", "method", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
+  for (const id of ["threat", "method", "sampling", "sees", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
   $("log").checked = state.log;
 }
 
@@ -303,9 +309,12 @@ function choices(id, pairs) {
   $(id).append(...pairs.map(([value, textContent]) => Object.assign(document.createElement("option"), { value, textContent })));
 }
 choices("threat", WORDS.threats.map(({ name, question }) => [name, question]));
+choices("sampling", WORDS.samplings.map(({ name, summary }) => [name, `${name}: ${summary}`]));
+choices("sees", WORDS.sees.map(({ name, summary }) => [name, summary]));
 choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name, summary }) => [name, `${name}: ${summary}`])]);
 choices("target", Object.keys(WORDS.metrics).map((name) => [name, name]));
-for (const [id, lacked] of [["threat", SOURCE.lacks.threats], ["method", SOURCE.lacks.methods], ["target", SOURCE.lacks.metrics]]) {
+const { threats, samplings, sees, methods, metrics } = SOURCE.lacks;
+for (const [id, lacked] of Object.entries({ threat: threats, sampling: samplings, sees, method: methods, target: metrics })) {
   for (const value of lacked) $(id).querySelector(`[value="${value}"]`).disabled = true;
 }
 for (const [name, help] of Object.entries(WORDS.selectors)) offerHelp(name, help);
@@ -314,7 +323,9 @@ $("meaning").textContent = WORDS.metrics.bayes_security.meaning;
 write("lacks", SOURCE.lacks.sentence);
 $("origin").innerHTML = SOURCE.origin;
 for (const [name, knob] of Object.entries(KNOBS)) makeKnob(name, knob, $("training"), true);
-for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $("attack"), false);
+for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $(dial.api === "max_batch_size" ? "training" : "attack"), false);
+$("training").append($("sampling-choice"), $(`${SOMETIMES[0]}-knob`)); // below the sliders
+for (const id of ["sampling", "sees"]) $(id).addEventListener("change", () => { state[id] = $(id).value; fillAll(); changed(); });
 $("threat").addEventListener("change", () => { state.threat = $("threat").value; fillAll(); changed(); });
 $("method").addEventListener("change", () => { state.method = $("method").value; changed(); });
 $("target").addEventListener("change", () => { state.target = $("target").value; state.limit = limitOf(state.target); fillAll(); changed(); });

@@ -10,7 +10,7 @@ const MOST = 4;
 
 function nameOf(setting) {
   const attack = setting.threat === WORDS.threats[0].name ? "" : `, ${setting.threat}`, distance = takesDistance(setting) ? `, distance ${setting.distance}` : "";
-  const method = setting.method && `, ${setting.method}`;
+  const method = (setting.sampling === WORDS.samplings[0].name ? "" : `, ${setting.sampling}`) + (setting.method && `, ${setting.method}`);
   return `noise ${Number(Number(setting.noise).toPrecision(4))}, batch ${setting.batch}, ${setting.epochs} epochs, ${setting.records} records${attack}${distance}${method}`;
 }
 
