@@ -15,7 +15,7 @@ import betastar as bs
 from betastar.vocabulary import METRICS, PARAMETERS, RUN, filled
 
 from . import browser as browsers
-from .browser import CURVES, chromium, drag, explored, settle, visit
+from .browser import CURVES, PATIENCE, chromium, drag, explored, settle, visit
 
 #: A page that keeps one question of each kind in flight is hardly ever refused.
 FEW_REFUSALS = 2
@@ -43,6 +43,7 @@ def page(browser: Any, url: str) -> Iterator[Any]:
     A page that floods its server would be refused often.
     """
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
+    context.set_default_timeout(PATIENCE)
     opened = context.new_page()
     said: list[str] = []
     opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)

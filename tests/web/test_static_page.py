@@ -14,11 +14,11 @@ import betastar as bs
 from betastar.bounds import transform
 from betastar.bounds.exact import FourierCurve, Part
 from betastar.scenario.run import DPSGD
-from betastar.vocabulary import METRICS
+from betastar.vocabulary import METHODS, METRICS, PARAMETERS, SAMPLINGS, SEES
 from betastar.web import static_page
 
 from ..command import call
-from .browser import chromium, drag, settle
+from .browser import PATIENCE, chromium, drag, settle
 from .test_page import DRAGS, four_digits, knobs, run_of, told
 
 #: Largest difference from Python: of probabilities, and of ε relative to 1 + ε.
@@ -47,6 +47,7 @@ def page(browser: Any, file: Path) -> Iterator[Any]:
     context = browser.new_context(
         viewport={"width": 1280, "height": 900}, offline=True, permissions=["clipboard-read", "clipboard-write"]
     )
+    context.set_default_timeout(PATIENCE)
     opened = context.new_page()
     said: list[str] = []
     opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
@@ -249,12 +250,12 @@ def test_a_parameter_is_found_from_a_target(page: Any, file: Path) -> None:
 
 def test_what_it_cannot_compute_is_said(page: Any, file: Path) -> None:
     visit(page, file)
-    assert "betastar analyze --method NAME" in page.inner_text("#lacks")
-    assert page.eval_on_selector_all("#method option:disabled", "all => all.map((one) => one.value)") == [
-        "certified",
-        "affinity",
-        "paper",
-    ]
+    assert "Everything else, proofs among it: betastar analyze." in page.inner_text("#lacks")
+    lacked = {"method": {*METHODS} - {"exact"}, "sampling": {*SAMPLINGS} - {"poisson"}, "sees": {*SEES} - {"updates"}}
+    for name, words in lacked.items():
+        disabled = page.eval_on_selector_all(f"#{name} option:disabled", "all => all.map((one) => one.value)")
+        assert set(disabled) == words
+    assert not page.is_visible(f"#{PARAMETERS['records_per_person'].brief.removeprefix('--')}-knob")
     page.click("#noise-find")
     assert page.eval_on_selector_all("#target option:disabled", "all => all.map((one) => one.value)") == ["gdp_mu"]
     page.click("#noise-find")
@@ -270,6 +271,17 @@ def test_what_it_cannot_compute_is_said(page: Any, file: Path) -> None:
     page.wait_for_selector("#problem:has-text('batch must be at most records, got 99999999 > 26048.')")
     page.fill("#batch", "100")
     page.wait_for_selector("#problem", state="hidden")
+
+
+@pytest.mark.parametrize("name", [*SAMPLINGS][1:])
+def test_another_sampling_is_not_computed(page: Any, file: Path, name: str) -> None:
+    """Nothing is shown that belongs to Poisson sampling; the command that is named has the answer."""
+    page.goto(f"{file.as_uri()}?records=1000&batch=50&noise=1.5&epochs=2&sampling={name}")
+    page.wait_for_selector("#problem:visible")
+    assert page.inner_text("#problem").startswith(f"This file does not compute the sampling {name}. This does: betastar analyze")
+    assert page.inner_text("#beta") == "–"
+    command = page.inner_text("#problem code")
+    assert json.loads(call(*command.split()[1:], "--metric", "bayes_security", "--json").stdout)["parameters"]["sampling"] == name
 
 
 def test_the_address_restores_a_setting(page: Any, file: Path) -> None:
