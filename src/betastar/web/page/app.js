@@ -297,13 +297,14 @@ function fillAll() {
   for (const option of $("target").options) option.textContent = `${shortOf(option.value, state)} ${WORDS.metrics[option.value].sign === ">=" ? "≥" : "≤"}`;
   for (const id of ["threat", "method", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
   $("log").checked = state.log;
+  $("method-summary").textContent = WORDS.methods.find(({ name }) => name === state.method)?.summary ?? "";
 }
 
 function choices(id, pairs) {
   $(id).append(...pairs.map(([value, textContent]) => Object.assign(document.createElement("option"), { value, textContent })));
 }
 choices("threat", WORDS.threats.map(({ name, question }) => [name, question]));
-choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name, summary }) => [name, `${name}: ${summary}`])]);
+choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name }) => [name, name])]);
 choices("target", Object.keys(WORDS.metrics).map((name) => [name, name]));
 for (const [id, lacked] of [["threat", SOURCE.lacks.threats], ["method", SOURCE.lacks.methods], ["target", SOURCE.lacks.metrics]]) {
   for (const value of lacked) $(id).querySelector(`[value="${value}"]`).disabled = true;
@@ -316,7 +317,7 @@ $("origin").innerHTML = SOURCE.origin;
 for (const [name, knob] of Object.entries(KNOBS)) makeKnob(name, knob, $("training"), true);
 for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $("attack"), false);
 $("threat").addEventListener("change", () => { state.threat = $("threat").value; fillAll(); changed(); });
-$("method").addEventListener("change", () => { state.method = $("method").value; changed(); });
+$("method").addEventListener("change", () => { state.method = $("method").value; fillAll(); changed(); });
 $("target").addEventListener("change", () => { state.target = $("target").value; state.limit = limitOf(state.target); fillAll(); changed(); });
 $("limit").addEventListener("input", () => { state.limit = numberIn($("limit")); changed(); });
 for (const id of ["strong", "moderate"]) $(id).addEventListener("input", () => {
