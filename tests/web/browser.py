@@ -121,6 +121,7 @@ def drag(page: Any, name: str = "noise") -> dict[str, Any]:
 
 
 def visit(page: Any, url: str, query: str = "") -> None:
+    page.set_default_timeout(PATIENCE)
     page.goto(url + query)
     settle(page)
 

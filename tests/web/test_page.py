@@ -15,7 +15,7 @@ import betastar as bs
 from betastar.vocabulary import METRICS, PARAMETERS, RUN, filled
 
 from . import browser as browsers
-from .browser import CURVES, PATIENCE, chromium, drag, explored, settle, visit
+from .browser import CURVES, chromium, drag, explored, settle, visit
 
 #: A page that keeps one question of each kind in flight is hardly ever refused.
 FEW_REFUSALS = 2
@@ -43,7 +43,6 @@ def page(browser: Any, url: str) -> Iterator[Any]:
     A page that floods its server would be refused often.
     """
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
-    context.set_default_timeout(PATIENCE)
     opened = context.new_page()
     said: list[str] = []
     opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
@@ -269,12 +268,13 @@ def test_no_number_is_clipped(browser: Any, url: str, width: int) -> None:
     visit(page, url, f"?{training}&threat=attribute&distance=0.123456&fpr=0.00012345")
     clipped = "all => all.filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth + 1).map((one) => one.id)"
     assert page.eval_on_selector_all("input[type=number], #beta, #metrics dd", clipped) == []
-    fits = """all => all.filter((one) => {
-        const text = document.createElement("canvas").getContext("2d"), style = getComputedStyle(one);
-        text.font = style.font;
-        return text.measureText(one.selectedOptions[0].textContent).width > one.clientWidth - 24;
-    }).map((one) => one.id)"""
-    assert page.eval_on_selector_all("select#threat, select#method", fits) == []
+    too_long = """all => all.flatMap((one) => {
+        const text = document.createElement("canvas").getContext("2d");
+        text.font = getComputedStyle(one).font;
+        const said = [...one.options].map((option) => option.textContent);
+        return said.filter((words) => text.measureText(words).width > one.clientWidth - 24);
+    })"""
+    assert page.eval_on_selector_all("form select:not(#target)", too_long) == []
     assert page.evaluate("document.documentElement.scrollWidth") == width
     page.close()
 

@@ -18,7 +18,8 @@ from betastar.vocabulary import METHODS, METRICS, PARAMETERS, SAMPLINGS, SEES
 from betastar.web import static_page
 
 from ..command import call
-from .browser import PATIENCE, chromium, drag, settle
+from . import browser as browsers
+from .browser import chromium, drag, settle
 from .test_page import DRAGS, four_digits, knobs, run_of, told
 
 #: Largest difference from Python: of probabilities, and of ε relative to 1 + ε.
@@ -47,7 +48,6 @@ def page(browser: Any, file: Path) -> Iterator[Any]:
     context = browser.new_context(
         viewport={"width": 1280, "height": 900}, offline=True, permissions=["clipboard-read", "clipboard-write"]
     )
-    context.set_default_timeout(PATIENCE)
     opened = context.new_page()
     said: list[str] = []
     opened.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
@@ -59,8 +59,7 @@ def page(browser: Any, file: Path) -> Iterator[Any]:
 
 
 def visit(page: Any, file: Path, query: str = "") -> None:
-    page.goto(file.as_uri() + query)
-    settle(page)
+    browsers.visit(page, file.as_uri(), query)
 
 
 def random_settings(seed: int, count: int) -> list[dict[str, Any]]:

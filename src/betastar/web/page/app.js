@@ -303,15 +303,16 @@ function fillAll() {
   for (const option of $("target").options) option.textContent = `${shortOf(option.value, state)} ${WORDS.metrics[option.value].sign === ">=" ? "≥" : "≤"}`;
   for (const id of ["threat", "method", "sampling", "sees", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
   $("log").checked = state.log;
+  for (const [id, words] of [["method", WORDS.methods], ["sampling", WORDS.samplings]]) $(`${id}-summary`).textContent = words.find(({ name }) => name === state[id])?.summary ?? "";
 }
 
 function choices(id, pairs) {
   $(id).append(...pairs.map(([value, textContent]) => Object.assign(document.createElement("option"), { value, textContent })));
 }
 choices("threat", WORDS.threats.map(({ name, question }) => [name, question]));
-choices("sampling", WORDS.samplings.map(({ name, summary }) => [name, `${name}: ${summary}`]));
+choices("sampling", WORDS.samplings.map(({ name }) => [name, name]));
 choices("sees", WORDS.sees.map(({ name, summary }) => [name, summary]));
-choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name, summary }) => [name, `${name}: ${summary}`])]);
+choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name }) => [name, name])]);
 choices("target", Object.keys(WORDS.metrics).map((name) => [name, name]));
 const { threats, samplings, sees, methods, metrics } = SOURCE.lacks;
 for (const [id, lacked] of Object.entries({ threat: threats, sampling: samplings, sees, method: methods, target: metrics })) {
@@ -327,7 +328,7 @@ for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $(dial.ap
 $("training").append($("sampling-choice"), $(`${SOMETIMES[0]}-knob`)); // below the sliders
 for (const id of ["sampling", "sees"]) $(id).addEventListener("change", () => { state[id] = $(id).value; fillAll(); changed(); });
 $("threat").addEventListener("change", () => { state.threat = $("threat").value; fillAll(); changed(); });
-$("method").addEventListener("change", () => { state.method = $("method").value; changed(); });
+$("method").addEventListener("change", () => { state.method = $("method").value; fillAll(); changed(); });
 $("target").addEventListener("change", () => { state.target = $("target").value; state.limit = limitOf(state.target); fillAll(); changed(); });
 $("limit").addEventListener("input", () => { state.limit = numberIn($("limit")); changed(); });
 for (const id of ["strong", "moderate"]) $(id).addEventListener("input", () => {
