@@ -93,7 +93,7 @@ def test_epochs_of_each_sampling() -> None:
 
 
 def test_membership() -> None:
-    assert bs.Membership().steps(FIXED) == (Step(0.1, 0.5, 1.0, 20),)
+    assert bs.Membership().steps(FIXED) == (Step(0.1, 0.5, 1.0, 20, fixed_size=True),)
     assert bs.Membership("add-remove").steps(FIXED) == (Step(0.1, 0.5, 1.0, 20),)
     assert bs.Membership().steps(BINS) == (AllocationStep(10, 2.0, True, 3),)
     assert bs.Membership("add-remove").steps(BINS) == (AllocationStep(10, 2.0, False, 3),)
@@ -112,7 +112,7 @@ def test_runs_of_different_samplings_add_up() -> None:
     reduced = reduction(bs.Membership(), run)
     assert reduced is not None
     poisson, bins = Step(0.1, 1.0, 2.0, 10), AllocationStep(10, 2.0, True, 3)
-    assert [view.every for view in reduced.proved] == [(poisson, Step(0.1, 0.5, 1.0, 20), bins, Step(1.0, 2.0, 2.0, 3))]
+    assert [view.every for view in reduced.proved] == [(poisson, Step(0.1, 0.5, 1.0, 20, True), bins, Step(1.0, 2.0, 2.0, 3))]
     assert reduced.attained is not None
     mirrored, directed = reduced.attained
     assert mirrored.every[::2] == (poisson, bins)

@@ -56,7 +56,10 @@ def _nothing_better(setting: Setting, success: bs.Bound, others: Mapping[str, bs
 
 
 def assumptions(setting: Setting) -> list[str]:
+    records = setting.records_per_person or 1
+    person = [f"a person with {records} records, all of which are replaced, or left out, together"] if records > 1 else []
     return [
+        *person,
         "a worst-case record: " + THREATS[setting.threat].assumed.format(distance=setting.distance and plain(setting.distance)),
         "an attacker who knows all other records and sees every update",
         _sampling(setting),

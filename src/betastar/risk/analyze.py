@@ -17,7 +17,7 @@ from betastar.risk.risk import FINAL_MODEL, Risk
 from betastar.scenario.final_model import SEES, FinalModel
 from betastar.scenario.reductions import View
 from betastar.scenario.run import DPSGD
-from betastar.scenario.step import LEAST, AnyStep, Step
+from betastar.scenario.step import LEAST, AllocationStep, AnyStep, Step
 from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order, reduction
 from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS
@@ -179,10 +179,15 @@ def _answered(solve: Solver, run: DPSGD, threat: Threat, tolerance: float, attai
         raise WrongValueError("method", "{argument} paper is about Poisson sampling, got {run}; use exact.", {"run": repr(run)})
     if reduced.attained is None:
         return solve(run, reduced.proved[0], tolerance, attained)
-    proved = [solve(run, view, tolerance, False) for view in reduced.proved]
+    certifiable = [view for view in reduced.proved if not any(isinstance(step, AllocationStep) for step in view.every)]
+    attacks = list(reduced.attained)
+    if solve is _certified and certifiable:
+        # An epoch of random allocation is no proof: its figures are left out where others are there.
+        attacks = [view for view in attacks if not any(isinstance(step, AllocationStep) for step in view.every)]
+    proved = [solve(run, view, tolerance, False) for view in (certifiable if solve is _certified else ()) or reduced.proved]
     if not attained:
         return joined(proved, [], threat.oriented)
-    exist = [solve(run, view, tolerance, True) for view in reduced.attained]
+    exist = [solve(run, view, tolerance, True) for view in attacks]
     if solve in (_exact, _certified):
         exist += _by_an_attacker_who_adapts(reduced.proved[0], tolerance, solve is _certified)
     return joined(proved, exist, threat.oriented)

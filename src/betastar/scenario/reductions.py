@@ -1,4 +1,4 @@
-"""A run of any sampling as steps: steps that dominate it, and steps of attacks that exist (theory, sections 11 and 12).
+"""A run of any sampling as steps: steps that dominate it, and steps of attacks that exist (theory, sections 12 and 13).
 
 With plain Poisson sampling both are the same. Of some other samplings only bounds are known, or the dominating steps allow
 attackers what no gradients allow. Then the two ends of an answer come from different steps: each of the `proved` views is above

@@ -1,4 +1,4 @@
-"""Which steps a segment becomes, for each sampling and each game (theory, sections 11 and 12).
+"""Which steps a segment becomes, for each sampling and each game (theory, sections 12 and 13).
 
 Substitution is the game of two gradients a and b of norm at most 1 with ‖a - b‖ ≤ R: membership has R = 2, attributes have
 less. Add/remove is the game of a record and nothing in its place.

@@ -1,4 +1,4 @@
-"""Poisson batches of which at most B records are kept at random: the probabilities of one record (theory, section 12).
+"""Poisson batches of which at most B records are kept at random: the probabilities of one record (theory, section 13).
 
 K ~ Bin(N-1, p) other records are drawn, N being the number of records of the larger data set. Everybody may know whether K ≥ B,
 which says nothing of the record. If K < B, the record is in the batch with probability p, in addition to the others. If K ≥ B, it
