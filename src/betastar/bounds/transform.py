@@ -19,7 +19,7 @@ Notation: everything is in units of the clipping norm; t = x/σ; a, b are the me
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, erf, inf, log, nan, pi, sqrt
 from math import expm1 as expm1_real
@@ -129,7 +129,8 @@ class Transform:
     def _ended(self, z: Complex, excess: Complex) -> Complex:
         """M - 1, with M as small as rounding errors are where it has died."""
         if self.dies < inf:
-            excess[z.imag > self.dies] = -1.0 + NOTHING
+            excess[z.imag > self.dies] = -1.0
+            excess[np.abs(1.0 + excess) < NOTHING] = -1.0 + NOTHING
         return excess
 
     def tilted(self, thetas: Real) -> Callable[[Complex, float], Complex]:
@@ -215,17 +216,8 @@ class Transform:
         """The transform of (Q, P): L becomes -L, and the path is reflected so that e^{iuL} decays again."""
         if self.mirrored:
             return self
-        return Transform(
-            (self.weight * np.exp(self.loss)).conj(),
-            -self.loss.conj(),
-            rest=-self.rest,
-            lost=self.missing,
-            missing=self.lost,
-            irrelevant=self.irrelevant,
-            doubt=self.doubt,
-            dies=self.dies,
-            most_tilted=self.most_tilted,
-        )
+        weight = (self.weight * np.exp(self.loss)).conj()
+        return replace(self, weight=weight, loss=-self.loss.conj(), rest=-self.rest, lost=self.missing, missing=self.lost)
 
     def sector(self, sign: float) -> float:
         """Largest angle by which z may lean towards `sign` from the vertical with every e^{z(L - rest)} decaying."""
