@@ -61,8 +61,10 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/curves.py
 	$(BIN)/python benchmarks/attributes.py
 	$(BIN)/python benchmarks/monitor.py
+	$(BIN)/python docs/hooks/bench.py
 
 # The games behind docs/audits. They are kept in build/audits: what was played is not played again.
 ADULT := $(BIN)/betastar audit training adult --sample 200 --batch-size 20 --epochs 6 --noise 0.6 --lr 0.005 --hidden 16 \
@@ -80,6 +82,7 @@ golden: $(READY)
 	$(BIN)/python -m tests.golden.adaptive
 	$(BIN)/python -m tests.golden.allocation
 	$(BIN)/python tests/golden/groups.py
+	$(BIN)/python -m tests.golden.samplings
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "betastar needs Python 3.11 or later"'

@@ -7,12 +7,10 @@ benchmarks/results.json.
 
 from __future__ import annotations
 
-import json
 import resource
 import statistics
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +22,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from betastar.training import AttributeMonitor, Secret, make_attribute_private
+from common import keep
 
-RESULTS = Path(__file__).parent / "results.json"
 STEPS = 60
 CRITERION = nn.CrossEntropyLoss()
 #: name: (records, columns, hidden, classes, batch, values)
@@ -154,8 +152,7 @@ def main() -> None:
     for name, row in results.items():
         if "MiB" in row:
             console.print(f"{name}, batch 256: {row['seconds']:.1f} s a step, {row['MiB']:.0f} MiB more memory")
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps({**known, "monitor": results}, indent=1) + "\n")
+    keep({"monitor": results})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ settings. Machines are noisy: look at the ratios. Results are written to benchma
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
 import subprocess
@@ -24,53 +23,7 @@ from rich.progress import track
 from rich.table import Table
 
 import betastar as bs
-from betastar.bounds import transform
-
-HERE = Path(__file__).parent
-SETTINGS = [tuple(row) for row in json.loads((HERE / "settings.json").read_text())]
-#: Peers answer in seconds; a call that takes longer than this is not repeated.
-PATIENCE = 0.2
-#: False-positive rates of a curve.
-RATES = np.geomspace(1e-6, 0.5, 100)
-
-
-def golden_rows(relation: str) -> dict[tuple[float, float, int], dict[str, Any]]:
-    distance = 2.0 if relation == "substitution" else 1.0
-    rows = json.loads((HERE.parent / "tests" / "golden" / "golden.json").read_text())
-    found = {}
-    for row in rows:
-        if row["kind"] == "line" and len(row["segments"]) == 1:
-            rate, noise, far, steps = row["segments"][0]
-            if far == distance:
-                found[rate, noise, steps] = row
-    return found
-
-
-def golden(relation: str) -> dict[tuple[float, float, int], float]:
-    return {setting: 1.0 - float(row["beta"]) for setting, row in golden_rows(relation).items()}
-
-
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """Answer and median seconds of a call, of processor time: what others do on the machine counts little."""
-    times: list[float] = []
-    answer: Any = float("nan")
-    while len(times) < 7 and (not times or times[0] < PATIENCE):
-        clear()
-        start = time.process_time()
-        answer = call()
-        times.append(time.process_time() - start)
-    return answer, statistics.median(times)
-
-
-def clear() -> None:
-    """Forget what betastar remembers between calls: each is timed as the first of its kind."""
-    for build in (transform.line, transform.glued, transform.symmetric):
-        build.cache_clear()
-
-
-def exact(relation: str) -> Callable[[float, float, int], float]:
-    threat = bs.Membership(relation)
-    return lambda p, sigma, steps: float(bs.analyze(bs.DPSGD(sigma, p, steps), threat).advantage.estimate)
+from common import RESULTS, SETTINGS, clear, exact, golden, keep, timed
 
 
 def certified(relation: str) -> Callable[[float, float, int], float]:
@@ -177,101 +130,6 @@ def measure_advantage(settings: list[Any], console: Console) -> list[dict[str, A
     return rows
 
 
-def exact_curve(relation: str) -> Callable[[float, float, int, Any], Any]:
-    threat = bs.Membership(relation)
-    return lambda p, sigma, steps, rates: bs.analyze(bs.DPSGD(sigma, p, steps), threat).tradeoff(rates).estimate
-
-
-def dp_accounting_curve(relation: str) -> Callable[[float, float, int, Any], Any]:
-    """Its distribution, built and composed; the points are read off it by betastar, which costs next to nothing."""
-    import dp_accounting as dp
-    from dp_accounting.pld import PLDAccountant
-
-    kinds = dp.NeighboringRelation
-    kind = kinds.REPLACE_ONE if relation == "substitution" else kinds.ADD_OR_REMOVE_ONE
-
-    def call(p: float, sigma: float, steps: int, rates: Any) -> Any:
-        accountant = PLDAccountant(neighboring_relation=kind)
-        accountant.compose(dp.PoissonSampledDpEvent(p, dp.GaussianDpEvent(sigma)), steps)
-        return bs.Risk.from_pld(accountant._pld).tradeoff(rates).upper
-
-    return call
-
-
-def riskcal_curve(p: float, sigma: float, steps: int, rates: Any) -> Any:
-    from riskcal.calibration.dpsgd import get_beta_for_dpsgd
-
-    return 1.0 - get_beta_for_dpsgd(sigma, p, steps, alpha=rates)
-
-
-CURVES: list[tuple[str, str, Callable[[float, float, int, Any], Any]]] = [
-    ("betastar exact", "substitution", exact_curve("substitution")),
-    ("dp_accounting", "substitution", dp_accounting_curve("substitution")),
-    ("betastar exact", "add-remove", exact_curve("add-remove")),
-    ("dp_accounting", "add-remove", dp_accounting_curve("add-remove")),
-    ("riskcal", "add-remove", riskcal_curve),
-]
-
-
-def measure_curves(settings: list[Any], console: Console) -> list[dict[str, Any]]:
-    """A hundred points of the trade-off curve; errors are relative to the true-positive rate. riskcal's curve is the worse of the
-    two directions, and has no golden values."""
-    rows = []
-    ours: dict[tuple[str, Any], float] = {}
-    for name, relation, call in CURVES:
-        truth, alone = golden_rows(relation), exact(relation)
-        errors, times, to_beta, to_ours = [], [], [], []
-        for setting in track(settings, f"curve, {name}, {relation}", console=console, transient=True):
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                _, seconds = timed(lambda call=call, setting=setting: call(*setting, RATES))
-                points = truth[setting]["tpr"]
-                seen = np.asarray(call(*setting, np.array([float(fpr) for fpr in points])))
-            _, beta = timed(lambda alone=alone, setting=setting: alone(*setting))
-            if name == "betastar exact":
-                ours[relation, setting] = seconds
-            if name != "riskcal":
-                right = np.array([float(tpr) for tpr in points.values()])
-                errors.append(float(np.max(np.abs(seen / right - 1.0))))
-            times.append(seconds)
-            to_beta.append(seconds / beta)
-            to_ours.append(seconds / ours[relation, setting])
-        rows.append(
-            {
-                "name": name,
-                "relation": relation,
-                "median_error": statistics.median(errors) if errors else None,
-                "largest_error": max(errors) if errors else None,
-                "median_seconds": statistics.median(times),
-                "median_ratio_to_beta": statistics.median(to_beta),
-                "largest_ratio_to_beta": max(to_beta),
-                "median_ratio": statistics.median(to_ours),
-                "smallest_ratio": min(to_ours),
-                "points": len(RATES),
-                "settings": len(settings),
-            }
-        )
-    return rows
-
-
-def measure_single(settings: list[Any]) -> dict[str, Any]:
-    """Seconds of one exact answer, median and largest over settings and relations."""
-    asked: dict[str, Callable[[bs.Risk], Any]] = {
-        "tpr": lambda risk: risk.tpr(0.01).upper,
-        "epsilon": lambda risk: risk.epsilon(1e-5).upper,
-        "delta": lambda risk: risk.delta(1.0).upper,
-    }
-    found = {}
-    for name, ask in asked.items():
-        times = [
-            timed(lambda ask=ask, s=setting, r=relation: ask(bs.analyze(bs.DPSGD(s[1], s[0], s[2]), bs.Membership(r))))[1]
-            for relation in ("substitution", "add-remove")
-            for setting in settings
-        ]
-        found[name] = {"median_seconds": statistics.median(times), "largest_seconds": max(times)}
-    return found
-
-
 def measure_calibration(settings: list[Any], console: Console) -> dict[str, Any]:
     """Noise for the advantage that each setting has, add/remove as riskcal's."""
     from riskcal.calibration.dpsgd import find_noise_multiplier_for_advantage
@@ -286,16 +144,16 @@ def measure_calibration(settings: list[Any], console: Console) -> dict[str, Any]
         def calibrate(target: bs.Target = target, p: float = p, steps: int = steps) -> float:
             return float(bs.calibrate(target, sample_rate=p, steps=steps, threat=threat).noise_multiplier)
 
-        found, ours = timed(calibrate)
+        noise, ours = timed(calibrate)
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            theirs_found = find_noise_multiplier_for_advantage(truth[setting], p, steps)
+            their_noise = find_noise_multiplier_for_advantage(truth[setting], p, steps)
         theirs = time.perf_counter() - start
         ratios.append(theirs / ours)
         ours_all.append(ours)
         theirs_all.append(theirs)
-        wrong.append((abs(found / sigma - 1.0), abs(theirs_found / sigma - 1.0)))
+        wrong.append((abs(noise / sigma - 1.0), abs(their_noise / sigma - 1.0)))
     return {
         "median_seconds": statistics.median(ours_all),
         "riskcal_median_seconds": statistics.median(theirs_all),
@@ -358,23 +216,6 @@ def show(console: Console, results: dict[str, Any]) -> None:
             str(row["failures"]),
         )
     console.print(table)
-    table = Table(title=f"{results['curves'][0]['points']} points of the curve, {results['curves'][0]['settings']} settings")
-    for heading in ("", "relation", "largest error", "median time", "time / β* alone", "largest", "time / exact", "smallest"):
-        table.add_column(heading, justify="left" if heading in ("", "relation") else "right")
-    for row in results["curves"]:
-        table.add_row(
-            row["name"],
-            row["relation"],
-            number(row["largest_error"], ".1e"),
-            f"{1e3 * row['median_seconds']:,.1f} ms",
-            *(f"{row[key]:,.1f}" for key in ("median_ratio_to_beta", "largest_ratio_to_beta", "median_ratio", "smallest_ratio")),
-        )
-    console.print(table)
-    single = ", ".join(
-        f"{name} {1e3 * one['median_seconds']:.1f} ms (at most {1e3 * one['largest_seconds']:.0f} ms)"
-        for name, one in results["single"].items()
-    )
-    console.print(f"One exact answer, median: {single}.")
     cal, heat, imp = results["calibration"], results["heat_map"], results["import"]
     console.print(
         f"Calibration of noise to an advantage: {1e3 * cal['median_seconds']:.1f} ms against riskcal's "
@@ -391,17 +232,13 @@ def show(console: Console, results: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="five settings instead of twenty")
-    parser.add_argument(
-        "--only", nargs="+", help="measure only these parts anew: advantage, curves, single, calibration, heat_map, import"
-    )
-    parser.add_argument("--output", type=Path, default=HERE / "results.json")
+    parser.add_argument("--only", nargs="+", help="measure only these parts anew: advantage, calibration, heat_map, import")
+    parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     console = Console()
     settings = SETTINGS[::4] if options.quick else SETTINGS
     parts: dict[str, Callable[[], Any]] = {
         "advantage": lambda: measure_advantage(settings, console),
-        "curves": lambda: measure_curves(settings, console),
-        "single": lambda: measure_single(settings),
         "calibration": lambda: measure_calibration(settings, console),
         "heat_map": lambda: measure_heat_map(50),
         "import": measure_import,
@@ -410,10 +247,7 @@ def main() -> None:
         parser.error(f"--only must be among {', '.join(parts)}, got {', '.join(sorted(unknown))}.")
     results: dict[str, Any] = {"python": platform.python_version(), "numpy": np.__version__}
     results |= {name: measure() for name, measure in parts.items() if name in (options.only or parts)}
-    known = json.loads(options.output.read_text()) if options.output.exists() else {}
-    results = {**known, **results}
-    options.output.write_text(json.dumps(results, indent=1) + "\n")
-    show(console, results)
+    show(console, keep(results, options.output))
     console.print(f"Written to {options.output}.")
 
 

@@ -18,18 +18,10 @@ from scipy.special import ndtri
 
 from betastar.arrays import Booleans, Complex, Real
 from betastar.bounds.answers import Answers
+from betastar.bounds.complex_functions import expm1, log1p
 from betastar.bounds.one_step import Directions
 from betastar.bounds.parts import EPS, half_line, on_half_line
-from betastar.bounds.transform import (
-    COARSE_COUNT,
-    COARSE_DENSITY,
-    COARSE_NOISE,
-    DENSITY,
-    REACH,
-    Transform,
-    expm1,
-    log1p,
-)
+from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, REACH, Transform
 from betastar.scenario.mixture import UNSEEN, Pair, pair
 from betastar.scenario.step import MixtureStep
 
@@ -37,6 +29,8 @@ from betastar.scenario.step import MixtureStep
 FAR = 11.5
 #: Largest loss of a node, and of minus the logarithm of its weight: their exponentials must not overflow.
 LARGEST = 650.0
+#: Overlap of the two worlds of one step below which it tells everything.
+NOTHING_LEFT = 1e-40
 #: Likelihood of the outcome 0, less than 1 by so much, at which no plateau is left.
 NO_PLATEAU = 1.0 - 1e-12
 #: Nodes at which a sum is computed at once: few enough that not all terms matter at them.
@@ -48,10 +42,11 @@ def mixture(step: MixtureStep, wide: bool = False, density: float = DENSITY) -> 
     """The transform of one step of a mixture; its count does not matter."""
     worlds = pair(step)
     sigma, mirrored = step.noise, step.mirrored
+    if worlds.overlap() < NOTHING_LEFT:  # M(z) ≤ √(2·overlap) at z = 1/2 is lost in rounding
+        nothing = np.zeros(0, dtype=np.complex128)
+        return Transform(nothing, nothing, mirrored=mirrored, lost=1.0, deficit=1.0, missing=0.0 if mirrored else 1.0)
     reach = FAR if wide else REACH
     end = _end(worlds.weights / worlds.sampled, worlds.shifts / sigma, reach)
-    end = min(end, _end_of_grid(worlds, worlds.middle, sigma * end)[0] / sigma)  # losses that would overflow,
-    end = end if mirrored else min(end, sqrt(2.0 * LARGEST))  # or have no probability in the other world
     weights, shifts = _seen(worlds.weights, worlds.shifts / sigma, end)
     unseen = float(worlds.weights[len(weights) :].sum())
     height = _height(shifts, sigma, step.real_zeros)
@@ -64,9 +59,11 @@ def mixture(step: MixtureStep, wide: bool = False, density: float = DENSITY) -> 
     held = (loss.real < LARGEST) & (log_weight.real > -LARGEST)
     ends = sigma * (float(z[-1].real if held.all() else z[~held][0].real) - 0.5 * width)
     lost = worlds.probability_above(ends)
+    deficit = float(np.exp((log_weight + loss)[~held]).sum().real)
+    weight, loss = np.exp(log_weight[held]), loss[held]
     idle = float(np.expm1(-0.5 * shifts**2) @ weights) - unseen  # A(0) - 1
     rest = log1p_real(idle) if not mirrored and worlds.sampled < 1.0 and idle > -NO_PLATEAU else 0.0
-    return Transform(np.exp(log_weight[held]), loss[held], mirrored=mirrored, rest=rest, lost=lost, irrelevant=0.0)
+    return Transform(weight, loss, mirrored=mirrored, rest=rest, lost=lost, deficit=deficit, irrelevant=0.0)
 
 
 def _end(shares: Real, means: Real, reach: float) -> float:

@@ -10,14 +10,20 @@ from betastar import validation
 from betastar.bounds import adaptive, affinity, certified, closed_form, kinds, no_noise, transform
 from betastar.bounds.discrete import LeastCurve
 from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve
+from betastar.risk.curve import Curve
 from betastar.risk.interval import Bound
-from betastar.risk.metrics import Curve, Outcome
+from betastar.risk.metrics import Outcome, joined
 from betastar.risk.risk import FINAL_MODEL, Risk
 from betastar.scenario.final_model import SEES, FinalModel
+from betastar.scenario.reductions import View
 from betastar.scenario.run import DPSGD
-from betastar.scenario.step import LEAST, AnyStep, Step
-from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order
+from betastar.scenario.step import LEAST, AllocationStep, AnyStep, Step
+from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order, reduction
+from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS
+
+#: A method: run, threat, tolerance, and whether attacks that exist are looked for.
+Solver = Callable[[DPSGD, Any, float, bool], Outcome]
 
 #: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
 KINDS = 4
@@ -110,9 +116,15 @@ def analyze(
     outcomes = _solve(run, threat, method, tolerance, attained=True)
     if method == "paper":
         _warn_outside_regime(run, outcomes, threat)
-    if method == "certified" and isinstance(threat, Membership):  # attributes have a gap that no grid closes
+    if method == "certified" and isinstance(threat, Membership) and _is_its_own_attack(run, threat):
         _warn_too_wide(outcomes, tolerance)
     return Risk(outcomes, run.shape, threat.describe(), method)
+
+
+def _is_its_own_attack(run: DPSGD, threat: Threat) -> bool:
+    """Whether the steps that dominate a run are attained; otherwise there is a gap that no grid closes, as for attributes."""
+    reduced = reduction(threat, next(run.scalars()))
+    return reduced is None or reduced.attained is None
 
 
 def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float) -> Risk:
@@ -125,7 +137,7 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
 
     counts: increasing. attained: the upper ends, too, which are 1 otherwise.
     """
-    steps = in_order(threat, run) if threat.symmetric else None
+    steps = in_order(threat, run) if threat.symmetric and reduction(threat, run) is None else None
     if steps is None or len(steps) != 1 or not 0.0 < steps[0].distance < FARTHEST:
         return None
     if steps != threat.steps(run):  # of a histogram: no attack on the steps of its largest distance need exist
@@ -141,9 +153,10 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
     ]
 
 
-def takes_seconds(threat: Threat, method: str, tolerance: float) -> bool:
+def takes_seconds(threat: Threat, method: str, tolerance: float, run: DPSGD) -> bool:
     """Whether a figure takes seconds, as for an attacker who adapts, while one of tolerance `certified.COARSE` does not."""
-    adapts = threat.symmetric and not isinstance(threat, Membership)
+    drawn_without_replacement = any(segment.sampling == "fixed-size" for segment in run.segments)
+    adapts = threat.symmetric and (drawn_without_replacement or not isinstance(threat, Membership))
     return adapts and method in ("exact", "certified") and tolerance < certified.COARSE
 
 
@@ -154,7 +167,45 @@ def _solve(run: DPSGD, threat: Threat, method: str, tolerance: float, attained: 
         raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
     solve = METHODS[validation.choice("method", method, METHODS)].solve or OWN_METHODS[method]
     tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
-    return [solve(scalar, threat, tolerance, attained) for scalar in run.scalars()]
+    return [_answered(solve, scalar, threat, tolerance, attained) for scalar in run.scalars()]
+
+
+def _answered(solve: Solver, run: DPSGD, threat: Threat, tolerance: float, attained: bool) -> Outcome:
+    """The outcome of a scalar run: of its steps, or of the views that stand for it, where its sampling is not plain Poisson's."""
+    reduced = reduction(threat, run)
+    if reduced is None:
+        return solve(run, threat, tolerance, attained)
+    if solve is _paper:
+        raise WrongValueError("method", "{argument} paper is about Poisson sampling, got {run}; use exact.", {"run": repr(run)})
+    if reduced.attained is None:
+        return solve(run, reduced.proved[0], tolerance, attained)
+    certifiable = [view for view in reduced.proved if not any(isinstance(step, AllocationStep) for step in view.every)]
+    attacks = list(reduced.attained)
+    if solve is _certified and certifiable:
+        # An epoch of random allocation is no proof: its figures are left out where others are there.
+        attacks = [view for view in attacks if not any(isinstance(step, AllocationStep) for step in view.every)]
+    proved = [solve(run, view, tolerance, False) for view in (certifiable if solve is _certified else ()) or reduced.proved]
+    if not attained:
+        return joined(proved, [], threat.oriented)
+    exist = [solve(run, view, tolerance, True) for view in attacks]
+    if solve in (_exact, _certified):
+        exist += _by_an_attacker_who_adapts(reduced.proved[0], tolerance, solve is _certified)
+    return joined(proved, exist, threat.oriented)
+
+
+def _by_an_attacker_who_adapts(view: View, tolerance: float, fine: bool) -> list[Outcome]:
+    """An attack that exists on a run with batches of a fixed size, none if no grid is affordable."""
+    steps = view.ordered
+    if steps is None or steps != view.every or not any(step.fixed_size for step in steps) or len(steps) > KINDS:
+        return []
+    if tolerance >= certified.COARSE:
+        return []
+    count = sum(step.count for step in steps)
+    solution = adaptive.solve(steps, adaptive.effort(count) if fine else adaptive.MODERATE) if count > 1 else None
+    if solution is None or solution.below is None:
+        return []
+    beta = 1.0 - float(solution.below.values[0])
+    return [Outcome(Bound(0.0, beta, beta), (), (solution.below,), view.oriented)]
 
 
 def _invisible(steps: Sequence[AnyStep], threat: Threat) -> Outcome | None:
@@ -263,7 +314,7 @@ def _paper(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
 
 
 #: The methods of betastar itself; those of plug-ins are in the vocabulary.
-OWN_METHODS: dict[str, Callable[[DPSGD, Any, float, bool], Outcome]] = {
+OWN_METHODS: dict[str, Solver] = {
     "exact": _exact,
     "certified": _certified,
     "affinity": _affinity,

@@ -10,6 +10,7 @@ from betastar.datasets import seeds
 from betastar.datasets.errors import StudyError
 from betastar.datasets.recipe import Recipe
 from betastar.runs.json_object import JsonObject
+from betastar.scenario.samplings import SAMPLINGS
 
 if TYPE_CHECKING:
     from betastar.datasets.study import Study
@@ -34,6 +35,10 @@ class Config(JsonObject):
         Own table: the values of the secret, or their range; all that occur by default.
     drop : tuple of str
         Columns that are left out.
+    keep : tuple of str
+        Own table: columns that are features although they differ in each record.
+    person, max_records_per_person : optional
+        Own table: the column that says whose record it is, and how many records of a person are trained on at most.
     public : str, optional
         Own table: the path of public records, which tell how frequent the values are.
     data, checksum, records : optional
@@ -50,6 +55,10 @@ class Config(JsonObject):
         The budget: training stops before β* against attribute inference falls below this.
     gap, target_attribute_beta : float, optional
         Gap clipping: the largest gap, or the β* that the gap has to give.
+    sampling : str
+        How batches are drawn, as in `betastar.DPSGD`.
+    max_batch_size : int, optional
+        With Poisson sampling: of a larger batch, so many records are kept at random.
     """
 
     study: str = "adult"
@@ -79,11 +88,21 @@ class Config(JsonObject):
     target_beta: float | None = None
     gap: float | None = None
     target_attribute_beta: float | None = None
+    keep: tuple[str, ...] = ()
+    person: str | None = None
+    max_records_per_person: int | None = None
+    sampling: str = "poisson"
+    max_batch_size: int | None = None
 
     @property
     def clips_gaps(self) -> bool:
         """Whether the training clips gaps."""
         return self.gap is not None or self.target_attribute_beta is not None
+
+    @property
+    def plain_poisson(self) -> bool:
+        """Whether batches are drawn by Poisson sampling and not cut off."""
+        return self.sampling == "poisson" and self.max_batch_size is None
 
     def chosen_seed(self) -> int:
         """The seed, or a new one that is drawn."""
@@ -104,6 +123,9 @@ class Config(JsonObject):
     def _check(self) -> None:
         validation.choice("scope", self.scope, ("batch", "dataset"))
         validation.choice("diameter", self.diameter, ("exact", "ball", "centroid"))
+        validation.choice("sampling", self.sampling, SAMPLINGS)
+        if self.max_batch_size is not None and self.sampling != "poisson":
+            raise StudyError(f"max_batch_size belongs to sampling 'poisson', and to it only; got sampling {self.sampling!r}.")
         if self.target_beta is not None:
             validation.probability("target_beta", self.target_beta, strict=True)
         if self.gap is not None:
@@ -119,6 +141,9 @@ class Config(JsonObject):
         from betastar.datasets.purchase import RECORDS, purchase
         from betastar.datasets.table import own
 
+        own_only = [name for name in ("keep", "person", "max_records_per_person") if getattr(self, name)]
+        if own_only and self.study in ("adult", "purchase"):
+            raise StudyError(f"{own_only[0]} is for a table of your own; {self.study} has no such columns.")
         if self.study == "adult":
             return adult(seed, self.sensitive or "age", self.along, self.drop)
         if self.study == "purchase":
@@ -139,4 +164,7 @@ class Config(JsonObject):
             seed,
             self.along,
             self.public,
+            self.keep,
+            self.person,
+            self.max_records_per_person,
         )

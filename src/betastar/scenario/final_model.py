@@ -13,7 +13,7 @@ import numpy as np
 from betastar.arrays import Real
 from betastar.scenario.mixture import binomial
 from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import only_poisson
+from betastar.scenario.samplings import only_plain
 from betastar.scenario.step import MixtureStep
 from betastar.scenario.threats import Membership, Threat
 
@@ -43,7 +43,7 @@ class FinalModel:
 
 def final_step(run: DPSGD, threat: Membership) -> MixtureStep:
     """The sum of all steps."""
-    only_poisson(run)
+    only_plain(run, "an attacker who sees the final model only")
     noise = sqrt(sum(segment.steps * segment.noise_multiplier**2 for segment in run.segments))
     trials = [(threat.records * segment.steps, segment.sample_rate) for segment in run.segments]
     weights, shifts = _hits(trials, noise)

@@ -25,6 +25,8 @@ class Step:
     noise: float
     distance: float
     count: int
+    #: In units of 2: the gradients are relative to one that the challenge replaces. Some pairs then do not exist.
+    fixed_size: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from betastar.audit.training_audit.trials import Trials
 from betastar.audit.training_audit.verdicts import audits_of, leakage_of
 from betastar.bounds import kinds
 from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import only_plain
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.training import Secret
 
@@ -170,6 +171,7 @@ def training(
     if stored is not None:
         more = {"threat": threat.describe(), "prior": list(priors), "seed": seed, "loss_reduction": loss_reduction}
         stored.claim({**game.described(), **more, "code": digest([factory, train], posed), **(depends or {})})
+    only_plain(claim, "the games of a training")
     setting = AuditSetting(claim, threat, priors[0] if len(posed) == 2 else priors, confidence, seed)
     _ = setting.bound  # what cannot be analysed is refused before the games
     columns = schedule.play(game, tell)
