@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 from betastar.datasets.errors import StudyError as StudyError
 from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.training import Secret
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Study:
         The test records before they were encoded, where they are a table.
     restated : tuple of str
         What else in a record gives the secret away, in words.
+    encoder : TableEncoder or None
+        What makes records of a table of its kind into inputs of the model.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Study:
     synthetic: bool = False
     raw: DataFrame | None = None
     restated: tuple[str, ...] = ()
+    encoder: TableEncoder | None = None
 
     @property
     def title(self) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from betastar.arrays import Whole
 from betastar.datasets.sensitive import check, secret_of, with_public
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.training.secrets.restated_columns import restated
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ MANY_CATEGORIES = 500
 OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-def read(path: str | Path) -> DataFrame:
-    """The table in a CSV or Parquet file; raises StudyError if it is none."""
+def read(path: str | Path, least: int = 10) -> DataFrame:
+    """The table in a CSV or Parquet file; raises StudyError if it is none, or has fewer than the least number of records."""
     import pandas as pd
 
     path = Path(path)
@@ -45,8 +46,8 @@ def read(path: str | Path) -> DataFrame:
         raise
     except (ValueError, EOFError, OSError, NotImplementedError, csv.Error, lzma.LZMAError) as problem:
         raise StudyError(f"{path} is truncated or no table: {str(problem).splitlines()[0]}") from None
-    if len(frame) < 10:
-        raise StudyError(f"{path} has {len(frame)} records; at least 10 are needed.")
+    if len(frame) < least:
+        raise StudyError(f"{path} has {len(frame)} records; at least {least} are needed.")
     return frame
 
 
@@ -153,7 +154,8 @@ def own(
     recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
     parts = tensors(x[train], y[train]), tensors(x[test], y[test])
     given_away = tuple(str(one) for one in restated(raw, sensitive, along))
-    return Study(Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away)
+    kept = TableEncoder.of_pipeline(encode, frame, target, classes, drop or [])
+    return Study(Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away, encoder=kept)
 
 
 def _labels(goal: Series, target: str) -> tuple[list[str], Whole]:

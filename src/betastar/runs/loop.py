@@ -24,6 +24,7 @@ from betastar.runs.folder import LedgerEntry, RunFolder, versions
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Json
 from betastar.runs.status import Status
+from betastar.runs.trained_model import outputs
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted
 
 #: Steps between two looks at single records, for the ledger.
@@ -82,14 +83,10 @@ class Training(PrivateTraining):
                 tell({"epoch": self.epoch + 1, "loss": total / max(1, number), **beta})
         return total / max(1, number)
 
-    @torch.no_grad()
     def right(self) -> Tensor:
         """Whether the model is right about each test record."""
-        self.module.eval()
         x, y = self.study.test.tensors
-        right = torch.cat([self.module(a).argmax(dim=1) == b for a, b in zip(x.split(8192), y.split(8192), strict=True)])
-        self.module.train()
-        return right
+        return outputs(self.module, x).argmax(dim=1) == y
 
     def accuracy(self) -> float:
         """The share of test records about which the model is right."""
@@ -178,7 +175,7 @@ class Training(PrivateTraining):
             each = enumerate(zip(first.ledger.measured, first.ledger.leakage, first.ledger.bayes_security, strict=True))
             entries = [LedgerEntry(i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured]
             self.folder.write_ledger(entries)
-        self.folder.finish(self._status(first), self.module.state_dict())
+        self.folder.finish(self._status(first), self.module.state_dict(), self.study.encoder)
 
     def _status(self, monitor: AttributeMonitor | None) -> Status:
         secret, clipping = self.study.secret, self.clipping
