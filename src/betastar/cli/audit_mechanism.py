@@ -104,15 +104,13 @@ def _several() -> None:
 
 
 def show(sentence: str, audits: dict[str, Audit]) -> None:
-    """The verdict, and what was measured beside the bound: a row for each attacker."""
+    """The verdict, and what was measured beside the bound: a column for each attacker."""
     from betastar.cli import printing
 
     first = next(iter(audits.values()))
-    interval = f"{100 * first.confidence:g} % interval"
-    heads = ("attacker", "games", "right guesses", interval, "at most", "advantage", "bound", "p-value")
-    rows = [
+    heads = ("games", "right guesses", f"{100 * first.confidence:g} % interval", "at most", "advantage", "bound", "p-value")
+    columns = [
         (
-            who,
             f"{audit.games:,}",
             nearest(audit.success.estimate),
             f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
@@ -121,9 +119,12 @@ def show(sentence: str, audits: dict[str, Audit]) -> None:
             significant(audit.bound.upper, 4),
             f"{audit.p_value:.2g}",
         )
-        for who, audit in audits.items()
+        for audit in audits.values()
     ]
-    printing.titled(sentence, heads, rows)
+    shown = printing.console()
+    shown.print(sentence, style="bold")
+    shown.print()
+    printing.beside(shown, heads, list(audits), columns)
     print(f"\nPlayed: {first.threat.describe()}, seed {first.seed}.")
 
 

@@ -1,4 +1,4 @@
-"""The encoder of a table: how each column becomes inputs of a model. It is kept as JSON that people can read and no code runs from."""
+"""The encoder of a table: how each column becomes inputs of a model. It is kept as JSON, which people can read."""
 
 from __future__ import annotations
 
@@ -77,12 +77,15 @@ class Column:
         words = column[np.isnan(numbers) & column.notna()]
         if len(words):
             raise StudyError(
-                f"the column {self.name!r} must hold numbers, as it did in training, got {words.iloc[0]!r} (in {len(words)} records)."
+                f"the column {self.name!r} must hold numbers, as it did in training, got {words.iloc[0]!r} (and {len(words)} words "
+                "in all)."
             )
         if endless := int(np.isinf(numbers).sum()):
             raise StudyError(f"the column {self.name!r} is infinite in {endless} records: put a number there.")
         if self.missing is None and (gone := int(np.isnan(numbers).sum())):
-            raise StudyError(f"the column {self.name!r} is missing (NaN) in {gone} records, which it never was in training: fill it in.")
+            raise StudyError(
+                f"the column {self.name!r} is missing (NaN) in {gone} records, which it never was in training: fill it in."
+            )
         return numbers if self.missing is None else np.where(np.isnan(numbers), self.missing, numbers)
 
     def _one_hot(self, column: Series) -> Real:
@@ -191,8 +194,8 @@ class TableEncoder:
         known = {*needed, self.label, *self.left_out}
         if unknown := [name for name in names if name not in known]:
             raise StudyError(
-                f"the model was not trained with the column {unknown[0]!r}: leave it out (--drop {shlex.quote(unknown[0])}), if it "
-                "is no misspelt name of another one."
+                f"the model was not trained with the column {unknown[0]!r}: leave it out (--drop {shlex.quote(unknown[0])}), if "
+                "it is no misspelt name of another one."
             )
 
     def to_json(self) -> str:
@@ -205,11 +208,13 @@ class TableEncoder:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TableEncoder:
-        """The encoder that an object of JSON describes; raises ValueError, TypeError or KeyError for one that `to_json` did not make."""
+        """The encoder that an object of JSON describes; raises ValueError, TypeError or KeyError for an object of another kind."""
         if values["format"] != FORMAT:
             raise ValueError(f"format must be {FORMAT}, got {values['format']!r}: install the version of betastar that made it")
         lists = {field.name for field in fields(Column) if "tuple" in str(field.type)}
-        columns = [{key: tuple(one) if key in lists else one for key, one in column.items()} for column in values["columns"]]
+        columns: list[dict[str, Any]] = [
+            {key: tuple(one) if key in lists else one for key, one in column.items()} for column in values["columns"]
+        ]
         return cls(
             str(values["label"]),
             tuple(map(str, values["classes"])),

@@ -1,7 +1,8 @@
-"""The model card of a run: what was trained, with what, the risk, and the limits. Nothing in it was measured on training records."""
+"""The model card of a run: what was trained, with what, its risk and its limits. Nothing in it was measured on training records."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from betastar.files import write_all
@@ -26,7 +27,7 @@ PARAMETERS = {
     "learning_rate": "learning rate",
 }
 LIMITS = (
-    "The attacker of the figures knows all other records, the algorithm and every update. Whoever has the model alone knows less.",
+    "The attacker of these figures knows all other records, the algorithm and every update. Whoever has the model knows less.",
     "The figures are about one record. A person with several records in the table is exposed more.",
     "They do not cover other runs on the same records, among them those by which the parameters were chosen, the preparation of "
     "the data, and what a model that predicts well tells about the population, members or not.",
@@ -45,6 +46,8 @@ def write(path: str | Path) -> Path:
 def render(facts: Facts, folder: RunFolder) -> str:
     """The text of the card."""
     encoder = folder.encoder
+    proved = tuple(one for one in facts.attributes if one.kind == "proved")
+    facts = replace(facts, attributes=proved, exposures={}, restated=())
     verdicts = statement.verdicts(facts)
     hidden = facts.parameters.get("hidden", ())
     return (
@@ -55,11 +58,11 @@ def render(facts: Facts, folder: RunFolder) -> str:
             encoder=encoder,
             sizes=[encoder.width, *hidden, len(encoder.classes)],
             classes=_classes(encoder.classes),
-            notices=[*_notices(facts)],
+            notices=[*statement.notices(facts), *_guessable(facts)],
             verdict=verdicts[0],
             meaning=statement.MEANING[verdicts[0].band],
-            proved=[one for one in verdicts[1:] if one.kind == "proved"],
-            parameters=[*_parameters(facts)],
+            proved=verdicts[1:],
+            parameters=_parameters(facts),
             accuracy=nearest_percent(facts.entries[-1]["accuracy"]) if facts.entries else None,
             limits=LIMITS,
         )
@@ -70,14 +73,14 @@ def _classes(classes: tuple[str, ...]) -> str:
     return ", ".join(classes) if len(classes) <= CLASSES else f"one of {len(classes)} classes"
 
 
-def _notices(facts: Facts) -> list[str]:
-    """What whoever gets the model must know first."""
-    synthetic = ["The records are synthetic: a stand-in of the same shape. Nobody's data were used."]
-    guessable = [f"The noise can be computed from the seed of the run. {statement.SEEDS['guessable']}"]
-    return (synthetic if "synthetic" in facts.title else []) + (guessable if facts.seed == "guessable" else [])
+def _guessable(facts: Facts) -> list[str]:
+    """A notice about a seed that somebody can find by trying."""
+    text = f"The noise can be computed from the seed of the run. {statement.SEEDS['guessable']}"
+    return [text] if facts.seed == "guessable" else []
 
 
 def _parameters(facts: Facts) -> list[tuple[str, str]]:
     known = facts.parameters
-    rows = [(title, f"{known[name]:,}" if isinstance(known[name], int) else plain(known[name])) for name, title in PARAMETERS.items() if name in known]
+    given = [(title, known[name]) for name, title in PARAMETERS.items() if name in known]
+    rows = [(title, f"{value:,}" if isinstance(value, int) else plain(value)) for title, value in given]
     return [*rows, ("made with", facts.versions)] if facts.versions else rows

@@ -1,4 +1,4 @@
-"""The state of a training, and weights, as bytes and back, so that reading those that somebody else made runs no code of theirs."""
+"""The state of a training, and weights, as bytes and back; reading those that somebody else made runs no code of theirs."""
 
 from __future__ import annotations
 

@@ -145,9 +145,9 @@ class RunFolder:
     @property
     def status(self) -> Status:
         """What is known when a run is complete."""
+        self.check_format()
         if not self.complete:
             raise StudyError(f"the run in {self.path} is not finished: betastar train --resume -o {self.path}")
-        self.check_format()
         return Status.from_json(object_of(self / STATUS), self / STATUS)
 
     @property

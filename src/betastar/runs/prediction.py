@@ -11,10 +11,10 @@ import numpy as np
 from betastar.arrays import Whole
 from betastar.datasets.errors import StudyError
 from betastar.runs.folder import RunFolder
-from betastar.runs.trained_model import load
+from betastar.runs.trained_model import PREDICTION, load
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 #: The study whose table is in the package.
 PACKAGED = "adult"
@@ -79,7 +79,7 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     if label not in frame.columns or frame[label].isna().all():
         return Prediction(label, rows)
     labelled = frame[label].notna()
-    right = (frame[label].astype(str) == said[label])[labelled].to_numpy()
+    right = (_classes(frame[label], model.encoder.classes) == said[PREDICTION])[labelled].to_numpy()
     held_out = _held_out(RunFolder(path), str(table))
     return Prediction(
         label,
@@ -97,11 +97,19 @@ def _read(table: str | Path) -> DataFrame:
     return adult.table() if str(table) == PACKAGED else read(table, least=0)
 
 
+def _classes(labels: Series, classes: tuple[str, ...]) -> Series:
+    """Labels as the names of classes: where some are missing, pandas has read the class 1 as 1.0."""
+    text = labels.astype(str)
+    return text.where(text.isin(classes), text.str.removesuffix(".0"))
+
+
 def _held_out(folder: RunFolder, table: str) -> Whole | None:
     """The records that the run kept for testing, by their place among those with a label.
 
     None if the table is not the one that the run was trained on, as far as the fingerprint of the run tells.
     """
+    if not folder.begun:
+        return None
     config, data = folder.config, folder.data
     if data is None or (table == PACKAGED) != (config.study == PACKAGED):
         return None

@@ -16,6 +16,8 @@ from betastar.runs.reading import FolderError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+#: The column of the class that is predicted.
+PREDICTION = "prediction"
 #: So many records are predicted at a time.
 AT_A_TIME = 8192
 
@@ -63,7 +65,7 @@ class TrainedModel(NamedTuple):
         Returns
         -------
         DataFrame
-            For each record the class that is predicted, under the name of the label, and the model's probability of it.
+            For each record the class that is predicted (`prediction`) and the model's `probability` of it.
 
         Raises
         ------
@@ -75,7 +77,7 @@ class TrainedModel(NamedTuple):
         numbers = outputs(self.network, self.encoder.tensor(frame))
         probabilities, chosen = numbers.softmax(dim=1).amax(dim=1), numbers.argmax(dim=1)
         classes = [self.encoder.classes[i] for i in chosen.tolist()]
-        return pd.DataFrame({self.encoder.label: classes, "probability": probabilities.tolist()}, index=frame.index)
+        return pd.DataFrame({PREDICTION: classes, "probability": probabilities.tolist()}, index=frame.index)
 
 
 def load(path: str | os.PathLike[str]) -> TrainedModel:
@@ -84,7 +86,7 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
     Parameters
     ----------
     path : path
-        The folder of the run.
+        The folder of the run, or another one with the files model.safetensors and encoder.json.
 
     Returns
     -------
@@ -97,7 +99,8 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
         If there is no complete run, or its files are damaged.
     """
     folder = RunFolder(path)
-    _ = folder.status
+    if folder.begun or not (folder / MODEL).exists():
+        _ = folder.status
     encoder = folder.encoder
     return TrainedModel(encoder, _network(folder.weights, encoder, folder))
 
