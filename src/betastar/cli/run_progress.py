@@ -37,7 +37,7 @@ def one_run() -> Iterator[Callable[[Json], None]]:
         def tell(news: Json) -> None:
             nonlocal accuracy
             if "phase" in news:
-                bar.update(task, description=news["phase"], unit=None)
+                bar.update(task, description=news["phase"], unit=None, refresh=True)  # before it starts
             elif news.get("finished"):
                 accuracy = f", accuracy {nearest_percent(news['accuracy'])} after epoch {news['epoch']}"
             else:

@@ -77,8 +77,8 @@ class Column:
         words = column[np.isnan(numbers) & column.notna()]
         if len(words):
             raise StudyError(
-                f"the column {self.name!r} must hold numbers, as it did in training, got {words.iloc[0]!r} (and {len(words)} words "
-                "in all)."
+                f"the column {self.name!r} must hold numbers, as it did in training, got {words.iloc[0]!r} ({len(words)} such "
+                "records)."
             )
         if endless := int(np.isinf(numbers).sum()):
             raise StudyError(f"the column {self.name!r} is infinite in {endless} records: put a number there.")
@@ -208,7 +208,7 @@ class TableEncoder:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TableEncoder:
-        """The encoder that an object of JSON describes; raises ValueError, TypeError or KeyError for an object of another kind."""
+        """The encoder that an object of JSON describes; raises ValueError, TypeError or KeyError for another object."""
         if values["format"] != FORMAT:
             raise ValueError(f"format must be {FORMAT}, got {values['format']!r}: install the version of betastar that made it")
         lists = {field.name for field in fields(Column) if "tuple" in str(field.type)}

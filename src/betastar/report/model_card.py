@@ -1,4 +1,4 @@
-"""The model card of a run: what was trained, with what, its risk and its limits. Nothing in it was measured on training records."""
+"""The model card of a run: what was trained, with what, risk and limits. Nothing in it was measured on training records."""
 
 from __future__ import annotations
 
