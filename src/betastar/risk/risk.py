@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from betastar import validation
+from betastar.display import Display, Displayed
 from betastar.risk.interval import Bound, GaussianFit, stack
 from betastar.risk.metrics import Outcome
 
@@ -15,11 +16,12 @@ from betastar.risk.metrics import Outcome
 SMALLEST_FPR = 1e-5
 
 
-class Risk:
+class Risk(Displayed):
     """The answer of `analyze`: what an attacker can do. People do not make one themselves.
 
     Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape. `source` says what the metrics are read
-    off: the trade-off curve, or β* alone for methods that have no curve.
+    off: the trade-off curve, or β* alone for methods that have no curve. Printed, a risk is a sentence and its β*; rich and
+    notebooks show a table as well, and notebooks the trade-off curve.
 
     Parameters
     ----------
@@ -127,6 +129,11 @@ class Risk:
 
     def _each(self, metric: Callable[[Outcome], Bound]) -> Bound:
         return stack([metric(outcome) for outcome in self._outcomes], self.shape)
+
+    def _display(self, brief: bool) -> Display:
+        from betastar.risk.risk_display import display
+
+        return display(self, brief)
 
     def __repr__(self) -> str:
         return f"Risk({self.threat}, {self.method}: bayes_security={self.bayes_security})"

@@ -20,6 +20,9 @@ from betastar import files
 from betastar.arrays import Real
 from betastar.datasets.errors import StudyError
 from betastar.datasets.table_encoder import TableEncoder
+from betastar.run_files import LEDGER as LEDGER
+from betastar.run_files import STEPS as STEPS
+from betastar.run_files import ledger_text
 from betastar.runs.config import Config
 from betastar.runs.reading import FolderError, Inside, Json, lines_of, object_of, rows_of
 from betastar.runs.status import Status
@@ -32,10 +35,10 @@ FORMAT = 1
 
 #: What was asked for; which records they are; what is known when the run is complete.
 CONFIG, DATA, STATUS = "config.json", "data.json", "status.json"
-#: A line for each step (if a monitor watches), for each epoch, and for how long an epoch took.
-STEPS, EPOCHS, TIMINGS = "metrics.jsonl", "epochs.jsonl", "timings.jsonl"
+#: A line for each epoch, and for how long it took; STEPS has one for each step, if a monitor watches.
+EPOCHS, TIMINGS = "epochs.jsonl", "timings.jsonl"
 #: When the run is complete: the model and the encoder of its records, the distance of each step, the exposure of single records.
-MODEL, ENCODER, DISTANCES, LEDGER = "model.safetensors", "encoder.json", "distances.csv", "ledger.csv"
+MODEL, ENCODER, DISTANCES = "model.safetensors", "encoder.json", "distances.csv"
 #: The model of a run that an earlier version completed.
 FORMER_MODEL = "weights.pt"
 #: Until the run is complete: the seed, if it was drawn, and the state of the training.
@@ -345,8 +348,7 @@ class RunFolder:
 
     def write_ledger(self, entries: Sequence[LedgerEntry]) -> None:
         """Write how exposed each record is that was measured."""
-        rows = [f"{one.record},{one.leakage!r},{one.bayes_security!r}" for one in entries]
-        self.write(LEDGER, "\n".join(["record,leakage,bayes_security", *rows]) + "\n")
+        self.write(LEDGER, ledger_text((one.record, one.leakage, one.bayes_security) for one in entries))
 
     def finish(self, status: Status, weights: dict[str, Any], encoder: TableEncoder | None) -> None:
         """Write the model, its encoder and status.json, which makes the run complete, and delete what tells the noise."""

@@ -115,16 +115,22 @@ class History:
     def entry(self) -> dict[str, Any]:
         """The last step as a flat mapping, for writers."""
         beta = self.quick()
+        more = {"bayes_security_attribute": beta["attribute"], "bayes_security_membership": beta["membership"]}
+        return self._step(len(self)) | more
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All steps as flat mappings, without the figures that go with each of them."""
+        return [self._step(number) for number in range(1, len(self) + 1)]
+
+    def _step(self, number: int) -> dict[str, Any]:
         return {
-            "step": len(self),
+            "step": number,
             "scope": self.scope,
             "diameter": self.diameter,
-            "distance": self._distances[-1],
-            "measured": self._measured[-1],
-            "noise_multiplier": self._noises[-1],
-            "sample_rate": self._rates[-1],
-            "bayes_security_attribute": beta["attribute"],
-            "bayes_security_membership": beta["membership"],
+            "distance": self._distances[number - 1],
+            "measured": self._measured[number - 1],
+            "noise_multiplier": self._noises[number - 1],
+            "sample_rate": self._rates[number - 1],
         }
 
     def progress(self, secret: str) -> str:
