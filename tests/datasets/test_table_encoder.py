@@ -44,6 +44,27 @@ def test_it_does_what_the_study_did(tmp_path: Path, suffix: str) -> None:
     assert again.classes == ("no", "yes")
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_dates_bits_and_persons(tmp_path: Path, suffix: str) -> None:
+    """Dates are days since 1970, and the column of persons may be there."""
+    frame = people().assign(
+        born=pd.date_range("1990-01-01", periods=300, freq="D"), bit=lambda f: f["age"] % 2, who=lambda f: f.index // 3
+    )
+    path = tmp_path / f"people.{suffix}"
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    study = own(path, "rich", "age", drop=["name"], person="who")
+    assert study.encoder is not None
+    assert {column.name: column.kind for column in study.encoder.columns}["born"] == "date"
+    again = TableEncoder.from_json(json.loads(study.encoder.to_json()))
+    assert study.raw is not None
+    given = pd.read_csv(path) if suffix == "csv" else pd.read_parquet(path)
+    assert torch.equal(again.tensor(given.loc[study.raw.index]), study.test.tensors[0])
+    with pytest.raises(
+        StudyError, match=r"the column 'born' must hold dates such as 2024-01-31, as it did in training, got 'May'"
+    ):
+        again.encode(given.assign(born="May"))
+
+
 def test_it_does_what_the_study_of_adult_did() -> None:
     study = adult.adult(seed=5, drop=["fnlwgt"])
     assert study.encoder is not None

@@ -36,7 +36,10 @@ def one_run() -> Iterator[Callable[[Json], None]]:
 
         def tell(news: Json) -> None:
             nonlocal accuracy
-            if "phase" in news:
+            if "told" in news:
+                for line in news["told"]:
+                    bar.console.print(Text(line))
+            elif "phase" in news:
                 bar.update(task, description=news["phase"], unit=None, refresh=True)  # before it starts
             elif news.get("finished"):
                 accuracy = f", accuracy {nearest_percent(news['accuracy'])} after epoch {news['epoch']}"

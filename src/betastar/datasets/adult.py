@@ -65,5 +65,5 @@ def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop
     given_away = tuple(str(one) for one in restated(frame, sensitive, along))
     parts = tensors(x[train], labels[train]), tensors(x[test], labels[test])
     classes = ["<=50K", ">50K"]
-    kept = TableEncoder.of_pipeline(encode, frame, TARGET, classes, [*drop, "part"])
+    kept = TableEncoder.of_pipeline(encode, TARGET, classes, [*drop, "part"])
     return Study("Adult", *parts, secret, classes, RECIPE, raw=raw, restated=given_away, encoder=kept)

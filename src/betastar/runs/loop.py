@@ -204,6 +204,9 @@ class Training(PrivateTraining):
             gaps=None if clipping is None else clipping.gaps,
             proof=proof if clipping is None else clipping.promise(),
             restated=tuple(self.study.restated),
+            told=self.study.told,
+            person=None if self.study.people is None else self.study.people.column,
+            records_per_person=None if self.study.people is None else self.study.people.largest,
         )
 
 
@@ -267,6 +270,8 @@ def opened(
         else:
             folder.begin(config, seeded.chosen_seed())
         if tell:
+            if study is not None and study.told:
+                tell({"told": study.told})
             watched = "" if study is None else f", and what watches {study.secret.name} ({study.secret.count} values)"
             tell({"phase": f"preparing the model{watched}"})
         yield Training(seeded, folder, study)
