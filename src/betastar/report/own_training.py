@@ -43,7 +43,7 @@ def of_own_training(path: Path) -> Facts:
         title=f"{path.resolve().name}: {int(run.steps):,} steps of DP-SGD in a loop of one's own",
         run=run,
         parameters=_parameters(run, secrets),
-        command=f'python -c "import betastar as bs; print(bs.analyze({" + ".join(f"bs.{part!r}" for part in parts)}).bayes_security)"',
+        command=_command(parts),
         attributes=attributes,
         is_run=True,
         budget=None if target is None else recomputed.budget_sentence(file, steps, float(target), "a budget"),
@@ -88,3 +88,9 @@ def _parameters(run: DPSGD, secrets: dict[str, Json]) -> Json:
     known: dict[str, Any] = {"noise_multiplier": first.noise_multiplier, "sample_rate": first.sample_rate, "steps": run.steps}
     gaps = {name: one["gap"] for name, one in secrets.items() if "gap" in one}
     return known | ({"gaps": gaps} if gaps else {}) | ({"segments": len(run.segments)} if len(run.segments) > 1 else {})
+
+
+def _command(parts: list[DPSGD]) -> str:
+    """The command that computes β* against membership inference again."""
+    run = " + ".join(f"bs.{part!r}" for part in parts)
+    return f'python -c "import betastar as bs; print(bs.analyze({run}).bayes_security)"'
