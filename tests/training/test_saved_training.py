@@ -157,6 +157,10 @@ def test_what_a_monitor_shows() -> None:
     lines = str(monitor).splitlines()
     assert lines == [f"secret (7 values), 6 steps: {monitor.progress()}", monitor.label]
     assert "no step yet" in str(watched(steps=0))
+    risk = str(monitor.risk()).splitlines()
+    assert "is right about" in risk[0]
+    assert risk[1].startswith("β* ≈ "), "what was measured in batches bounds nothing"
+    assert risk[2] == monitor.label
     shown, html = printed_by_rich(monitor), html_of(monitor)
     lower = bs.analyze(monitor.run).bayes_security.lower
     for text in (shown, html):

@@ -56,7 +56,8 @@ def _sentence(risk: Risk) -> str:
 
 def _number(risk: Risk) -> str:
     beta = risk.bayes_security
-    return f"β* ≥ {BETA.rounded(float(beta.lower))} (estimate {nearest(float(beta.estimate))}), method {risk.method}"
+    sign = "≈" if _note(risk) else "≥"
+    return f"β* {sign} {BETA.rounded(float(beta.lower))} (estimate {nearest(float(beta.estimate))}), method {risk.method}"
 
 
 def _threat(risk: Risk) -> str:
