@@ -27,9 +27,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], 
 def test_the_last_screen_of_a_training(trained: tuple[Path, list[str], str]) -> None:
     """The verdict comes first; then one table, where the files are, and the next command, with room for a prompt."""
     folder, screen, _ = trained
-    text = "\n".join(screen)
-    assert len(screen) < terminal.LINES
-    assert screen[0].startswith("Weak: An attacker who sees every update and guesses which of two records was")
+    first = next(i for i, line in enumerate(screen) if line.startswith("Weak: "))
+    assert screen[first] == "Weak: An attacker who sees every update and guesses which of two records was"
+    assert len(screen) - first < terminal.LINES
+    assert screen[first - 1] == "The column 'pay' is missing in 28 of 400 records: the median stands there."
+    text = "\n".join(screen[first:])
     verdict, table, files, following = (text.index(one) for one in ("right at most", "rely on", "In runs/people:", "Next:"))
     assert verdict < table < files < following
     assert re.search(r"^membership +β\* +0\.\d+ +0\.\d+ +1$", text, re.M)

@@ -51,7 +51,7 @@ def show_several(folder: Path, runs: Sequence[tuple[Path, Facts]]) -> None:
     """Print the end of several runs that differ in their seed: they have one figure of membership."""
     console = printing.console()
     _verdict(runs[0][1])
-    names = [one.name for one in runs[0][1].attributes]
+    names = [_printable(one.name) for one in runs[0][1].attributes]
     heads = ("run", "right for test records", *(f"β* of {name}" for name in names))
     rows = [
         (path.name, nearest_percent(facts.entries[-1]["accuracy"]), *(_relied(one)[0] for one in facts.attributes))
@@ -67,7 +67,7 @@ def _verdict(facts: Facts) -> None:
     first = verdicts(facts)[0]
     console.print(f"{first.band.capitalize()}: {first.sentence}", style="bold")
     if facts.proof:
-        console.print(facts.proof, style="bold")
+        console.print(_printable(facts.proof), style="bold")
     console.print()
 
 
@@ -85,7 +85,7 @@ def _rows(facts: Facts) -> list[tuple[str, ...]]:
         about = "≈ " if one.kind == "batch" else ""
         known = "proved" if one.kind == "proved" else "measured"
         for i, (title, relied, *others) in enumerate(wording.table(_answer(one), short=True)):
-            rows.append((f"{one.name}, {known}" if i == 0 else "", title, about + relied, *others))
+            rows.append((_printable(f"{one.name}, {known}") if i == 0 else "", title, about + relied, *others))
     return rows
 
 
@@ -115,8 +115,13 @@ def _remarks(facts: Facts) -> list[str]:
     told = notices(replace(facts, attributes=(), exposures={})) if batch else notices(facts)
     beginnings = [text.split(". ")[0].split(": ")[0].rstrip(".") for text in told]
     if beginnings:
-        lines.append(f"Read in summary.md: {'; '.join(one[0].lower() + one[1:] for one in beginnings)}.")
+        lines.append(_printable(f"Read in summary.md: {'; '.join(one[0].lower() + one[1:] for one in beginnings)}."))
     return lines
+
+
+def _printable(text: str) -> str:
+    """Text with names of other people's columns, without what a terminal would obey."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def _next(*commands: tuple[str, str]) -> None:
