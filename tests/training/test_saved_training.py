@@ -14,6 +14,7 @@ from betastar.report.errors import ReportError
 from betastar.report.facts import load
 from betastar.report.report import write
 from betastar.runs.reading import FolderError
+from betastar.scenario.sampling_scheme import poisson
 from betastar.training import AttributeMonitor, Budget, GapClipping
 
 from ..command import call
@@ -91,7 +92,7 @@ def test_the_report_of_a_loop_under_a_budget(tmp_path: Path) -> None:
 
 def test_noise_that_changes(tmp_path: Path) -> None:
     monitor = watched(steps=2)
-    monitor.history.add(0.5, 0.1, 2.0)
+    monitor.history.add(0.5, poisson(0.1), 2.0)
     facts = load(monitor.save(tmp_path / "mine"))
     assert len(facts.run.segments) == 2
     assert facts.run == monitor.run
@@ -137,7 +138,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
         ({"segments": []}, "is damaged or not of betastar train"),
         (
             {"segments": [{"noise_multiplier": 9.0, "sample_rate": 0.1, "steps": 6}]},
-            r"says that the steps were .*, but metrics\.jsonl has",
+            r"says that the run was .*, but metrics\.jsonl gives",
         ),
         ({"segments": [{"noise_multiplier": -1.0, "sample_rate": 0.1, "steps": 6}]}, "noise_multiplier must be"),
         ({"secrets": {}}, "must name the one secret that the monitor watched"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -11,7 +12,7 @@ from betastar.answers import wording
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
 from betastar.validation import ArgumentError
-from betastar.vocabulary import METRICS, RUN, Metric
+from betastar.vocabulary import METRICS, PARAMETERS, RUN, Metric
 
 Answer = dict[str, Any]
 
@@ -30,14 +31,34 @@ def answer(setting: Setting) -> Answer:
     metrics = {name: at_prior if name == "success" else reading(setting, risk, METRICS[name]) for name in setting.metrics}
     return {
         **metrics,
-        "sentence": wording.sentence(setting, success),
+        "sentence": wording.sentence(setting, success, _other_samplings(setting)),
         "certainty": wording.certainty(setting, risk.bayes_security),
         "assumptions": wording.assumptions(setting),
         "warnings": [*(str(one.message) for one in said), *setting.rate_notice],
         "parameters": parameters(setting),
         "python": setting.python(),
         "command": setting.command(),
+        **_final_model(setting),
     }
+
+
+def _final_model(setting: Setting) -> Answer:
+    """The heuristic for an attacker who sees only the final model, if it is asked for: beside the bound, never in its place."""
+    if setting.sees == PARAMETERS["sees"].default:
+        return {}
+    risk = bs.analyze(setting.run(), setting.attack, sees=setting.sees)
+    metrics = {name: reading(setting, risk, METRICS[name]) for name in setting.metrics}
+    said = wording.heuristic(setting, risk.success(setting.prior))
+    return {"final_model": {**metrics, "sentence": said}}
+
+
+def _other_samplings(setting: Setting) -> dict[str, bs.Bound]:
+    """The share of right guesses with samplings that are better understood, where little is known of the one that was used."""
+    if setting.sampling != "shuffled":
+        return {}
+    size = None if setting.sample_rate is not None else setting.dataset_size
+    others = [replace(setting, sampling=name, dataset_size=size) for name in ("balls-in-bins", "poisson")]
+    return {other.sampling: other.risk().success(setting.prior) for other in others}
 
 
 def calibrated(setting: Setting, wish: Wish) -> Answer:
@@ -51,8 +72,9 @@ def calibrated(setting: Setting, wish: Wish) -> Answer:
                 threat=setting.attack,
                 method=setting.chosen_method,
                 tolerance=setting.tolerance,
-                opacus=bool(setting.opacus),
+                opacus=setting.opacus if setting.sampling != "poisson" else bool(setting.opacus),
                 **given,
+                **setting.sampled,
             )
         except ArgumentError as problem:
             raise type(problem)(problem.argument, problem.text, problem.values | {"goal": str(wish)}) from None
@@ -69,9 +91,12 @@ def parameters(setting: Setting) -> Answer:
     """What was asked, with the rate and the steps that follow from it."""
     run = setting.run()
     full = {**setting.given, "sample_rate": run.sample_rate, "steps": run.steps}
+    sees = {"sees": setting.sees} if setting.sees != PARAMETERS["sees"].default else {}
     return {name: full[name] for name in RUN if name in full} | {
+        **setting.sampled,
         "threat": setting.threat,
         **setting.taken,
+        **sees,
         "method": setting.chosen_method,
         "prior": setting.prior,
     }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from betastar.answers import wording
 from betastar.answers.json_answers import Answer
 from betastar.rounding import plain
-from betastar.vocabulary import PARAMETERS, RUN
+from betastar.vocabulary import OF_THREATS, PARAMETERS, RUN, SAMPLED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,6 +69,9 @@ def one(answer: Answer, first: str | None = None) -> None:
     shown.print()
     table(shown, ("", "rely on", "estimate", "without a model"), wording.table(answer))
     shown.print()
+    if "final_model" in answer:
+        shown.print(answer["final_model"]["sentence"])
+        shown.print()
     shown.print("Assumed:")
     for line in answer["assumptions"]:
         shown.print(f"  - {line}")
@@ -114,10 +117,14 @@ def shared_by(answers: Sequence[Answer]) -> set[str]:
 
 def label(parameters: Answer, chosen: set[str] | None = None) -> str:
     """A setting in a few words: all parameters that define it, or those of them that are chosen."""
-    names = [name for name in (*RUN, "distance") if parameters.get(name) is not None]
+    names = [name for name in (*RUN, *SAMPLED, *OF_THREATS) if parameters.get(name) is not None]
     kept = [name for name in names if "batch_size" not in parameters or name not in ("sample_rate", "steps")]
     kept = [name for name in kept if chosen is None or name in chosen]
-    return ", ".join(f"{PARAMETERS[name].brief.removeprefix('--')} {plain(parameters[name])}" for name in kept)
+    return ", ".join(f"{PARAMETERS[name].brief.removeprefix('--')} {_said(parameters[name])}" for name in kept)
+
+
+def _said(value: object) -> str:
+    return value if isinstance(value, str) else plain(value)
 
 
 def complain(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +56,9 @@ def of_own_training(path: Path) -> Facts:
 def _require_same_steps(path: Path, steps: list[Json], run: DPSGD) -> None:
     """Refuse steps that are not those of the run."""
     with Inside(path / STEPS):
-        parts = groupby((float(line["noise_multiplier"]), float(line["sample_rate"])) for line in steps)
-        written = [(*setting, len(list(same))) for setting, same in parts]
-    each = groupby(run.segments, key=lambda one: (float(one.noise_multiplier), float(one.sample_rate)))
-    told = [(*setting, sum(int(one.steps) for one in same)) for setting, same in each]
-    if written != told:
-        raise recomputed.contradiction(path / TRAINING, f"that the steps were {told}", f"{STEPS} has {written}")
+        written = recomputed.run_of_steps(steps)
+    if written != run:
+        raise recomputed.contradiction(path / TRAINING, f"that the run was {run!r}", f"{STEPS} gives {written!r}")
 
 
 def _measured(path: Path, secrets: dict[str, Json], steps: list[Json], run: DPSGD) -> Against:
@@ -71,7 +67,7 @@ def _measured(path: Path, secrets: dict[str, Json], steps: list[Json], run: DPSG
         raise ReportError(f"{path / TRAINING} must name the one secret that the monitor watched, got {list(secrets)}.")
     ((name, one),) = secrets.items()
     with Inside(path / STEPS):
-        threat = AttributeInference([float(line["distance"]) for line in steps])
+        threat = AttributeInference(recomputed.distances(steps))
         kind = "batch" if steps[0]["scope"] == "batch" else "dataset"
         return Against(threat, name, kind, run, recomputed.label(steps), int(one["values"]))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from betastar.rounding import plain, significant
 class Bound:
     """lower ≤ truth ≤ upper, as far as the method proves it, and the best guess between them.
 
-    Rely on the end that is not too optimistic: `lower` for Bayes security, `upper` for advantage, success, TPR, δ, ε and μ.
+    Rely on the end that is not too optimistic: `lower` for Bayes security, `upper` for advantage, success, TPR, δ, ε and μ. A
+    heuristic has no ends: both are nan, and no target is met by it.
     `float(bound)` is the estimate, for plots and arithmetic: a bound does not know whether its lower or its upper end is the safe
     one. Of a sweep, whose ends are arrays, it raises a TypeError.
 
@@ -59,6 +60,11 @@ class Bound:
             )
         return float(self.estimate)
 
+    def without_ends(self) -> Bound:
+        """The estimate alone."""
+        nothing = np.full(np.shape(self.estimate), nan) if np.ndim(self.estimate) else nan
+        return replace(self, lower=nothing, upper=nothing)
+
     def complement(self) -> Bound:
         """1 - this."""
         return Bound(1.0 - self.upper, 1.0 - self.estimate, 1.0 - self.lower)
@@ -67,6 +73,8 @@ class Bound:
         """Six digits, the ends rounded outwards."""
         if np.ndim(self.estimate):
             return repr(self)
+        if np.isnan(self.lower) and np.isnan(self.upper):
+            return f"{self.estimate:.6g} (a heuristic, not a bound)"
         low, high = (
             significant(end, 6, upwards) if isfinite(end) else str(end)
             for end, upwards in ((self.lower, False), (self.upper, True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,8 +42,8 @@ def display(risk: Risk, brief: bool) -> Display:
 
 
 def _approximate(risk: Risk) -> bool:
-    """Whether the ends of the bound say little, so that people are told the estimate."""
-    return risk.method in METHODS and METHODS[risk.method].approximate
+    """Whether the ends of the bound say little, so that people are told the estimate. A heuristic has no ends at all."""
+    return not isfinite(risk.bayes_security.lower) or (risk.method in METHODS and METHODS[risk.method].approximate)
 
 
 def _sentence(risk: Risk) -> str:
@@ -56,6 +57,8 @@ def _sentence(risk: Risk) -> str:
 
 def _number(risk: Risk) -> str:
     beta = risk.bayes_security
+    if not isfinite(beta.lower):
+        return f"β* ≈ {nearest(float(beta.estimate))}, a heuristic that bounds nothing; method {risk.method}"
     sign = "≈" if _note(risk) else "≥"
     return f"β* {sign} {BETA.rounded(float(beta.lower))} (estimate {nearest(float(beta.estimate))}), method {risk.method}"
 

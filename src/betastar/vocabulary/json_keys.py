@@ -14,6 +14,7 @@ KEYS = {
     "parameters": "What was asked, with the rate and the steps that follow from it.",
     "python": "Python that repeats it.",
     "command": "The command that repeats it.",
+    "final_model": "What an attacker is expected to do who sees only the final model: a heuristic, not a bound.",
     "found": "The parameter that was left out.",
     "settings": "The answer for each setting of a comparison.",
     "name": "The name of a setting.",
