@@ -10,12 +10,14 @@ import pytest
 from torch import nn
 
 import betastar as bs
+from betastar.report import recomputed
 from betastar.report.errors import ReportError
 from betastar.report.facts import load
 from betastar.report.report import write
 from betastar.runs.reading import FolderError
-from betastar.scenario.sampling_scheme import poisson
+from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme, poisson
 from betastar.training import AttributeMonitor, Budget, GapClipping
+from betastar.training.history import History
 
 from ..command import call
 from ..displayed import html_of, printed_by_rich
@@ -98,6 +100,22 @@ def test_noise_that_changes(tmp_path: Path) -> None:
     assert facts.run == monitor.run
     assert " + bs.DPSGD(" in facts.command
     assert write(tmp_path / "mine")[1][0].exists()
+
+
+def test_steps_of_every_sampling_are_read_as_they_were() -> None:
+    """Epochs that are unfinished or whose noise changes, a sampler that begins anew, and batches that are cut off."""
+    history = History("dataset", "exact")
+    bins = SamplingScheme("balls-in-bins", 0.25, batches=4, records=40)
+    drawn = [(bins, "1", 2.0)] * 3 + [(bins, "1", 1.5)] + [(bins, "2", 1.5)] * 2 + [(bins, "3", 1.5)] * 4
+    drawn += [(SamplingScheme("poisson", 0.1, records=40, max_batch_size=9), "", 1.0)] * 3 + [
+        (SamplingScheme("poisson", 0.1), "", 1.0)
+    ]
+    for i, (scheme, epoch, noise) in enumerate(drawn):
+        history.add(0.1 + 0.01 * i, DrawnBatch(scheme, epoch), noise)
+        assert history.entries()[-1].items() <= history.entry().items()
+    steps = json.loads(json.dumps(history.entries()))
+    assert recomputed.run_of_steps(steps) == history.run
+    assert recomputed.distances(steps) == history._drawn.spread(history.distances).tolist()
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
