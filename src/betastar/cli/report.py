@@ -29,11 +29,13 @@ def report(options: ReportOptions) -> None:
       betastar report runs/adult -o adult.md --list-records
       echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
     """
+    from betastar.cli import printing
     from betastar.report.facts import Against
     from betastar.report.report import write
     from betastar.report.statement import verdicts
 
-    facts, files = write(options.source, options.output, options.format, options.list_records, options.force)
+    with printing.phase("computing the certified curves, and drawing the figures"):
+        facts, files = write(options.source, options.output, options.format, options.list_records, options.force)
     said = verdicts(facts)
     if not options.json:
         print(f"{said[0].band.capitalize()}: {said[0].sentence}\nThe report is in {files[0]}.")

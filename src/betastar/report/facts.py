@@ -20,6 +20,7 @@ from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import plain
+from betastar.run_files import TRAINING
 from betastar.runs.config import Config
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
 from betastar.runs.reading import Inside, Json, object_of, parsed
@@ -119,8 +120,11 @@ class Facts:
     versions: str = ""
     #: Audits that were kept with the run.
     audits: tuple[Played, ...] = ()
-    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn) or "deleted" (drawn).
+    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn), "deleted" (drawn) or "own"
+    #: (of a training loop of one's own; it is not known).
     seed: str = ""
+    #: The file of the run that describes its columns and secrets.
+    described_in: str = STATUS
     #: A notice about the sampling rate of Opacus, if a setting does not choose between the two rates.
     rate_notice: str | None = None
 
@@ -157,6 +161,10 @@ def load(source: str | Path) -> Facts:
     path = Path(source)
     if str(source) == "-":
         return of_setting(parsed(sys.stdin.read(), "standard input"), "standard input")
+    if (path / TRAINING).exists():
+        from betastar.report.own_training import of_own_training
+
+        return of_own_training(path)
     if path.is_dir():
         return of_run(path)
     if not path.exists():

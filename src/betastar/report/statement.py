@@ -42,6 +42,8 @@ SEEDS = {
     "there is one, to yourself.",
     "kept": "It was drawn at random. Keep seed.json and checkpoint.pt to yourself, from which the noise can be computed: they "
     "are deleted when the run is complete.",
+    "own": "How the generator of this loop was seeded is not known here. A seed that can be guessed is as good as known, and so "
+    "is the state of the generator in a checkpoint: keep both to yourself.",
     "deleted": "It was drawn at random, and deleted with the state of the generator when the run was complete: the noise cannot "
     "be computed from the run's folder.",
 }
@@ -51,6 +53,7 @@ REPEAT = {
     "guessable": _SAME,
     "given": _SAME,
     "kept": "The command draws another seed than that of this run: the same parameters, other noise.",
+    "own": "The command computes β* against membership inference again; training again is up to the loop.",
     "deleted": "The seed of this run is deleted, and the command draws another one: the same parameters, other noise.",
 }
 FPRS = (0.1, 0.01, 0.001)
@@ -235,8 +238,8 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             "Source",
             "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in them; "
             "files that contradict each other are refused. They are not signed: whoever can write into the folder can change "
-            "them all. What the columns are, how many values the attribute has and what restates it is taken from status.json, "
-            "unverified."
+            "them all. What the columns are, how many values the attribute has and what restates it is taken from "
+            f"{facts.described_in}, unverified."
             if facts.is_run
             else "The setting that was given. Whether a training keeps to it is not checked here.",
         ),
