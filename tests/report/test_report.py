@@ -25,7 +25,7 @@ from betastar.rounding import percent
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
-from betastar.vocabulary import METRICS
+from betastar.vocabulary import METRICS, band
 
 from ..command import COMMAND, call
 from ..datasets.test_data import people
@@ -152,7 +152,7 @@ def test_numbers_are_rounded_to_the_safe_side() -> None:
         assert said >= 1 - beta / 2
         assert said - (1 - beta / 2) < 1.01e-3
         assert (said > 0.5) == (beta < 1.0)
-    assert [statement.band(beta) for beta in (1.0, 0.98, 0.97999, 0.9, 0.89999, 0.0)] == (
+    assert [band(beta) for beta in (1.0, 0.98, 0.97999, 0.9, 0.89999, 0.0)] == (
         ["strong", "strong", "moderate", "moderate", "weak", "weak"]
     )
 

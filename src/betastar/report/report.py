@@ -20,7 +20,7 @@ from betastar.report.facts import Facts, load
 from betastar.report.recomputed import SAME, contradiction
 from betastar.rounding import nearest_percent, plain
 from betastar.runs.folder import EPOCHS, STEPS
-from betastar.vocabulary import METRICS
+from betastar.vocabulary import BANDS, MEANING, METRICS
 
 if TYPE_CHECKING:
     import jinja2
@@ -190,8 +190,8 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
         facts=facts,
         verdict=verdicts[0],
         others=verdicts[1:],
-        meaning=statement.MEANING,
-        bands=statement.BANDS,
+        meaning=MEANING,
+        bands=BANDS,
         notices=statement.notices(facts),
         figures={figure.name: figure for figure in figures},
         prefix=prefix,

@@ -13,17 +13,10 @@ from importlib.metadata import version
 from betastar.report.facts import Against, Facts
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.rounding import plain, significant, tiny
-from betastar.vocabulary import DIGITS, METRICS
+from betastar.vocabulary import DIGITS, METRICS, band
 
 BETA = METRICS["bayes_security"]
 
-#: Lowest β* of each band. An example, and the report says so.
-BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
-MEANING = {
-    "strong": "the model tells an attacker next to nothing about a single record.",
-    "moderate": "the model gives a determined attacker a small but measurable edge.",
-    "weak": "the model gives a determined attacker a clear edge over guessing.",
-}
 #: What a number of each kind is called.
 TAGS = {
     "worst": "holds for any data",
@@ -53,11 +46,6 @@ REPEAT = {
 }
 FPRS = (0.1, 0.01, 0.001)
 DELTAS = (1e-5, 1e-6)
-
-
-def band(beta: float) -> str:
-    """The name of the band that a β* is in."""
-    return next(name for least, name in BANDS if beta >= least)
 
 
 def right(beta: float) -> str:

@@ -175,7 +175,9 @@ class Training(PrivateTraining):
         if first is not None:
             self.folder.write_distances({name: monitor.distances for name, monitor in self.monitors.items()})
         if first is not None and first.ledger is not None:
-            each = enumerate(zip(first.ledger.measured, first.ledger.leakage, first.ledger.bayes_security, strict=True))
+            any_record = float(self.folder.epochs[-1][next(iter(self.monitors))]["lower"])
+            betas = first.ledger.beside(any_record)
+            each = enumerate(zip(first.ledger.measured, first.ledger.leakage, betas, strict=True))
             entries = [LedgerEntry(i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured]
             self.folder.write_ledger(entries)
         self.folder.finish(self._status(first), self.module.state_dict())

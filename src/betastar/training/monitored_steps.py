@@ -171,8 +171,8 @@ class MonitoredSteps:
             measured.join_processes(self._each_record())
         if self._account:
             self._account.pay(measured.largest, measured.gaps, rate, noise, largest_batch(len(self._source), rate))
-        if self._ledger is not None:
-            self._ledger.step(measured.gaps, rate, noise)
         self._history.add(measured.largest, rate, noise)
+        if self._ledger is not None:
+            self._ledger.step(measured.gaps, rate, noise, self._history.last_distance)
         self.forget()
         self._recorded()
