@@ -17,15 +17,44 @@ from betastar.vocabulary import DIGITS, METHODS, METRICS, THREATS, decimals, par
 WIDE = 0.01
 
 
-def sentence(setting: Setting, success: bs.Bound) -> str:
-    """What the number means for a person, rounded up."""
-    idle = max(setting.prior, 1.0 - setting.prior)
+def sentence(setting: Setting, success: bs.Bound, even: bs.Bound | None = None) -> str:
+    """What the number means for a person, rounded up.
+
+    Parameters
+    ----------
+    setting : Setting
+        What was run, who attacks, and the prior.
+    success : Bound
+        The share of right guesses with that prior.
+    even : Bound, optional
+        The share of right guesses at even odds, to stand beside another prior.
+
+    Returns
+    -------
+    str
+        With another prior than even odds, both are said, each with what a naive attacker reaches.
+    """
     about = METHODS[setting.chosen_method].approximate
-    reach = float(success.estimate if about else success.upper)
-    share = METRICS["success"].rounded(reach, setting.prior)
+    word, who = "about" if about else "at most", THREATS[setting.threat].attacker
+
+    def share(bound: bs.Bound, prior: float) -> str:
+        return METRICS["success"].rounded(float(bound.estimate if about else bound.upper), prior)
+
+    if even is None:
+        idle = max(setting.prior, 1.0 - setting.prior)
+        return (
+            f"{who} is right {word} {share(success, setting.prior)} of the time, against {100 * idle:.10g} % without the model."
+        )
+    known = at_prior(share(success, setting.prior), setting.prior, word)
+    return f"{who}{known} At even odds it is {word} {share(even, 0.5)} against 50 %."
+
+
+def at_prior(share: str, prior: float, word: str = "at most") -> str:
+    """What an attacker reaches who knows how frequent one of two answers is, and what a naive one reaches."""
+    likelier = "the rarer" if prior < 0.5 else "the likelier"
     return (
-        f"{THREATS[setting.threat].attacker} is right {'about' if about else 'at most'} {share} of the time, "
-        f"against {100 * idle:.10g} % without the model."
+        f", and knows that {likelier} of the two answers has probability {plain(prior)}, is right {word} {share} of the time, "
+        f"against {100 * max(prior, 1.0 - prior):.10g} % without the model, by always guessing the likelier answer."
     )
 
 

@@ -58,6 +58,8 @@ def one(answer: Answer, first: str | None = None) -> None:
     for line in answer["assumptions"]:
         console.print(f"  - {line}")
     console.print(f"How sure: {answer['certainty']}")
+    if answer.get("advice"):
+        console.print(f"What would help: {answer['advice']['sentence']}")
     for warning in answer["warnings"]:
         console.print(f"Note: {warning}", style="yellow")
 

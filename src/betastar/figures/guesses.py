@@ -57,7 +57,8 @@ def guesses(shares: Mapping[str, float], ax: Axes | None = None, without: float 
     every = [ax] if ax is not None else panels(1, len(shares), (2.5 * len(shares), 3.1))
     for panel, (name, share) in zip(every, shares.items(), strict=True):
         _hundred(panel, without, share)
-        panel.set_title(f"{plain(name)}: {METRICS["success"].rounded(share, without).removesuffix(' %')} of 100 right", fontsize=TITLE - 1)
+        right = METRICS["success"].rounded(share, without).removesuffix(" %")
+        panel.set_title(f"{plain(name)}: {right} of 100 right", fontsize=TITLE - 1)
     handles, labels = every[0].get_legend_handles_labels()
     figure = every[0].figure
     if ax is None:

@@ -15,7 +15,7 @@ import betastar
 from betastar.answers import json_answers, targets, wording
 from betastar.answers.json_answers import Answer
 from betastar.web import live_curves, words
-from betastar.web.models import Ask, AskCurve, AskTarget, OverEpochs, Problem, Tradeoff, answer_models
+from betastar.web.models import AskAnswer, AskCurve, AskTarget, OverEpochs, Problem, Tradeoff, answer_models
 from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
 PAGE = Path(__file__).parent / "page"
@@ -64,9 +64,9 @@ def create_app() -> FastAPI:
     answer, calibrated = answer_models()
 
     @app.get("/api/analyze", response_model=answer, response_model_exclude_unset=True, responses=bad)
-    def analyze(ask: Annotated[Ask, Query()]) -> Answer:
-        """`betastar analyze --json`."""
-        return numbers.ask(SECONDS, json_answers.answer, ask.setting())
+    def analyze(ask: Annotated[AskAnswer, Query()]) -> Answer:
+        """`betastar analyze --json`; the advice is left out unless it is asked for."""
+        return numbers.ask(SECONDS, json_answers.answer, ask.setting(), ask.advice)
 
     @app.get("/api/calibrate", response_model=calibrated, response_model_exclude_unset=True, responses=bad)
     def calibrate(ask: Annotated[AskTarget, Query()]) -> Answer:
