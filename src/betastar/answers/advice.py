@@ -208,15 +208,17 @@ def _reach(wish: Wish, lever: Lever) -> Option | None:
             secant = (over - before[1]) / log(value / before[0])
             slope = secant if 0.2 < secant / SLOPES[lever.parameter] < 50.0 else slope
         before = value, over
-        best, last = _nearest(met, lever), _nearest(failed, lever, back=True)
-        if value == best and abs(over / slope) <= NEAR or best is not None and abs(log(best / last)) <= NEAR:
+        best, last = (max(met, default=None), min(failed)) if lever.grows else (min(met, default=None), max(failed))
+        if best is not None and (abs(log(best / last)) <= NEAR or (value == best and abs(over / slope) <= NEAR)):
             break
         towards = value * exp(-over / slope - 0.3 * NEAR * (1.0 if slope > 0.0 else -1.0))
         if best is not None and not min(best, last) < towards < max(best, last):
             towards = (best * last) ** 0.5
         value = towards
-    best = _nearest(met, lever)
-    return None if best is None else Option(lever.parameter, best, lever.value, wish.reached(met[best]))
+    if not met:
+        return None
+    mildest = max(met) if lever.grows else min(met)
+    return Option(lever.parameter, mildest, lever.value, wish.reached(met[mildest]))
 
 
 def _start(target: Target, lever: Lever) -> float:
@@ -227,11 +229,6 @@ def _start(target: Target, lever: Lever) -> float:
         return guess if guess > lever.value else 2.0 * lever.value
     number = target.reached(_certified(lever, lever.value))
     return lever.value * exp((target.straight(target.value) - target.straight(number)) / SLOPES[lever.parameter])
-
-
-def _nearest(values: Any, lever: Lever, back: bool = False) -> float | None:
-    """The value next to the edge of what reaches the target, among those that do or (`back`) do not."""
-    return (max if lever.grows != back else min)(values, default=None)
 
 
 def _certified(lever: Lever, value: float) -> Risk:

@@ -8,7 +8,7 @@ import numpy as np
 
 from betastar.audit import Audit
 from betastar.figures.risks import RATES, tradeoff
-from betastar.figures.style import ATTRIBUTE, MEMBERSHIP, OTHER, PROVED, axes, legend
+from betastar.figures.style import ATTRIBUTE, MEMBERSHIP, OTHER, PROVED, axes
 from betastar.risk.analyze import analyze
 from betastar.rounding import nearest
 

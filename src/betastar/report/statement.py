@@ -14,6 +14,7 @@ from betastar.report.facts import Against, Facts
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.rounding import plain, significant, tiny
 from betastar.vocabulary import DIGITS, METRICS, band
+from betastar.vocabulary import MEANING as MEANING
 
 BETA = METRICS["bayes_security"]
 
