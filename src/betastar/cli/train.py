@@ -32,6 +32,9 @@ class TrainOptions:
     between: str | None = None
     along: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    person: str | None = None
+    max_records_per_person: int | None = option(None, min=1)
     public: str | None = None
     data: str | None = None
     checksum: str | None = None

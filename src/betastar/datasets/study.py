@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar.datasets.errors import StudyError as StudyError
+from betastar.datasets.persons import Persons as Persons
 from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
 from betastar.training import Secret
@@ -43,6 +44,10 @@ class Study:
         The test records before they were encoded, where they are a table.
     restated : tuple of str
         What else in a record gives the secret away, in words.
+    told : tuple of str
+        What was done to the columns of a table, in sentences.
+    people : Persons or None
+        The persons of the training part, where a column says whose record it is.
     """
 
     name: str
@@ -54,6 +59,8 @@ class Study:
     synthetic: bool = False
     raw: DataFrame | None = None
     restated: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    people: Persons | None = None
 
     @property
     def title(self) -> str:

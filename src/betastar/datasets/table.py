@@ -1,4 +1,4 @@
-"""Somebody's own table (CSV or Parquet) as a study; the types of its values tell columns of numbers from columns of words."""
+"""Somebody's own table (CSV or Parquet) as a study."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import bz2
 import csv
 import gzip
 import lzma
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from betastar.arrays import Whole
+from betastar.datasets import persons
+from betastar.datasets.columns import MANY_CATEGORIES, encoder, features, plain
 from betastar.datasets.sensitive import check, secret_of, with_public
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
 from betastar.training.secrets.restated_columns import restated
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
-    from sklearn.pipeline import Pipeline
 
-#: A column of words with more categories is an identifier rather than an attribute.
-MANY_CATEGORIES = 500
 #: A CSV may be packed.
 OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -68,34 +66,6 @@ def _check_rows(path: Path) -> None:
                 )
 
 
-def _plain(frame: DataFrame, needed: Sequence[str]) -> DataFrame:
-    """The table with columns of numbers and of words as NumPy has them; raises StudyError for other columns."""
-    import numpy as np
-    import pandas as pd
-
-    if twice := list(frame.columns[frame.columns.duplicated()]):
-        raise StudyError(f"the table has two columns that are called {twice[0]!r}: rename one of them.")
-    columns = {}
-    for name, column in frame.items():
-        out = "" if name in needed else f", or leave it out (--drop {shlex.quote(str(name))})"
-        if column.isna().all():
-            raise StudyError(f"the column {name!r} holds no value at all: fill it in{out}.")
-        if column.dtype == object:
-            nested = next((one for one in column if isinstance(one, list | tuple | set | dict | np.ndarray)), None)
-            if nested is not None:
-                kind = type(nested).__name__
-                raise StudyError(f"the column {name!r} is nested (a {kind} in a record): make a column of each part{out}.")
-        elif column.dtype.kind in "iufb" and pd.api.types.is_extension_array_dtype(column.dtype):
-            missing = bool(column.isna().any())
-            column = pd.Series(column.to_numpy(dtype=float, na_value=np.nan) if missing else column.to_numpy(), column.index)
-        if column.dtype.kind == "c":
-            raise StudyError(f"the column {name!r} holds complex numbers: make a column of each part{out}.")
-        if column.dtype.kind == "f" and (endless := int(np.isinf(column).sum())):
-            raise StudyError(f"the column {name!r} is infinite in {endless} records: put a number there{out}.")
-        columns[name] = column
-    return pd.DataFrame(columns)
-
-
 def own(
     path: str | Path,
     target: str,
@@ -106,6 +76,9 @@ def own(
     seed: int = 0,
     along: Sequence[str] = (),
     public: str | Path | None = None,
+    keep: Sequence[str] = (),
+    person: str | None = None,
+    max_records_per_person: int | None = None,
 ) -> Study:
     """The study of a table: train on 80 % of its records.
 
@@ -129,31 +102,53 @@ def own(
         Columns that restate the secret, and change together with it.
     public : path, optional
         Other people's records, which tell how frequent the values of the secret are.
+    keep : sequence of str
+        Columns that are features although they differ in each record.
+    person : str, optional
+        The column that says whose record it is. It is no feature, and nobody has records in both parts.
+    max_records_per_person : int, optional
+        Of more training records of a person, so many are kept at random.
     """
     frame = read(path)
-    for column in (target, sensitive, *along, *(drop or [])):
+    for column in (target, sensitive, *along, *(drop or []), *keep, *([] if person is None else [person])):
         if column not in frame.columns:
             raise StudyError(f"{path} has no column {column!r}; it has {', '.join(map(repr, frame.columns))}.")
     if target == sensitive:
         raise StudyError(
             f"target and sensitive column are both {target!r}; a label is studied with betastar.training.Secret.label."
         )
-    frame = _plain(frame.drop(columns=drop or []), (target, sensitive, *along)).dropna(subset=[target]).reset_index(drop=True)
+    owners = None if person is None else persons.owners(frame, person, (target, sensitive, *along))
+    if owners is not None:
+        frame = frame.drop(columns=[person])
+    frame = plain(frame.drop(columns=[name for name in drop or [] if name != person]), (target, sensitive, *along))
+    labelled = frame[target].notna()
+    frame = frame[labelled].reset_index(drop=True)
     classes, y = _labels(frame.pop(target), target)
     check(frame, [sensitive, *along])
     raw = frame.copy()
-    encode = _encoder(frame, sensitive)
+    told = features(frame, (sensitive, *along), keep)
+    encode = encoder(frame)
     x = encode.transform(frame)
     some = frame.sample(min(64, len(frame)), random_state=0)
     secret = secret_of(encode, frame, sensitive, along, values, between, some)
     if public is not None:
         secret = with_public(secret, read(public), sensitive, along)
     train, test = split(len(frame), seed)
+    people = None
+    if owners is not None:
+        train, test, people = persons.split(owners[labelled].reset_index(drop=True), seed, max_records_per_person)
+        told.append(people.sentence)
+    elif max_records_per_person is not None:
+        raise StudyError("max_records_per_person needs the column that says whose record it is: give person as well.")
+    if lost := int((~labelled).sum()):
+        told.append(f"{lost} of {len(labelled)} records have no {target!r}: they are left out.")
     batch = int(min(256, max(8, len(train) // 50)))
     recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
     parts = tensors(x[train], y[train]), tensors(x[test], y[test])
     given_away = tuple(str(one) for one in restated(raw, sensitive, along))
-    return Study(Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away)
+    return Study(
+        Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away, told=tuple(told), people=people
+    )
 
 
 def _labels(goal: Series, target: str) -> tuple[list[str], Whole]:
@@ -165,26 +160,3 @@ def _labels(goal: Series, target: str) -> tuple[list[str], Whole]:
     if len(classes) > MANY_CATEGORIES:
         raise StudyError(f"the target column {target!r} has {len(classes)} classes; numbers must be binned first.")
     return classes, goal.map({name: i for i, name in enumerate(classes)}).to_numpy()
-
-
-def _encoder(frame: DataFrame, sensitive: str) -> Pipeline:
-    """Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Words: one-hot."""
-    from sklearn.compose import ColumnTransformer
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import Pipeline, make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-    numbers = [column for column in frame.columns if frame[column].dtype.kind in "iufb"]
-    words = [column for column in frame.columns if column not in numbers]
-    for column in words:
-        frame[column] = frame[column].astype(object).where(frame[column].notna(), "missing").astype(str)
-        if column != sensitive and (number := frame[column].nunique()) > MANY_CATEGORIES:
-            out = shlex.quote(str(column))
-            raise StudyError(f"the column {column!r} has {number} categories: an identifier? Leave it out (--drop {out}).")
-    encode = ColumnTransformer(
-        [
-            ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
-            ("words", make_pipeline(OneHotEncoder(sparse_output=False), StandardScaler()), words),
-        ]
-    )
-    return Pipeline([("encode", encode)]).fit(frame)

@@ -12,8 +12,9 @@ from betastar.bounds import adaptive, affinity, certified, closed_form, no_noise
 from betastar.bounds.discrete import LeastCurve
 from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve, Part
 from betastar.bounds.interpolation import condense
+from betastar.risk.curve import Curve
 from betastar.risk.interval import Bound
-from betastar.risk.metrics import Curve, Outcome
+from betastar.risk.metrics import Outcome
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import Step, one_step_advantage, visible

@@ -5,69 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, log
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from scipy.special import log_ndtr, ndtri
 
 from betastar.arrays import Real
-from betastar.bounds.exact import Value
-from betastar.bounds.tangents import LARGEST_EPSILON
-from betastar.risk import conversions
+from betastar.risk import conversions, gaussian_fit
+from betastar.risk.curve import Curve, epsilons, hockey_sticks, true_positives
 from betastar.risk.interval import Bound, GaussianFit, stack
-
-#: The curve lowered by its error, as it is, and raised.
-SIDES = (-1.0, 0.0, 1.0)
-#: The Gaussian fit: slopes that are looked at, times that the best of them is refined, relative error, and largest log slope.
-SLOPES, FINER, MU_ACCURACY, LARGEST_SLOPE = 17, 3, 1e-8, 700.0
-
-
-class Curve(Protocol):
-    """A trade-off curve between two worlds P (positive) and Q. Answers are (value, numerical error).
-
-    A curve may also answer arrays in one pass: `hockey_sticks(taus)` with (values, errors), `rates(fprs)` with (values, errors,
-    thresholds) and `epsilons(deltas)` with (lower, value, upper). Curves without these are asked number by number.
-    """
-
-    def reversed(self) -> Curve: ...
-
-    def overlap(self) -> Value: ...
-
-    def hockey_stick(self, tau: float) -> Value: ...
-
-    def true_positives(self, fpr: float) -> Value: ...
-
-    def threshold(self, fpr: float) -> float: ...
-
-
-def hockey_sticks(curve: Curve, taus: Real) -> tuple[Real, Real]:
-    """H_{e^τ} at each τ, and their errors."""
-    if hasattr(curve, "hockey_sticks"):
-        values, errors = curve.hockey_sticks(taus)
-        return values, errors
-    return _columns([curve.hockey_stick(tau) for tau in taus.tolist()])
-
-
-def true_positives(curve: Curve, fprs: Real) -> tuple[Real, Real]:
-    """True-positive rates at each false-positive rate, and their errors."""
-    if hasattr(curve, "rates"):
-        values, errors, _ = curve.rates(fprs)
-        return values, errors
-    return _columns([curve.true_positives(fpr) for fpr in fprs.tolist()])
-
-
-def epsilons(curve: Curve, deltas: Real) -> tuple[Real, Real, Real]:
-    """ε ≥ 0 with H_{e^ε} = δ, for each δ: with the curve lowered by its error, as it is, and raised."""
-    if hasattr(curve, "epsilons"):
-        lower, middle, upper = curve.epsilons(deltas)
-        return lower, middle, upper
-    rows = np.array([_epsilon(curve, delta) for delta in deltas.tolist()]).reshape(-1, 3)
-    return rows[:, 0], rows[:, 1], rows[:, 2]
-
-
-def _columns(values: Sequence[Value]) -> tuple[Real, Real]:
-    rows = np.array(values, dtype=np.float64).reshape(-1, 2)
-    return rows[:, 0], rows[:, 1]
 
 
 @dataclass(frozen=True)
@@ -152,8 +97,8 @@ class Outcome:
             least, middle = (conversions.mu_from_overlap(b) for b in (beta.upper, beta.estimate))
             some = inf if beta.lower < 1.0 else 0.0
             return GaussianFit(least, middle, some, some, smallest_fpr)
-        mu = _of_shape(self._enclose(lambda curve: _mu(curve, smallest_fpr)), smallest_fpr)
-        regret = max(_regret(curve, mu.upper) for curve in self.worst)
+        mu = _of_shape(self._enclose(lambda curve: gaussian_fit.mu(curve, smallest_fpr)), smallest_fpr)
+        regret = max(gaussian_fit.regret(curve, mu.upper) for curve in self.worst)
         return GaussianFit(mu.lower, mu.estimate, mu.upper, regret, smallest_fpr)
 
     def _enclose(self, metric: Callable[[Curve], tuple[Any, Any, Any]]) -> Bound:
@@ -209,95 +154,3 @@ def _both_ways(curves: Sequence[Curve]) -> tuple[Curve, ...]:
         other = curve.reversed()
         facing += [curve] if other is curve else [curve, other]
     return tuple(facing)
-
-
-def _epsilon(curve: Curve, delta: float) -> tuple[float, float, float]:
-    """ε ≥ 0 with H_{e^ε} = δ: with the curve lowered by its error, as it is, and raised."""
-    points: dict[float, Value] = {}
-
-    def solve(side: float) -> float:
-        def excess(epsilon: float) -> float:
-            if epsilon not in points:
-                points[epsilon] = curve.hockey_stick(epsilon)
-            value, error = points[epsilon]
-            return log(max(value + side * error, 1e-320) / delta)
-
-        if excess(0.0) <= 0.0:
-            return 0.0
-        from scipy.optimize import brentq
-
-        known = sorted(points)
-        low = max((e for e in known if excess(e) > 0.0), default=0.0)
-        high = min((e for e in known if excess(e) <= 0.0), default=max(1.0, 2.0 * low))
-        while excess(high) > 0.0:
-            low, high = high, 2.0 * high
-            if high > LARGEST_EPSILON:
-                return inf
-        return float(brentq(excess, low, high, xtol=1e-12, rtol=1e-10)) * (1.0 + side * 2e-10)
-
-    value = solve(0.0)
-    return solve(-1.0), value, solve(1.0)
-
-
-def _mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]:
-    """The smallest μ whose Gaussian curve is not below this one where both error rates are at least `smallest_fpr`.
-
-    If they touch inside of that region, they share a tangent there, so H is at most the Gaussian's at every slope e^τ that the
-    curve has in the region, and equal at one: the largest μ(τ) with equal H. Or they touch at the smallest FPR. Slopes below 1
-    are the reversed curve's.
-    """
-    value, error = curve.overlap()
-    candidates = [[conversions.mu_from_overlap(max(value - side * error, 0.0)) for side in SIDES]]
-    rate, slack = curve.true_positives(smallest_fpr)
-    lowest, middle, highest = (max(rate + side * slack, smallest_fpr) for side in SIDES)
-    if lowest <= 1.0 - smallest_fpr:
-        rates = (lowest, min(middle, 1.0 - smallest_fpr), min(highest, 1.0 - smallest_fpr))
-        candidates.append([float(ndtri(rate) - ndtri(smallest_fpr)) for rate in rates])
-    first, last = max(0.0, -curve.reversed().threshold(smallest_fpr)), min(curve.threshold(smallest_fpr), LARGEST_SLOPE)
-    if first < last:
-        taus = np.linspace(first, last, SLOPES)
-        rows = _mu_at(curve, taus)
-        top = int(np.argmax(rows[:, 1]))
-        candidates += rows.tolist()
-        for _ in range(FINER):  # around the largest, ever finer
-            taus = np.linspace(taus[max(top - 1, 0)], taus[min(top + 1, len(taus) - 1)], 7)
-            rows = _mu_at(curve, taus)
-            top = int(np.argmax(rows[:, 1]))
-            candidates += rows.tolist()
-    low, middle, high = (max(column) for column in zip(*candidates, strict=True))
-    return low, middle, high * (1.0 + MU_ACCURACY)
-
-
-def _mu_at(curve: Curve, taus: Real) -> Real:
-    """μ of the Gaussian with the curve's H_{e^τ} at each τ ≥ 0: with H lowered by its error, as it is, and raised."""
-    values, errors = hockey_sticks(curve, taus)
-    goals = np.clip(np.stack([values + side * errors for side in SIDES], axis=1), 0.0, 1.0)
-    with np.errstate(divide="ignore"):
-        logs = np.log(goals)
-    low, high = np.full(goals.shape, log(1e-12)), np.full(goals.shape, log(100.0))
-    for _ in range(60):  # bisection
-        middle = 0.5 * (low + high)
-        below = _gaussian_log_delta(np.exp(middle), taus[:, None]) < logs
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.where(goals <= 0.0, 0.0, np.where(high >= log(100.0), inf, np.exp(high)))
-
-
-def _gaussian_log_delta(mu: Real, tau: Real) -> Real:
-    """Logarithm of H_{e^τ} between N(μ, 1) and N(0, 1)."""
-    first, second = log_ndtr(0.5 * mu - tau / mu), tau + log_ndtr(-0.5 * mu - tau / mu)
-    with np.errstate(divide="ignore"):
-        return first + np.log(-np.expm1(np.minimum(second - first, 0.0)))
-
-
-def _regret(curve: Curve, mu: float) -> float:
-    """Largest difference in the success of an attacker, over priors 1/(1+e^τ): (H_μ(τ) - H(τ)) / (1 + e^τ)."""
-    if not 0.0 < mu < inf:
-        return 0.0 if mu == 0.0 else 1.0  # a difference of probabilities
-    taus = np.linspace(-1.0, 1.0, 41) * min(0.5 * mu * mu + 4.0 * mu, LARGEST_SLOPE)
-    sticks, _ = hockey_sticks(curve, taus)
-    return max(0.0, float(np.max((_gaussian_delta(mu, taus) - sticks) / (1.0 + np.exp(taus)))))
-
-
-def _gaussian_delta(mu: float, taus: Real) -> Real:
-    """H_{e^τ} between N(μ, 1) and N(0, 1)."""
-    return np.exp(log_ndtr(0.5 * mu - taus / mu)) - np.exp(taus + log_ndtr(-0.5 * mu - taus / mu))

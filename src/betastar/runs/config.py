@@ -34,6 +34,10 @@ class Config(JsonObject):
         Own table: the values of the secret, or their range; all that occur by default.
     drop : tuple of str
         Columns that are left out.
+    keep : tuple of str
+        Own table: columns that are features although they differ in each record.
+    person, max_records_per_person : optional
+        Own table: the column that says whose record it is, and how many records of a person are trained on at most.
     public : str, optional
         Own table: the path of public records, which tell how frequent the values are.
     data, checksum, records : optional
@@ -79,6 +83,9 @@ class Config(JsonObject):
     target_beta: float | None = None
     gap: float | None = None
     target_attribute_beta: float | None = None
+    keep: tuple[str, ...] = ()
+    person: str | None = None
+    max_records_per_person: int | None = None
 
     @property
     def clips_gaps(self) -> bool:
@@ -119,6 +126,9 @@ class Config(JsonObject):
         from betastar.datasets.purchase import RECORDS, purchase
         from betastar.datasets.table import own
 
+        own_only = [name for name in ("keep", "person", "max_records_per_person") if getattr(self, name)]
+        if own_only and self.study in ("adult", "purchase"):
+            raise StudyError(f"{own_only[0]} is for a table of your own; {self.study} has no such columns.")
         if self.study == "adult":
             return adult(seed, self.sensitive or "age", self.along, self.drop)
         if self.study == "purchase":
@@ -139,4 +149,7 @@ class Config(JsonObject):
             seed,
             self.along,
             self.public,
+            self.keep,
+            self.person,
+            self.max_records_per_person,
         )

@@ -200,6 +200,9 @@ class Training(PrivateTraining):
             gaps=None if clipping is None else clipping.gaps,
             proof=proof if clipping is None else clipping.promise(),
             restated=tuple(self.study.restated),
+            told=self.study.told,
+            person=None if self.study.people is None else self.study.people.column,
+            records_per_person=None if self.study.people is None else self.study.people.largest,
         )
 
 

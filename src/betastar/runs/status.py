@@ -8,7 +8,7 @@ from betastar.runs.json_object import JsonObject
 from betastar.runs.reading import Json
 
 #: Fields that only some runs have; where such a field is None, the file does not have it.
-OPTIONAL = ("secret", "values", "label", "gaps", "proof")
+OPTIONAL = ("secret", "values", "label", "gaps", "proof", "person", "records_per_person")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,12 @@ class Status(JsonObject):
         What a budget or gap clipping promises. A report computes it again, and does not repeat this sentence.
     restated : tuple of str
         The columns from which the secret can be read off.
+    told : tuple of str
+        What was done to the columns of a table, in sentences.
+    person : str or None
+        The column that says whose record it is.
+    records_per_person : int or None
+        The number of training records of the person who has most.
     """
 
     batch_size: int
@@ -65,6 +71,9 @@ class Status(JsonObject):
     gaps: dict[str, float] | None = None
     proof: str | None = None
     restated: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    person: str | None = None
+    records_per_person: int | None = None
 
     def to_json(self) -> Json:
         """The object that status.json holds."""

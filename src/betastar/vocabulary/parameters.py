@@ -171,6 +171,13 @@ _TRAINING = (
         arguments=("along",),
     ),
     Parameter("drop", "A column that is left out (may be repeated)."),
+    Parameter("keep", "Own table: a column that is a feature although it differs in each record (may be repeated)."),
+    Parameter(
+        "person",
+        "Own table: the column that says whose record it is. It is no feature; the risk of a person is reported beside that of a "
+        "record.",
+    ),
+    Parameter("max_records_per_person", "With --person: train on at most so many records of a person, chosen at random."),
     Parameter("public", "Own table, with --gap: a table of public records, which tells how frequent the sensitive values are."),
     Parameter("data", "Purchase: path or URL of the archive; without it, synthetic records are used."),
     Parameter("checksum", "Purchase: the SHA-256 checksum that the archive must have."),
