@@ -85,6 +85,8 @@ class Option:
 
     def words(self) -> str:
         said = WORDS[self.parameter].format(_number(self.value))
+        if self.parameter == "gap" and self.instead_of == FARTHEST:
+            return f"gap clipping with {said} (in clipping norms)"  # no gap was enforced
         said = said.removesuffix("s") if self.parameter in ("epochs", "steps") and self.value == 1.0 else said
         return f"{said} instead of {_number(self.instead_of)}"
 
@@ -164,7 +166,8 @@ def levers(setting: Setting) -> Iterator[Lever]:
 
     def changed(name: str) -> Callable[[float], tuple[DPSGD, Threat]]:
         def make(value: float) -> tuple[DPSGD, Threat]:
-            other = replace(setting, **{name: int(value) if name in ("epochs", "steps") else value})
+            field: dict[str, Any] = {name: int(value) if name in ("epochs", "steps") else value}
+            other = replace(setting, **field)
             return other.run(), other.attack
 
         return make

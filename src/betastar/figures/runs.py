@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Where an epoch has the β* of measured distances: the dashes of its line, and how the distances were measured, in words.
-MEASURED = {
+MEASURED: dict[str, tuple[Any, str]] = {
     "exact": ("--", "as measured"),
     "ball": ("-.", "distances from above, by a ball"),
     "centroid": (":", "distances from above, by the centroid"),

@@ -28,8 +28,8 @@ BAYES_SECURITY = METRICS["bayes_security"].title
 LABEL, TICK, LEGEND, TITLE = 9, 8, 8, 10
 #: The formats of a figure that goes into a paper: one for pages, two that can be enlarged.
 FORMATS = ("png", "svg", "pdf")
-#: A legend with longer labels than this has one column.
-LONG_LABEL = 30
+#: Widths in a legend, in inches: of a character, on average, and of a line with the space around it.
+CHARACTER, SAMPLE = 0.062, 0.5
 
 
 def axes(ax: Axes | None = None, size: tuple[float, float] = (5.2, 3.4)) -> Axes:
@@ -78,13 +78,14 @@ def legend(ax: Axes, columns: int | None = None, title: str | None = None) -> No
     ax : Axes
         Its labels are those of its lines.
     columns : int, optional
-        The number of columns; two by default, or one if labels are long.
+        The number of columns; two by default, or one if the labels are too long for that.
     title : str, optional
         A line above the labels.
     """
     labels = ax.get_legend_handles_labels()[1]
     if columns is None:
-        columns = 2 if max(map(len, labels), default=0) <= LONG_LABEL else 1
+        wide = 2.0 * (CHARACTER * max(map(len, labels), default=0) + SAMPLE)
+        columns = 2 if wide <= 0.85 * _figure(ax).get_figwidth() * ax.get_position().width / 0.775 else 1
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2, "alignment": "left"}
     ax.legend(frameon=False, fontsize=LEGEND, ncols=columns, title=title, title_fontsize=LEGEND, **place)
 
@@ -105,10 +106,10 @@ def seeds(ax: Axes, x: Sequence[float], values: Sequence[ArrayLike], style: str,
     """
     import numpy as np
 
-    for place, each in zip(x, values, strict=True):
-        some = np.ravel(each)
+    arrays = [np.ravel(np.asarray(each, dtype=float)) for each in values]
+    for place, some in zip(x, arrays, strict=True):
         ax.plot(np.full(len(some), place), some, "o", color=color, ms=2.2, alpha=0.45, mew=0)
-    ax.plot(x, [float(np.mean(each)) for each in values], style, color=color, ms=4, lw=1.2, label=label)
+    ax.plot(x, [float(some.mean()) for some in arrays], style, color=color, ms=4, lw=1.2, label=label)
 
 
 def save(ax: Axes, path: str | Path, *kinds: str) -> None:
@@ -122,7 +123,7 @@ def image(ax: Axes, kind: str = "png") -> bytes:
 
     target = BytesIO()
     extra: dict[str, Any] = {"svg": {"metadata": {"Date": None}}, "pdf": {"metadata": {"CreationDate": None}}}.get(kind, {})
-    written = {"svg.hashsalt": "betastar", "pdf.fonttype": 42}  # the same file each time; fonts that publishers accept
+    written: Any = {"svg.hashsalt": "betastar", "pdf.fonttype": 42}  # the same file each time; fonts that publishers accept
     with matplotlib.rc_context(written), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names may be in any script
         _figure(ax).savefig(target, format=kind, dpi=150, **extra)

@@ -19,12 +19,13 @@ from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.risk.analyze import RegimeWarning
 from betastar.risk.risk import Risk
+from betastar.runs import quality
 from betastar.runs.config import Config
 from betastar.runs.folder import LedgerEntry, RunFolder, versions
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Json
 from betastar.runs.status import Status
-from betastar.training import AttributeMonitor, Budget, BudgetExhausted
+from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Records
 
 #: Steps between two looks at single records, for the ledger.
 LEDGER_EVERY = 10
@@ -95,6 +96,16 @@ class Training(PrivateTraining):
         """The share of test records about which the model is right."""
         return float(self.right().double().mean())
 
+    def quality(self) -> Json:
+        """What accuracy is compared with: that of the most frequent label, and the area under the ROC curve if there is one."""
+        train, (x, y) = self.study.train.tensors[1], self.study.test.tensors
+        self.module.eval()
+        with torch.no_grad():
+            scores = torch.cat([self.module(some).softmax(dim=1) for some in x.split(8192)]).double()
+        self.module.train()
+        area = quality.auc(scores.numpy(), y.numpy())
+        return {"baseline": quality.baseline(train.numpy(), y.numpy())} | ({} if area is None else {"auc": area})
+
     def entry(self, loss: float) -> Json:
         """The entry of an epoch in epochs.jsonl."""
         entry: Json = {
@@ -102,6 +113,7 @@ class Training(PrivateTraining):
             "steps": len(self.engine.accountant),
             "loss": loss,
             "accuracy": self.accuracy(),
+            **self.quality(),
             "membership": _bounds(self.engine.accountant.risk),
         }
         for name, monitor in self.monitors.items():
@@ -203,7 +215,15 @@ class Training(PrivateTraining):
             told=self.study.told,
             person=None if self.study.people is None else self.study.people.column,
             records_per_person=None if self.study.people is None else self.study.people.largest,
+            shares=self._shares() if watched else None,
         )
+
+    def _shares(self) -> dict[str, float]:
+        """The share of the training records that hold each value of the secret."""
+        secret, records = self.study.secret, Records((self.study.train.tensors[0],), self.study.train.tensors[1])
+        counts = torch.bincount(secret.own(records), minlength=secret.count).double()
+        shares = (counts / counts.sum()).tolist()
+        return {str(label): share for label, share in zip(secret.labels, shares, strict=True)}
 
 
 def _bounds(risk: Callable[..., Risk]) -> dict[str, float]:

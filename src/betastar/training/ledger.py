@@ -157,8 +157,8 @@ class Ledger:
         """Estimate the β* of each record so that it can stand beside the β* that holds for any record.
 
         The leakage of a record is a share of the leakage of the largest distances, at most all of it: what was extrapolated
-        beyond them did not occur. The estimate erfc(√λ) with that share is 1 for a record that leaks nothing, and the β* of any record
-        for one that is the farthest at each step.
+        beyond them did not occur. The estimate erfc(√λ) with that share is 1 for a record that leaks nothing, and the β* of any
+        record for one that is the farthest at each step.
 
         Parameters
         ----------
