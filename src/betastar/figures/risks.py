@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from betastar.arrays import Real
-from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, axes, legend
+from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, axes, few_ticks, legend
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
@@ -18,7 +17,6 @@ from betastar.vocabulary import LEVELS, RUN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from numpy.typing import ArrayLike
 
 #: False-positive rates of the two views of a trade-off curve.
@@ -191,16 +189,7 @@ def heatmap(
     for place, scale, axis in zip(places, (ax.set_xscale, ax.set_yscale), (ax.xaxis, ax.yaxis), strict=True):
         if place.min() > 0 and place.max() >= 8 * place.min():
             scale("log")
-            _few_ticks(axis, place)
+            few_ticks(axis, float(place.min()), float(place.max()))
     ax.set_xlabel(xlabel)
     ax.set_ylabel(ylabel)
     return ax
-
-
-def _few_ticks(axis: Axis, place: Real) -> None:
-    """Plain numbers on a logarithmic axis; 1, 2 and 5 of each decade where there are few decades."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(subs=(1.0,) if place.max() >= 300 * place.min() else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from betastar.arrays import Real
-from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, PROVED, axes, legend, plain
+from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, PROVED, axes, few_ticks, legend, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +18,8 @@ MEASURED: dict[str, tuple[Any, str]] = {
     "centroid": (":", "distances from above, by the centroid"),
     "extremes": ((0, (5, 1)), "between two values only"),
 }
+#: Points of accuracy beyond which a line would leave most of the figure empty.
+NEAR = 10.0
 
 
 def over_epochs(entries: Sequence[dict[str, Any]], ax: Axes | None = None, secret: str = "attribute") -> Axes:
@@ -81,7 +83,8 @@ def accuracy(
     Returns
     -------
     Axes
-        Each point is the β* to rely on. A vertical line is the accuracy of whoever always guesses the most frequent label.
+        Each point is the β* to rely on. A vertical line is the accuracy of whoever always guesses the most frequent label, unless
+        that is far from every point.
     """
     ax = axes(ax)
     accuracies = [100.0 * entry["accuracy"] for entry in entries]
@@ -95,7 +98,7 @@ def accuracy(
     if measured:
         beta = [entry[measured]["lower"] for entry in entries]
         ax.plot(accuracies, beta, color=ATTRIBUTE, ls="--", label=f"{plain(secret)}, {MEASURED[measured][1]}", **style)
-    if "baseline" in last:
+    if "baseline" in last and 100.0 * last["baseline"] > min(accuracies) - NEAR:
         ax.axvline(100.0 * last["baseline"], color=OTHER, ls=":", lw=1, label="always the most frequent label")
     ax.set_xlabel("accuracy on test records (%)")
     ax.set_ylabel(BAYES_SECURITY)
@@ -125,6 +128,7 @@ def exposure(beta: Sequence[float] | Real, ax: Axes | None = None, any_record: f
     if any_record is not None:
         ax.axvline(any_record, color=OTHER, ls="--", lw=1.2, label="the figure for any record")
     ax.set_yscale("log")
+    few_ticks(ax.yaxis, *ax.get_ylim())
     ax.set_xlabel("β* of a record against attribute inference (estimate)")
     ax.set_ylabel("number of records")
     legend(ax)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
@@ -90,7 +91,18 @@ def legend(ax: Axes, columns: int | None = None, title: str | None = None) -> No
     ax.legend(frameon=False, fontsize=LEGEND, ncols=columns, title=title, title_fontsize=LEGEND, **place)
 
 
-def seeds(ax: Axes, x: Sequence[float], values: Sequence[ArrayLike], style: str, color: str, label: str) -> None:
+def few_ticks(axis: Axis, low: float, high: float) -> None:
+    """Plain numbers on a logarithmic axis; 1, 2 and 5 of each decade where there are few decades."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high >= 300 * low else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def seeds(
+    ax: Axes, x: Sequence[float], values: Sequence[ArrayLike], style: str, color: str, label: str, aside: float = 0.0
+) -> None:
     """Draw a line through the means of several seeds, and each seed as a point.
 
     Parameters
@@ -103,12 +115,16 @@ def seeds(ax: Axes, x: Sequence[float], values: Sequence[ArrayLike], style: str,
         For each place, a value for each seed.
     style, color, label : str
         The line's, as for `Axes.plot`.
+    aside : float
+        How far the points are beside their places, in points, so that those of several lines can be told apart.
     """
     import numpy as np
+    from matplotlib.transforms import ScaledTranslation
 
+    moved = ax.transData + ScaledTranslation(aside / 72.0, 0.0, _figure(ax).dpi_scale_trans)
     arrays = [np.ravel(np.asarray(each, dtype=float)) for each in values]
     for place, some in zip(x, arrays, strict=True):
-        ax.plot(np.full(len(some), place), some, "o", color=color, ms=2.2, alpha=0.45, mew=0)
+        ax.plot(np.full(len(some), place), some, "o", color=color, ms=2.6, alpha=0.6, mew=0, transform=moved)
     ax.plot(x, [float(some.mean()) for some in arrays], style, color=color, ms=4, lw=1.2, label=label)
 
 
