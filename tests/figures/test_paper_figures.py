@@ -99,7 +99,9 @@ def test_a_hundred_guesses(share: float) -> None:
 
 
 def test_guesses_that_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"shares\['age'\] must be between 0.5, which are right without the model, and 1, got 0.4"):
+    with pytest.raises(
+        ValueError, match=r"shares\['age'\] must be between 0.5, which are right without the model, and 1, got 0.4"
+    ):
         plots.guesses({"age": 0.4})
     with pytest.raises(ValueError, match="of one threat for one Axes"):
         plots.guesses({"age": 0.6, "sex": 0.7}, plots.axes())
