@@ -31,6 +31,8 @@ SECONDS = 10.0
 #: Two proved numbers that differ by less differ by the rounding of the comparison.
 ROUNDING = 1e-12
 FLOOR = 1e-5
+#: From this number on, every tenth setting has batches of a fixed size, or batches that are cut off.
+PLAIN = 250
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class Case:
     @classmethod
     def draw(cls, number: int) -> Case:
         draw = np.random.default_rng([14, number])
+        if number >= PLAIN and number % 10 == 3:
+            run = _sampled(draw)
+            return cls(number, run, _threat(draw, run, False))
         extreme = draw.random() < 0.05
         segments = int(draw.choice([1, 2, 3], p=[0.8, 0.1, 0.1]))
         run = _segment(draw, extreme)
@@ -64,6 +69,17 @@ def _segment(draw: np.random.Generator, extreme: bool) -> bs.DPSGD:
     rate = 1.0 if draw.random() < 0.05 else _between(draw, 1e-14 if extreme else 1e-5, 1.0)
     noise = _between(draw, 0.02, 1e6) if extreme else _between(draw, 0.35, 30.0)
     return bs.DPSGD(noise, rate, round(_between(draw, 1.0, 1e9 if extreme else 1e5)))
+
+
+def _sampled(draw: np.random.Generator) -> bs.DPSGD:
+    """A run whose batches have a fixed size, or are cut off; other samplings have no certified figures to compare with."""
+    noise, batches = _between(draw, 0.5, 20.0), round(_between(draw, 2.0, 500.0))
+    epochs = round(_between(draw, 1.0, 20.0))
+    if draw.random() < 0.5:
+        size = batches * int(draw.integers(2, 50))
+        most = min(size, int(size / batches * draw.uniform(1.0, 1.5)) + 1)
+        return bs.DPSGD(noise, 1.0 / batches, epochs * batches, max_batch_size=most, dataset_size=size)
+    return bs.DPSGD(noise, 1.0 / batches, epochs * batches, "fixed-size")
 
 
 def _threat(draw: np.random.Generator, run: bs.DPSGD, extreme: bool) -> Threat:
@@ -246,6 +262,8 @@ def _calibrated(report: Report, bounds: dict[str, dict[str, bs.Bound]], toleranc
     run, beta = case.run, float(bounds["certified"]["bayes_security"].lower)
     if len(run.segments) > 1 or not 1e-6 < beta < 1.0 - 1e-6 or getattr(case.threat, "counts", None) is not None:
         return
+    drawn = {"sampling": run.sampling, "max_batch_size": run.segments[0].max_batch_size}
+    drawn |= {} if run.segments[0].dataset_size is None else {"dataset_size": run.segments[0].dataset_size}
     target = bs.Target(bayes_security=beta)
     given = {"noise_multiplier": run.noise_multiplier, "sample_rate": run.sample_rate, "steps": run.steps}
     left_out = ("noise_multiplier", "sample_rate", "steps")[case.number // 12 % 3]
@@ -254,16 +272,16 @@ def _calibrated(report: Report, bounds: dict[str, dict[str, bs.Bound]], toleranc
     try:
         made = report.timed(
             f"calibrate {left_out}, {method}",
-            lambda: bs.calibrate(target, threat=case.threat, method=method, tolerance=tolerance, **rest),
+            lambda: bs.calibrate(target, threat=case.threat, method=method, tolerance=tolerance, **rest, **drawn),
         )
     except ValueError as problem:
         report.expect("does not limit" in str(problem) or "cannot be reached" in str(problem), f"calibrate: {problem}")
         return
     printed = {name: float(plain(getattr(made, name))) for name in given}
-    again = reliable(bs.DPSGD(**printed), case.threat, method, tolerance)
+    again = reliable(bs.DPSGD(**printed, **drawn), case.threat, method, tolerance)
     report.expect(target.met(again), f"calibrate {left_out}, {method}: {printed} misses {target!r}: {again.bayes_security}")
     if method == "exact":
-        proof = bs.analyze(bs.DPSGD(**printed), case.threat, "certified", tolerance).bayes_security
+        proof = bs.analyze(bs.DPSGD(**printed, **drawn), case.threat, "certified", tolerance).bayes_security
         report.expect(float(proof.upper) >= beta, f"calibrate {left_out}: certified refutes {target!r} for {printed}: {proof}")
 
 

@@ -25,6 +25,13 @@ def test_no_number_is_on_the_unsafe_side(tenth: int) -> None:
     assert not [(str(report.case), report.faults) for report in reports if report.faults]
 
 
+def test_no_number_of_another_sampling_is_on_the_unsafe_side() -> None:
+    reports = [fuzz.check(number, tolerance=1e-2, quick=True) for number in range(fuzz.PLAIN + 3, fuzz.PLAIN + 153, 10)]
+    drawn = {report.case.run.sampling for report in reports}
+    assert drawn == {"fixed-size", "poisson"}
+    assert not [(str(report.case), report.faults) for report in reports if report.faults]
+
+
 def test_the_checks_see_a_number_on_the_unsafe_side() -> None:
     """Each of the comparisons complains of a number that is too good by a little."""
     report = fuzz.Report(fuzz.Case.draw(1))

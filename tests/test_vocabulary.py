@@ -21,7 +21,8 @@ from betastar.cli.train import TrainOptions
 from betastar.risk import analyze as analysing
 from betastar.risk import calibrate as calibrating
 from betastar.runs.config import Config
-from betastar.vocabulary import KEYS, METHODS, METRICS, PARAMETERS, RUN, THREATS, parameter_of, told
+from betastar.scenario import samplings
+from betastar.vocabulary import KEYS, METHODS, METRICS, PARAMETERS, RUN, SAMPLINGS, SEES, THREATS, parameter_of, told
 from betastar.web import api, models
 from betastar.web.words import script
 
@@ -146,7 +147,8 @@ def test_every_json_key_is_a_word_of_the_vocabulary(words: str) -> None:
 def test_every_field_of_the_page_is_a_word_of_the_vocabulary() -> None:
     assert set(models.Ask.model_fields) | set(models.AskTarget.model_fields) <= set(PARAMETERS)
     assert set(RUN) <= set(models.Ask.model_fields)
-    assert set(models.AskCurve.model_fields) - set(PARAMETERS) == {"rest"}, "whether a slider moves is no parameter"
+    for asked in (models.AskOfPage, models.AskTargetOfPage):
+        assert set(asked.model_fields) - set(PARAMETERS) == {"rest"}, "whether a slider moves is no parameter"
     answer, calibrated = models.answer_models()
     assert set(calibrated.model_fields) <= {*told(), *PARAMETERS, *KEYS}
     assert set(told()) <= set(answer.model_fields)
@@ -159,13 +161,17 @@ def test_the_page_takes_its_words_from_the_vocabulary() -> None:
     assert [one["name"] for one in given["methods"]] == list(METHODS)
     assert list(given["metrics"]) == list(told())
     assert {name: one["label"] for name, one in given["parameters"].items()} == {
-        name: PARAMETERS[name].label for name in (*RUN, "distance", "prior", "fpr")
+        name: PARAMETERS[name].label for name in (*RUN, "max_batch_size", "distance", "records_per_person", "prior", "fpr")
     }
+    assert [one["name"] for one in given["samplings"]] == list(SAMPLINGS)
+    assert [one["name"] for one in given["sees"]] == list(SEES)
     assert all(one["label"] and one["name"] for one in given["parameters"].values())
     scripts = "".join(path.read_text() for path in api.PAGE.glob("*.js"))
     page = scripts + (api.PAGE / "index.html").read_text()
     for copied in (
         *THREATS,
+        *SAMPLINGS,
+        *SEES,
         *(word.question for word in THREATS.values()),
         *(one.label for one in RUN.values() if " " in one.label),
     ):
@@ -174,6 +180,7 @@ def test_the_page_takes_its_words_from_the_vocabulary() -> None:
 
 def test_metrics_and_methods_are_those_of_the_core() -> None:
     assert set(METHODS) == set(analysing.OWN_METHODS)
+    assert tuple(SAMPLINGS) == samplings.SAMPLINGS
     assert set(THREATS) == set(settings.OWN_THREATS)
     risk = bs.analyze(bs.DPSGD(2.0, 0.01, 10))
     for metric in METRICS.values():

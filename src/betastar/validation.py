@@ -95,6 +95,17 @@ def whole(name: str, value: Any, low: int = 1) -> Any:
     return int(value) if array.ndim == 0 else array.astype(np.int64)
 
 
+def one_whole(name: str, value: Any, low: int = 1, high: int = MOST_WHOLE) -> int:
+    """A whole number between two others; an array is refused."""
+    allowed = f"a whole number between {low} and {high}"
+    if np.ndim(value):
+        raise WrongTypeError(name, MUST, {"allowed": allowed, "value": _show(value)})
+    number = int(whole(name, value, low))
+    if number > high:
+        raise WrongValueError(name, MUST, {"allowed": allowed, "value": _show(value)})
+    return number
+
+
 def seed(value: Any) -> int:
     """A whole number of at least 0, however large."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import adaptive, certified, kernels, transform
+from betastar.bounds import adaptive, certified, kernels, pairs, transform
 from betastar.bounds.adaptive import Effort
 from betastar.bounds.exact import FourierCurve, Part
 from betastar.scenario.step import Step
@@ -144,7 +144,7 @@ def test_other_pairs_do_no_more() -> None:
         p, sigma, distance = rng.uniform(0.02, 0.9), rng.uniform(0.8, 3.0), rng.uniform(0.1, 1.9)
         slopes, shares = np.exp(rng.normal(size=3)), rng.dirichlet(np.ones(3))
         family = []
-        for theta in kernels.angles(distance, 41):
+        for theta in pairs.angles(Step(p, sigma, distance, 1), 41):
             a = np.array([sin(theta), cos(theta)]) / sigma
             b = a - np.array([0.0, distance / sigma])
             family += [value(p, a, b, slopes, shares), value(p, b, a, slopes, shares)]
@@ -191,8 +191,9 @@ def test_nodes_cover_the_pairs_between_them(p: float, noise: float, distance: fl
 )
 def test_kernels_are_monotone(p: float, noise: float, distance: float) -> None:
     """No kernel has a negative weight, which the induction needs, however much is added for the angles between nodes."""
-    angles = kernels.angles(distance, 5)
-    of_angles = adaptive._kernels(Step(p, noise, distance, 3), 0.05, 1200, 5, (0.3, 0.15))
+    step = Step(p, noise, distance, 3)
+    angles = pairs.angles(step, 5)
+    of_angles = adaptive._kernels(step, 0.05, 1200, 5, (0.3, 0.15))
     for kernel in of_angles:
         assert kernel.jump[kernel.reach] >= -1.0
         assert np.delete(kernel.jump, kernel.reach).min() >= 0.0
@@ -224,9 +225,9 @@ def test_angles_are_covered_for_large_thresholds() -> None:
 def test_outcomes_that_tell_more_and_less(log_rate: float, log_noise: float, log_distance: float, part: float) -> None:
     """Spread and merged outcomes have the masses of P and Q, and enclose the total variation p·erf(R/(2√2σ)) of a step."""
     p, noise, distance = 10**log_rate, 10**log_noise, min(10**log_distance, 2.0)
-    theta = part * kernels.widest_angle(distance)
-    loss, mass = kernels.spread(p, noise, distance, theta, (0.3, 0.1))
-    gain, other = kernels.merged(p, noise, distance, theta, (0.3, 0.1))
+    pair = pairs.turned(noise, distance, part * pairs.widest_angle(Step(p, noise, distance, 1)))
+    loss, mass = kernels.spread(p, pair, (0.3, 0.1))
+    gain, other = kernels.merged(p, pair, (0.3, 0.1))
     assert mass.sum() == pytest.approx(1.0, abs=1e-12)
     assert other.sum() == pytest.approx(1.0, abs=1e-12)
     assert float(mass @ np.expm1(loss)) == pytest.approx(0.0, abs=1e-12 * p)

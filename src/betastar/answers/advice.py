@@ -148,7 +148,7 @@ def advise(setting: Setting, beta: float, wishes: Sequence[Wish] = ()) -> Advice
     if wishes:
         risk = setting.risk()
         wish = next((one for one in wishes if not one.target.met(risk)), None)
-        return None if wish is None else Advice(wish, None, *reached_by(wish, levers(setting)))
+        return None if wish is None else towards(wish, levers(setting))
     return towards_next_band(beta, levers(setting))
 
 
@@ -157,8 +157,7 @@ def towards_next_band(beta: float, ways: Iterator[Lever]) -> Advice | None:
     better = next_band(beta)
     if better is None:
         return None
-    wish = Wish("bayes_security", better[0], None, None)
-    return Advice(wish, better[1], *reached_by(wish, ways))
+    return towards(Wish("bayes_security", better[0], None, None), ways, better[1])
 
 
 def levers(setting: Setting) -> Iterator[Lever]:
@@ -182,11 +181,18 @@ def levers(setting: Setting) -> Iterator[Lever]:
         yield Lever("distance", setting.distance, changed("distance"), 1e-6 * FARTHEST, setting.distance)
 
 
-def reached_by(wish: Wish, ways: Iterator[Lever]) -> tuple[tuple[Option, ...], tuple[str, ...]]:
-    """The options that reach a target, each alone, and the parameters that were tried."""
-    every = list(ways)
-    options = [option for lever in every if (option := _reach(wish, lever)) is not None]
-    return tuple(options), tuple(lever.parameter for lever in every)
+def towards(wish: Wish, ways: Iterator[Lever], band: str | None = None) -> Advice | None:
+    """The changes that reach a target, each alone; None if no bound is certified for any of them."""
+    options: list[Option] = []
+    tried: list[str] = []
+    for lever in ways:
+        try:
+            option = _reach(wish, lever)
+        except (ValueError, ArithmeticError):  # not every sampling allows every number, or has a certified bound
+            continue
+        tried.append(lever.parameter)
+        options += [] if option is None else [option]
+    return Advice(wish, band, tuple(options), tuple(tried)) if tried else None
 
 
 def _reach(wish: Wish, lever: Lever) -> Option | None:
@@ -237,7 +243,7 @@ def _start(target: Target, lever: Lever) -> float:
 def _certified(lever: Lever, value: float) -> Risk:
     """The risk with another value of the parameter."""
     run, threat = lever.make(value)
-    tolerance = COARSE if takes_seconds(threat, "certified", TOLERANCE) else TOLERANCE
+    tolerance = COARSE if takes_seconds(threat, "certified", TOLERANCE, run) else TOLERANCE
     return reliable(run, threat, "certified", tolerance)
 
 

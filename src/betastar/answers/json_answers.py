@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -50,24 +51,41 @@ def answer(setting: Setting, advised: bool = False, wishes: Sequence[Wish] = ())
     more = {"advice": _advice(setting, risk, wishes)} if advised else {}
     return {
         **metrics,
-        "sentence": wording.sentence(setting, success, even),
+        "sentence": wording.sentence(setting, success, _other_samplings(setting), even),
         "certainty": wording.certainty(setting, risk.bayes_security),
         "assumptions": wording.assumptions(setting),
         "warnings": [*(str(one.message) for one in said), *setting.rate_notice],
         "parameters": parameters(setting),
         "python": setting.python(),
         "command": setting.command(),
+        **_final_model(setting),
         **more,
     }
 
 
 def _advice(setting: Setting, risk: bs.Risk, wishes: Sequence[Wish]) -> Answer | None:
     """What would reach the target or the next band; None if it is reached, or if no bound is certified for the setting."""
-    try:
-        said = advice.advise(setting, float(risk.bayes_security.lower), wishes)
-    except (ValueError, ArithmeticError):
-        return None
+    said = advice.advise(setting, float(risk.bayes_security.lower), wishes)
     return None if said is None else said.as_json()
+
+
+def _final_model(setting: Setting) -> Answer:
+    """The heuristic for an attacker who sees only the final model, if it is asked for: beside the bound, never in its place."""
+    if setting.sees == PARAMETERS["sees"].default:
+        return {}
+    risk = bs.analyze(setting.run(), setting.attack, sees=setting.sees)
+    metrics = {name: reading(setting, risk, METRICS[name]) for name in setting.metrics}
+    said = wording.heuristic(setting, risk.success(setting.prior))
+    return {"final_model": {**metrics, "sentence": said}}
+
+
+def _other_samplings(setting: Setting) -> dict[str, bs.Bound]:
+    """The share of right guesses with samplings that are better understood, where little is known of the one that was used."""
+    if setting.sampling != "shuffled":
+        return {}
+    size = None if setting.sample_rate is not None else setting.dataset_size
+    others = [replace(setting, sampling=name, dataset_size=size) for name in ("balls-in-bins", "poisson")]
+    return {other.sampling: other.risk().success(setting.prior) for other in others}
 
 
 def calibrated(setting: Setting, wish: Wish) -> Answer:
@@ -81,8 +99,9 @@ def calibrated(setting: Setting, wish: Wish) -> Answer:
                 threat=setting.attack,
                 method=setting.chosen_method,
                 tolerance=setting.tolerance,
-                opacus=bool(setting.opacus),
+                opacus=setting.opacus if setting.sampling != "poisson" else bool(setting.opacus),
                 **given,
+                **setting.sampled,
             )
         except ArgumentError as problem:
             raise type(problem)(problem.argument, problem.text, problem.values | {"goal": str(wish)}) from None
@@ -99,9 +118,12 @@ def parameters(setting: Setting) -> Answer:
     """What was asked, with the rate and the steps that follow from it."""
     run = setting.run()
     full = {**setting.given, "sample_rate": run.sample_rate, "steps": run.steps}
+    sees = {"sees": setting.sees} if setting.sees != PARAMETERS["sees"].default else {}
     return {name: full[name] for name in RUN if name in full} | {
+        **setting.sampled,
         "threat": setting.threat,
         **setting.taken,
+        **sees,
         "method": setting.chosen_method,
         "prior": setting.prior,
     }

@@ -24,14 +24,14 @@ from math import ceil, exp, sqrt
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds import kernels
+from betastar.bounds import kernels, pairs
 from betastar.bounds.discrete import NodeCurve
 from betastar.bounds.kernels import Kernel, Laws
 from betastar.bounds.operators import Above, Below
 from betastar.scenario.step import Step
 
-#: Rate, noise and distance of a step.
-Kind = tuple[float, float, float]
+#: Rate, noise and distance of a step, and whether its batches have a fixed size.
+Kind = tuple[float, float, float, bool]
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ ALONE = 30
 CROWDED = 6000
 #: Nodes of the law of many steps, on either side of 0, about.
 LARGEST_LAW = 1 << 20
+#: Cells of angles on a side, at most, of pairs on a circle.
+FINEST = 17
 #: Rates and ratios R/σ below these are left to other bounds.
 LEAST_RATE, LEAST_RATIO = 1e-12, 1e-8
 
@@ -150,23 +152,23 @@ def _solve(every: tuple[Step, ...], effort: Effort, attained: bool, counts: tupl
 
 
 def _kind(step: Step) -> Kind:
-    return step.rate, step.noise, step.distance
+    return step.rate, step.noise, step.distance, step.fixed_size
 
 
 def _size(step: Step) -> tuple[float, Real, Real]:
     """Standard deviation of the loss of one step (under √(PQ)) at its largest, and the outcomes of the pair on a line."""
-    angles = kernels.angles(step.distance, 3)
-    outcomes = [kernels.spread(step.rate, step.noise, step.distance, angle, (0.4, 0.1)) for angle in angles]
+    some = [pairs.turned(step.noise, step.distance, theta) for theta in pairs.angles(step, 3).tolist()]
+    outcomes = [kernels.spread(step.rate, pair, (0.4, 0.1)) for pair in some]
     deviations = [sqrt(float(np.sum(mass * np.exp(0.5 * loss) * loss * loss))) for loss, mass in outcomes]
     return max(deviations), *outcomes[0]
 
 
 def _tail(step: Step, outcomes: tuple[Real, Real], number: int, slack: float) -> float:
     """The loss beyond which a step has a deficit of `slack`, with what covers the angles between so many."""
-    angles = kernels.angles(step.distance, number)
+    angles = pairs.angles(step, number)
     sides = [outcomes]
     for angle in angles[[0, -1]]:
-        extra = kernels.between(step.rate, step.noise, step.distance, angle, float(angles[1] - angles[0]))
+        extra = kernels.between(step.rate, step.noise, step.distance, angle, _width(angles))
         sides += [extra[:2], extra[2:]]
     return max(_beyond(loss, mass, slack) for loss, mass in sides)
 
@@ -259,15 +261,27 @@ class _Plan:
 
 @lru_cache(maxsize=4)
 def _kernels(step: Step, grid: float, most: int, number: int, cells: tuple[float, float]) -> list[Kernel]:
-    p, sigma, distance = _kind(step)
-    angles = kernels.angles(distance, number)
-    width = float(angles[1] - angles[0])
-    return [
+    p, sigma, distance = step.rate, step.noise, step.distance
+    angles = pairs.angles(step, number)
+    width = _width(angles)
+    covering = [
         kernels.from_above(
-            kernels.spread(p, sigma, distance, angle, cells), kernels.between(p, sigma, distance, angle, width), grid, most
+            kernels.spread(p, pairs.turned(sigma, distance, angle), cells),
+            kernels.between(p, sigma, distance, angle, width) if width > 0.0 else None,
+            grid,
+            most,
         )
-        for angle in angles
+        for angle in angles.tolist()
     ]
+    some = [
+        kernels.from_above(kernels.spread(p, pair, cells), None, grid, most) for pair in pairs.cells(step, min(number, FINEST))
+    ]
+    return kernels.undominated([*covering, *some]) if some else covering
+
+
+def _width(angles: Real) -> float:
+    """Distance of neighbouring angles; 0 if there is only one."""
+    return float(angles[1] - angles[0]) if len(angles) > 1 else 0.0
 
 
 @lru_cache(maxsize=64)
@@ -276,11 +290,7 @@ def _laws(
 ) -> list[Laws]:
     """The laws of the sum of so many losses, one for each pair."""
     if times == 1:
-        p, sigma, distance = _kind(step)
-        return [
-            kernels.rounded(kernels.merged(p, sigma, distance, angle, cells), grid, tail)
-            for angle in kernels.angles(distance, number)
-        ]
+        return [kernels.rounded(kernels.merged(step.rate, pair, cells), grid, tail) for pair in pairs.attained(step, number)]
     fine = max(1, min(fine, int(LARGEST_LAW * grid / (12.0 * sqrt(times) * deviation + 3.0 * tail))))
     single = _laws(step, deviation, 1, grid / fine, 1, tail, number, cells)
     return [kernels.composed(one, grid / fine, times, deviation, grid) for one in single]

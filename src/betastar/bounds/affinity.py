@@ -15,9 +15,9 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebfit, chebval
 
 from betastar.arrays import Real
-from betastar.bounds import transform
-from betastar.bounds.interpolation import condense
-from betastar.scenario.step import Step
+from betastar.bounds import kinds, transform
+from betastar.bounds.parts import AnyPart, Part
+from betastar.scenario.step import AnyStep
 
 #: Relative error that quadrature (and interpolation between distances) may have; both ends are moved outwards by it.
 PAD = 1e-8
@@ -42,16 +42,26 @@ def exponent(build: Callable[..., transform.Transform], rate: float, noise: floa
     return -log1p(-gap) if gap < 1.0 - LEAST else MOST
 
 
-def total(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> float:
+def exponent_of(part: AnyPart) -> float:
+    """λ of one step of any kind, in the same way; less noise than QUIET must have been replaced by QUIET."""
+    if isinstance(part, Part):
+        return exponent(part.build, part.rate, part.noise, part.distance)
+    gap = part.transform(False).affinity_gap()
+    return -log1p(-gap) if gap < 1.0 - LEAST else MOST
+
+
+def total(build: Callable[..., transform.Transform], steps: Sequence[AnyStep]) -> float:
     """Λ: the exponents of all steps added up."""
-    return sum(count * exponent(build, rate, noise, distance) for count, rate, noise, distance in condense(steps))
+    loud = [step if kinds.plain([step]) else kinds.kind(step).louder(step, QUIET) for step in steps]
+    return sum(part.count * exponent_of(part) for part in kinds.parts(loud, build))
 
 
-def largest(build: Callable[..., transform.Transform], steps: Sequence[Step]) -> float:
+def largest(build: Callable[..., transform.Transform], steps: Sequence[AnyStep]) -> float:
     """Λ, not below the truth: infinite if a step's exponent cannot be told from MOST, or has less noise than QUIET."""
-    exponents = [
-        exponent(build, rate, noise, distance) if noise >= QUIET else MOST for _, rate, noise, distance in condense(steps)
-    ]
+    telling = [step for step in steps if kinds.telling(step)]
+    if any(kinds.kind(step).least_noise(step) < QUIET for step in telling):
+        return inf
+    exponents = [exponent_of(part) for part in kinds.parts(telling, build)]
     return inf if np.isinf(_unbounded(np.array(exponents))).any() else total(build, steps)
 
 

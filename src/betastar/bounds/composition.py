@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
 from math import asinh, inf, log, pi, sqrt
-from math import log1p as log1p_real
 
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform, line, log1p
+from betastar.bounds.complex_functions import log1p
+from betastar.bounds.parts import EPS, AnyPart
+from betastar.bounds.transform import Transform
 
 #: What two steps of the trapezoidal rule must agree to, relative to the integral of the modulus.
 TOLERANCE = 1e-9
@@ -19,8 +19,6 @@ TOLERANCE = 1e-9
 COARSE = 0.125
 #: Relative error of log M that the nodes of a transform may have: bulk only, and with tails and sector.
 NODES, WIDE_NODES = 1e-11, 2e-9
-#: Where the path of a wide transform may climb if it has fewer nodes, in deviations.
-LATE = 6.5
 #: What the nodes of a step do not see, more than the mass beyond their reach: bulk only, and wide.
 BEYOND_REACH, BEYOND_WIDE_REACH = 2e-19, 1e-50
 #: A modulus of M that counts as a plateau.
@@ -29,34 +27,14 @@ PLATEAU = 1e-9
 INSIDE, BEYOND = 25, 48
 #: Widest range of saddle points on one line, in deviations of its integrand: at its ends a line loses a factor e^{1/2}.
 SHARED = 2.0
-EPS = float(np.finfo(float).eps)
 
 Terms = list[tuple[float, Transform]]
-
-
-@dataclass(frozen=True)
-class Part:
-    """`count` equal steps; counts may be fractional or negative when they are the weights of an interpolation."""
-
-    count: float
-    build: Callable[..., Transform]
-    rate: float
-    noise: float
-    distance: float
-    reverse: bool = False
-
-    def transform(self, wide: bool) -> Transform:
-        many = self.noise >= COARSE_NOISE and abs(self.count) >= COARSE_COUNT
-        if wide and self.rate < 0.5:  # the path climbs from here on, which fewer nodes see only where hardly any mass is left
-            many = many and 0.5 / self.noise + self.noise * log((1.0 - self.rate) / self.rate) > LATE
-        built = self.build(self.rate, self.noise, self.distance, wide, COARSE_DENSITY if many else DENSITY)
-        return built.reversed() if self.reverse else built
 
 
 class Composition:
     """The composed transform of independent steps."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[AnyPart]) -> None:
         self.parts = tuple(parts)
 
     @cached_property
@@ -78,6 +56,16 @@ class Composition:
         return sum(n * t.rest for n, t in self.bulk)
 
     @cached_property
+    def lost(self) -> float:
+        """Probability of losses that are too large for the nodes."""
+        return sum(abs(n) * t.lost for n, t in self.wide)
+
+    @cached_property
+    def doubt(self) -> float:
+        """Probability that the nodes have wrong."""
+        return sum(abs(n) * t.doubt for n, t in self.bulk)
+
+    @cached_property
     def plateau(self) -> bool:
         """Whether M has not died on Re z = 1/2 where that of a Gaussian law has, so that straight paths are of little use."""
         bend = float(cumulants(self.bulk, np.array([0.5]))[2][0])
@@ -87,10 +75,12 @@ class Composition:
     @cached_property
     def range(self) -> tuple[float, float]:
         """Losses that L cannot leave, if any: a record that is added leaves log P/Q ≥ log(1-p) at each step."""
-        if any(part.build is not line or part.distance != 1.0 or part.count <= 0.0 or part.rate >= 1.0 for part in self.parts):
-            return -inf, inf
+        floor = 0.0
+        for part in self.parts:
+            if (least := part.least_loss) is None:
+                return -inf, inf
+            floor += part.count * least
         ways = {part.reverse for part in self.parts}
-        floor = sum(part.count * log1p_real(-part.rate) for part in self.parts)
         return (floor if ways == {False} else -inf), (-floor if ways == {True} else inf)
 
     @cached_property
@@ -98,8 +88,16 @@ class Composition:
         """Saddle points in (0, 1); none, if M is so small there that rounding leaves nothing of it."""
         thetas = 1.0 / (1.0 + np.exp(-np.linspace(-6.0, 6.0, INSIDE)))
         table = cumulants(self.bulk, thetas)
-        lost = not np.isfinite(table).all()
-        return Strip(thetas[:0], *(one[:0] for one in table)) if lost else Strip(thetas, *table)
+        known = np.isfinite(np.stack(table)).all(axis=0)
+        first, last = 0, INSIDE
+        if any(
+            one.lost > 0.0 or one.missing != 0.0 for _, one in self.bulk
+        ):  # losses that are too large for the nodes are missed near the ends
+            first = INSIDE // 2 + 1 - int(np.argmin(np.append(known[INSIDE // 2 :: -1], False)))
+            last = INSIDE // 2 + int(np.argmin(np.append(known[INSIDE // 2 :], False)))
+        elif not known.all():
+            last = 0
+        return Strip(thetas[first:last], *(one[first:last] for one in table))
 
     @cached_property
     def beyond(self) -> Strip:
@@ -156,11 +154,11 @@ def plain_overlap(composition: Composition) -> tuple[float, float] | None:
     wrong = abs(whole - 2.0 * half)
     if wrong > TOLERANCE * size:
         return None
-    doubt = 8.0 * EPS + NODES * (1.0 + abs(value))
+    doubt = 8.0 * EPS + max(one.accuracy(NODES) for _, one in composition.bulk) * (1.0 + abs(value))
     for n, one in composition.bulk:
         least = max(1.0 + float(one.moments(np.array([0.5]))[0][0]), EPS) if len(composition.bulk) > 1 else np.exp(value / n)
         doubt += EPS * (sqrt(abs(n)) + 2.0 * abs(n) * max(1.0 / least - 2.0, 0.0))
-    return float(kept + COARSE * whole), float(COARSE * (wrong + doubt * size))
+    return float(kept + COARSE * whole), float(COARSE * (wrong + doubt * size)) + composition.doubt
 
 
 class Strip:

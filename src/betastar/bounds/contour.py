@@ -20,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from betastar.arrays import Complex, Real
+from betastar.bounds.answers import Answers
+from betastar.bounds.complex_functions import exp, log1p
 from betastar.bounds.composition import (
     BEYOND_REACH,
     BEYOND_WIDE_REACH,
-    EPS,
     NODES,
     SHARED,
     TOLERANCE,
@@ -31,7 +32,7 @@ from betastar.bounds.composition import (
     Composition,
     Strip,
 )
-from betastar.bounds.transform import exp, log1p
+from betastar.bounds.parts import EPS
 
 #: The same as TOLERANCE, for Q(L > τ).
 MASS_TOLERANCE = 1e-6
@@ -42,18 +43,6 @@ HELPS, LARGEST_LIFT = 0.01, 20.0
 #: A transform below this one may come out as 0 or less.
 LOST = 1e-12
 TINY = 5e-324
-
-
-class Answers(NamedTuple):
-    """At each threshold: H_{e^τ}(P‖Q), 1 - H, their error; Q(L > τ), its error, e^τ·Q(L > τ); the density of L under Q."""
-
-    stick: Real
-    overlap: Real
-    error: Real
-    mass: Real
-    mass_error: Real
-    hit: Real
-    density: Real
 
 
 class Inversion:
@@ -102,7 +91,8 @@ class Inversion:
             other[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
             better = far & (~again | (other[2] + 1e-3 * other[4] < answers[2] + 1e-3 * answers[4]))
             answers[:, better] = other[:, better]
-        unseen = BEYOND_WIDE_REACH * sum(abs(part.count) * part.rate for part in composition.parts)
+        unseen = BEYOND_WIDE_REACH * sum(abs(part.count) * part.sampled for part in composition.parts)
+        unseen += composition.lost + composition.doubt
         answers[:, lost] = np.array([0.0, 1.0, unseen, 0.0, unseen, 0.0, 0.0])[:, None]
         # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding.
         answers[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
@@ -200,10 +190,13 @@ class _Path:
         composition = lines.composition
         wide = lines.beyond or lean != 0.0
         self.terms, nodes = (composition.wide, WIDE_NODES) if wide else (composition.bulk, NODES)
-        self.accuracy = [np.maximum(nodes, 10.0 * one.unreal(lines.thetas)) for _, one in self.terms]
+        self.accuracy = [np.maximum(one.accuracy(nodes), 10.0 * one.unreal(lines.thetas)) for _, one in self.terms]
         self.tilted = [one.tilted(lines.thetas) for _, one in self.terms]
         mass = BEYOND_WIDE_REACH if wide else BEYOND_REACH
-        self.unseen = mass * sum(abs(part.count) * part.rate for part in composition.parts)
+        self.unseen = mass * sum(abs(part.count) * part.sampled for part in composition.parts)
+        self.doubt = composition.doubt
+        if lines.beyond:
+            self.unseen += composition.lost
         self.step, self.origin = (LEANING_STEP, composition.rest) if lean else (STEP, 0.0)
         first = self._first()
         self.plateau = self._plateau(first)
@@ -372,6 +365,6 @@ class _Path:
         used = np.where((below < 0.0) | (not self.lines.beyond), np.abs(kept), 0.0)
         hit = hit + np.where(below < 0.0, kept * np.exp(below), 0.0)
         unseen = self.unseen * np.where(self.lines.beyond, 1.0, sums[3])
-        error = error + 8.0 * EPS * used + unseen
+        error = error + 8.0 * EPS * used + unseen + self.doubt
         back = np.exp(-np.maximum(taus, -700.0))
         return np.stack([np.maximum(stick, 0.0), overlap, error[0], back * hit, back * error[1], hit, back * density])

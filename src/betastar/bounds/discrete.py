@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, exp, expm1
+from typing import Any
 
 import numpy as np
 
@@ -181,7 +182,7 @@ class NodeCurve:
 class LeastCurve:
     """The better of symmetric curves that all dominate the same runs."""
 
-    def __init__(self, *curves: DiscreteCurve | NodeCurve | FourierCurve) -> None:
+    def __init__(self, *curves: Any) -> None:
         self.curves = curves
 
     def reversed(self) -> LeastCurve:

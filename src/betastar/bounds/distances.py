@@ -14,30 +14,32 @@ import numpy as np
 from betastar.arrays import Real
 from betastar.bounds.grid import EPS, Blends
 from betastar.bounds.one_step import reach
-from betastar.scenario.step import Step
+from betastar.scenario.step import AnyStep, Step
 
 #: Most distances that are put on the grid, in all.
 MOST = 512
 
 
-def rounded(steps: Sequence[Step], levels: int, up: bool) -> list[Step]:
+def rounded(steps: Sequence[AnyStep], levels: int, up: bool) -> list[AnyStep]:
     """About `levels` different distances: rounded up, which covers every pair, or down, where every pair is admissible."""
-    if len(steps) <= levels:
+    others = [step for step in steps if not isinstance(step, Step)]
+    if len(steps) <= levels or len(others) == len(steps):
         return list(steps)
-    ordered = sorted(steps, key=lambda step: (step.rate, step.noise, step.distance))
+    ordered = sorted((step for step in steps if isinstance(step, Step)), key=lambda step: (step.rate, step.noise, step.distance))
     so_far = np.cumsum([step.count * step.distance for step in ordered])  # what leaks more gets more levels
     places = np.minimum(levels * so_far / so_far[-1], levels - 1).astype(int).tolist()
     groups: dict[tuple[float, float, int], list[Step]] = {}
     for place, step in zip(places, ordered, strict=True):
         groups.setdefault((step.rate, step.noise, place), []).append(step)
     pick = max if up else min
-    return [
+    fewer = [
         Step(rate, noise, pick(step.distance for step in group), sum(step.count for step in group))
         for (rate, noise, _), group in groups.items()
     ]
+    return fewer + others
 
 
-def blended(steps: Sequence[Step], levels: int, accuracy: float, slack: float) -> tuple[list[Step], Blends | None]:
+def blended(steps: Sequence[AnyStep], levels: int, accuracy: float, slack: float) -> tuple[list[AnyStep], Blends | None]:
     """(steps to put on the grid, how they are blended) that dominate the given ones; `steps` and None if they are few.
 
     accuracy: how much larger the advantage may get, about, relative to itself. slack: as for the steps on the grid.
@@ -45,11 +47,13 @@ def blended(steps: Sequence[Step], levels: int, accuracy: float, slack: float) -
     if len(steps) <= levels:
         return list(steps), None
     groups: dict[tuple[float, float], dict[float, int]] = {}
+    others = [step for step in steps if not isinstance(step, Step)]
     for step in steps:
-        counts = groups.setdefault((step.rate, step.noise), {})
-        counts[step.distance] = counts.get(step.distance, 0) + step.count
+        if isinstance(step, Step):
+            counts = groups.setdefault((step.rate, step.noise), {})
+            counts[step.distance] = counts.get(step.distance, 0) + step.count
     while True:
-        nodes: list[Step] = []
+        nodes: list[AnyStep] = []
         rows: list[tuple[float, int, int, float]] = []
         for (rate, noise), counts in groups.items():
             distances = np.array(sorted(counts, reverse=True))
@@ -66,6 +70,8 @@ def blended(steps: Sequence[Step], levels: int, accuracy: float, slack: float) -
         if len(nodes) <= max(MOST, 2 * len(groups)):
             break
         accuracy *= 2.0
+    rows += [(step.count, len(nodes) + i, len(nodes) + i, 0.0) for i, step in enumerate(others)]
+    nodes += others
     count, low, high, weights = (np.array(column) for column in zip(*rows, strict=True))
     return nodes, Blends(count.astype(np.float64), low, high, weights)
 

@@ -10,7 +10,6 @@ that the tests verify), rounding, and the search (bounded from both sides).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from math import erfc, sqrt
 from typing import NamedTuple
@@ -19,12 +18,13 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from betastar.arrays import Real
-from betastar.bounds import tangents, transform
-from betastar.bounds.composition import EPS, Composition, Part, cumulants, plain_overlap
-from betastar.bounds.contour import LOST, TINY, Answers, Inversion
-from betastar.scenario.step import head, loss, one_step_overlap, tail, threshold
+from betastar.bounds import tangents
+from betastar.bounds.answers import Answers
+from betastar.bounds.composition import Composition, cumulants, plain_overlap
+from betastar.bounds.contour import LOST, TINY, Inversion
+from betastar.bounds.parts import EPS, AnyPart, Part
 
-__all__ = ["EPS", "LEAST_NOISE", "TINY", "FourierCurve", "Part", "Value"]
+__all__ = ["EPS", "LEAST_NOISE", "TINY", "AnyPart", "FourierCurve", "Part", "Value"]
 
 #: Least noise that is integrated. With less, membership leaks what it can leak, to 1e-11: the ceiling and the risk at this
 #: noise enclose the truth.
@@ -41,7 +41,7 @@ class Value(NamedTuple):
 class FourierCurve:
     """The trade-off curve of independent steps, from their transforms."""
 
-    def __init__(self, parts: Sequence[Part], symmetric: bool) -> None:
+    def __init__(self, parts: Sequence[AnyPart], symmetric: bool) -> None:
         self.parts = tuple(parts)
         self.symmetric = symmetric
 
@@ -53,7 +53,7 @@ class FourierCurve:
     def _reversed(self) -> FourierCurve:
         if self.symmetric:
             return self
-        other = FourierCurve([replace(part, reverse=not part.reverse) for part in self.parts], False)
+        other = FourierCurve([part.exchanged() for part in self.parts], False)
         other.__dict__["_reversed"] = self
         return other
 
@@ -62,20 +62,20 @@ class FourierCurve:
         return Composition(self.parts)
 
     @cached_property
-    def _single(self) -> Part | None:
-        """The step of a run of one step, if its loss exceeds a threshold on a half-line: then H has a closed form."""
-        if len(self.parts) != 1 or self.parts[0].count != 1 or self.parts[0].build is transform.symmetric:
+    def _single(self) -> AnyPart | None:
+        """The step of a run of one step, if H has a closed form."""
+        if len(self.parts) != 1 or self.parts[0].count != 1 or not self.parts[0].closed_form():
             return None
-        only = self.parts[0]
-        turns = only.build is transform.line and only.distance < 1.0  # and the loss returns to 0 at the far left
-        return None if turns and only.reverse else only
+        return self.parts[0]
 
     @cached_property
     def _gaussian(self) -> float | None:
         """μ, if every record takes part in every step: then the worlds are N(0, 1) and N(μ, 1), μ² = Σ (R/σ)²."""
-        if not self.parts or any(part.rate < 1.0 for part in self.parts):
-            return None
-        square = sum(part.count * (part.distance / part.noise) ** 2 for part in self.parts)
+        square = 0.0
+        for part in self.parts:
+            if (one := part.mu_square) is None:
+                return None
+            square += part.count * one
         return sqrt(square) if square > 0.0 else None
 
     # Answers.
@@ -88,9 +88,8 @@ class FourierCurve:
     def _overlap(self) -> Value:
         if not self.parts:
             return Value(1.0, 0.0)
-        if len(self.parts) == 1 and self.parts[0].count == 1:
-            value = one_step_overlap(self.parts[0].rate, self.parts[0].noise, self.parts[0].distance)
-            return Value(value, 8.0 * EPS * value)
+        if len(self.parts) == 1 and self.parts[0].count == 1 and (one := self.parts[0].overlap()) is not None:
+            return Value(one, 8.0 * EPS * one)
         if self._gaussian is not None:
             value = erfc(self._gaussian / (2.0 * sqrt(2.0)))
             return Value(value, 8.0 * EPS * value * (1.0 + self._gaussian**2))
@@ -150,17 +149,20 @@ class FourierCurve:
             return _nothing
         if self._gaussian is not None:
             return self._without_sampling
-        general = Inversion(self._composition)
         ahead, behind = self._single, self.reversed()._single
-        if ahead is None and behind is None:
-            return general.at
+        if ahead is not None and behind is not None:
+            sides = ahead.answers, behind.answers
+        else:
+            general = Inversion(self._composition).at
+            if ahead is None and behind is None:
+                return general
+            sides = ahead.answers if ahead else general, behind.answers if behind else general
 
         def one_step(taus: Real) -> Answers:
             answers = np.empty((len(Answers._fields), len(taus)))
-            for chosen, part in ((taus >= 0.0, ahead), (taus < 0.0, behind)):
+            for chosen, answer in zip((taus >= 0.0, taus < 0.0), sides, strict=True):
                 if chosen.any():
-                    some = taus[chosen]
-                    answers[:, chosen] = general.at(some) if part is None else _one_step(part, some)
+                    answers[:, chosen] = answer(taus[chosen])
             return Answers(*answers)
 
         return one_step
@@ -185,7 +187,7 @@ class FourierCurve:
         if self._gaussian is not None:
             return -self._gaussian * (ndtri(fprs) + 0.5 * self._gaussian)
         if self._single is not None:
-            return _one_step_guess(self._single, fprs)
+            return self._single.guess(fprs)
         table = [self._composition.inside, self._composition.beyond]
         thetas, value, slope, bend = (
             np.concatenate([getattr(strip, name) for strip in table]) for name in ("thetas", "value", "slope", "bend")
@@ -226,53 +228,3 @@ def _nothing(taus: Real) -> Answers:
     """A run that tells nothing: P = Q."""
     stick, zero = np.maximum(-np.expm1(taus), 0.0), np.zeros(len(taus))
     return Answers(stick, 1.0 - stick, zero, 1.0 * (taus < 0.0), zero, np.exp(taus) * (taus < 0.0), zero)
-
-
-def _one_step(part: Part, taus: Real) -> Answers:
-    """Gain minus (e^τ - 1) times mass of the half-line where the loss exceeds τ; for τ < 0, of the half-line where it does not.
-
-    part: the step, or for τ < 0 the step reversed.
-    """
-    p, sigma, distance = part.rate, part.noise, part.distance
-    start, reach = 1.0 - 0.5 * distance, 38.0 * sigma
-    sizes = np.abs(taus)
-    if part.reverse:
-        x = threshold(-sizes, p, sigma, distance, min(0.0, 1.0 - distance) - reach, start)
-        gain, mass = head(x, p, sigma, distance)
-    else:
-        x = threshold(sizes, p, sigma, distance, start, 1.0 + reach)
-        gain, mass = tail(x, p, sigma, distance)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        stick = np.maximum(gain - np.where(mass > 0.0, np.expm1(sizes) * mass, 0.0), 0.0)
-        near = 1e-5 * sigma
-        slope = np.abs(loss(x + near, p, sigma, distance) - loss(x - near, p, sigma, distance)) / (2.0 * near)
-        mean = 1.0 if part.reverse else 1.0 - distance  # the second distribution is P of a step that is reversed
-        peaks = (1.0 - p) * np.exp(-0.5 * (x / sigma) ** 2) + p * np.exp(-0.5 * ((x - mean) / sigma) ** 2)
-        density = peaks / (sqrt(2.0 * np.pi) * sigma) / slope
-        hit = np.where(mass > 0.0, np.exp(sizes) * mass, 0.0)
-    error = 64.0 * EPS * gain
-    if taus[0] >= 0.0:
-        return Answers(stick, 1.0 - stick, error, mass, 64.0 * EPS * mass, hit, density)
-    alpha = np.exp(taus)
-    rest = 1.0 - gain - mass  # Q(L > τ)
-    back = -np.expm1(taus) + alpha * stick
-    return Answers(
-        back, alpha * (1.0 - stick), alpha * error, rest, 64.0 * EPS * np.ones(len(taus)), alpha * rest, density / alpha
-    )
-
-
-def _one_step_guess(part: Part, fprs: Real) -> Real:
-    """The loss at the end of the half-line that has this mass under Q, by bisection."""
-    p, sigma, distance = part.rate, part.noise, part.distance
-    low = np.full(len(fprs), min(0.0, 1.0 - distance) - 38.0 * sigma)
-    high = np.full(len(fprs), 1.0 + 38.0 * sigma)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        mass = head(middle, p, sigma, distance)[1] if part.reverse else tail(middle, p, sigma, distance)[1]
-        less = mass < fprs
-        if part.reverse:
-            low, high = np.where(less, middle, low), np.where(less, high, middle)
-        else:
-            low, high = np.where(less, low, middle), np.where(less, middle, high)
-    sign = -1.0 if part.reverse else 1.0
-    return sign * loss(high, p, sigma, distance)

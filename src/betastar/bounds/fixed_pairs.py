@@ -43,6 +43,7 @@ def attained(steps: Sequence[Step], grid: Grid, slack: float, rounding: float) -
     for cells, levels in families:
         laws: list[list[GridStep]] = [[] for _ in grids]
         for step in rounded(steps, levels, up=False):
+            assert isinstance(step, Step)
             gain, mass = cells(step)
             # Differences of close probabilities: give up their rounding error, which mixes P with a little of Q.
             gain *= 1.0 - 64.0 * EPS * (1.0 + step.noise / step.distance)

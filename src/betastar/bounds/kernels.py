@@ -15,7 +15,7 @@ with finitely many outcomes:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import acos, ceil, cos, exp, log1p, log2, sin, sqrt
+from math import ceil, cos, exp, log1p, log2, sin, sqrt
 
 import numpy as np
 from scipy.special import ndtr
@@ -23,6 +23,7 @@ from scipy.special import ndtr
 from betastar.arrays import Real
 from betastar.bounds.discrete import FARTHEST
 from betastar.bounds.grid import FFT_ERROR
+from betastar.bounds.pairs import Pair
 from betastar.scenario.step import log_mixture
 
 #: Outcomes farther than this many standard deviations from every mean are given to the attacker (or taken from them).
@@ -60,14 +61,9 @@ class Kernel:
         return source
 
 
-def widest_angle(distance: float) -> float:
-    """θ of the symmetric pair, ‖b‖ = 1; 0 is the pair on a line."""
-    return acos(min(0.5 * distance, 1.0))
-
-
-def spread(rate: float, noise: float, distance: float, theta: float, cells: tuple[float, float]) -> tuple[Real, Real]:
+def spread(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[Real, Real]:
     """(loss, Q's mass) of outcomes that tell at least as much as the pair. cells: widths in s and t."""
-    s0, ta, tb = sin(theta) / noise, cos(theta) / noise, (cos(theta) - distance) / noise
+    s0, ta, tb = pair
     z, weight = _spread_rates(s0, cells[0])
     t = edges(min(tb, 0.0) - REACH, ta + REACH, cells[1])
     idle, first, second = (weights(t, mean) for mean in (0.0, ta, tb))
@@ -167,9 +163,9 @@ def _loss(top: Real, odds: Real, rate: float) -> Real:
     return np.where(near, -np.log1p(np.where(near, share * np.expm1(-odds), 0.0)), above - log_mixture(top - odds, rate))
 
 
-def merged(rate: float, noise: float, distance: float, theta: float, cells: tuple[float, float]) -> tuple[Real, Real]:
+def merged(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[Real, Real]:
     """(P - Q, Q) of the rectangles of the plane: an attacker who sees only which one it is."""
-    s0, ta, tb = sin(theta) / noise, cos(theta) / noise, (cos(theta) - distance) / noise
+    s0, ta, tb = pair
     s = edges(-REACH, s0 + REACH, cells[0]) if s0 > 1e-8 else np.array([-2.0 * REACH, 2.0 * REACH])
     t = edges(min(tb, 0.0) - REACH, ta + REACH, cells[1])
     sampled, second = rate * weights(s, s0)[:, None], weights(t, tb)[None, :]
@@ -210,6 +206,20 @@ def from_above(outcomes: tuple[Real, Real], extra: tuple[Real, Real, Real, Real]
         plain = _with(plain, [_on_grid(*side[1], grid, reach) for side in sides], grid)
     terms = 2 * reach + sum(part[0].size for side in sides for part in side)
     return _kernel(plain[0], plain[1], grid, terms)
+
+
+def undominated(every: list[Kernel]) -> list[Kernel]:
+    """Kernels without those whose hockey-stick divergences are at no node above those of another, one way or the other.
+
+    These are linear between the nodes, so that the other kernel then tells at least as much.
+    """
+    half = max(kernel.reach for kernel in every)
+    rows = [kernel.source_on(half) for kernel in every]
+    kept: list[int] = []
+    for i in sorted(range(len(every)), key=lambda i: -float(rows[i][half])):
+        if not any(np.all(rows[j] >= rows[i]) or np.all(rows[j][::-1] >= rows[i]) for j in kept):
+            kept.append(i)
+    return [every[i] for i in sorted(kept)]
 
 
 def _with(plain: list[tuple[Real, float]], more: list[tuple[Real, float]], grid: float) -> list[tuple[Real, float]]:
@@ -341,8 +351,3 @@ def _kernel(ahead: tuple[Real, float], behind: tuple[Real, float], grid: float, 
         (behind[1], ahead[1]),
         terms,
     )
-
-
-def angles(distance: float, number: int) -> Real:
-    """Equally spaced from the line pair to the symmetric one."""
-    return np.linspace(0.0, widest_angle(distance), number)

@@ -7,21 +7,21 @@ nothing otherwise. No run with the same sampling is riskier, so a target looser 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, expm1, inf, log1p
+from math import exp, expm1
 
 import numpy as np
 
+from betastar.bounds import kinds
 from betastar.bounds.discrete import DiscreteCurve, Side
-from betastar.scenario.step import Step
+from betastar.scenario.step import AnyStep
 
 
-def never_sampled(steps: Sequence[Step]) -> float:
+def never_sampled(steps: Sequence[AnyStep]) -> float:
     """Logarithm of the probability that the record is not in any batch whose step tells the two worlds apart."""
-    telling = [step for step in steps if step.distance > 0.0]
-    return sum(step.count * log1p(-step.rate) if step.rate < 1.0 else -inf for step in telling)
+    return sum(step.count * kinds.kind(step).idle(step) for step in steps if kinds.telling(step))
 
 
-def curve(steps: Sequence[Step]) -> DiscreteCurve:
+def curve(steps: Sequence[AnyStep]) -> DiscreteCurve:
     """The trade-off curve of the same sampling without noise."""
     idle = never_sampled(steps)
     side = Side(np.zeros(1), np.array([exp(idle)]), -expm1(idle))

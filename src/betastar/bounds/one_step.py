@@ -1,18 +1,34 @@
-"""One step of DP-SGD on a grid of losses: the glued curve, or the pair of adding and removing (theory, sections 2 and 4)."""
+"""One step of DP-SGD on a grid of losses: its tails in both directions, and their polygon (theory, sections 2 and 4)."""
 
 from __future__ import annotations
 
-from math import log1p
+from math import inf, log1p
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
 from betastar.arrays import Real
-from betastar.bounds.grid import EPS, GridStep, Nodes, one_sided, two_sided
+from betastar.bounds.grid import EPS, GridStep, Nodes, Tails, one_sided, two_sided
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold
 
 #: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
 FEW_CELLS = 8.0
+
+
+class Directions(NamedTuple):
+    """What a grid needs to know of one step, rounded outwards: up for a bound from above, down for one from below.
+
+    advantage: total variation. ahead: tails of the loss, which is above `most` with a probability that is given to the attacker.
+    behind, farthest: the same with the worlds exchanged; None if the pair is symmetric. least: no loss is smaller.
+    """
+
+    advantage: float
+    ahead: Tails
+    most: float
+    behind: Tails | None = None
+    farthest: float = 0.0
+    least: float = -inf
 
 
 def reach(step: Step, slack: float) -> float:
@@ -25,8 +41,8 @@ def largest_loss(step: Step, slack: float) -> float:
     return float(loss(np.array([1.0 + reach(step, slack)]), step.rate, step.noise, step.distance)[0])
 
 
-def grid_step(step: Step, nodes: Nodes, symmetric: bool, above: bool, slack: float) -> GridStep:
-    """The glued curve (or the add/remove pair) of one step on the grid, from above or from below.
+def poisson(step: Step, symmetric: bool, above: bool, slack: float) -> Directions:
+    """The glued curve of a step with Poisson sampling, or the pair of adding and removing.
 
     Outcomes so far out that all steps together have them with probability `slack` are given to the attacker.
     """
@@ -46,10 +62,19 @@ def grid_step(step: Step, nodes: Nodes, symmetric: bool, above: bool, slack: flo
         gain, mass = head(threshold(-losses, p, sigma, distance, near, start), p, sigma, distance)
         return outwards * gain, mass
 
-    least, most = float(loss(np.array([near]), p, sigma, distance)[0]), largest_loss(step, slack)
     advantage = one_step_advantage(p, sigma, distance)
+    most = largest_loss(step, slack)
     if symmetric:
-        return two_sided(step.count, nodes, above, advantage, (ahead, most), None)
-    if p < 1.0 and log1p(-p) > -FEW_CELLS * nodes.step:
-        return one_sided(step.count, nodes, above, log1p(-p), (ahead, most))
-    return two_sided(step.count, nodes, above, advantage, (ahead, most), (behind, -least))
+        return Directions(advantage, ahead, most)
+    least = float(loss(np.array([near]), p, sigma, distance)[0])
+    return Directions(advantage, ahead, most, behind, -least, log1p(-p) if p < 1.0 else -inf)
+
+
+def on_grid(count: int, directions: Directions, nodes: Nodes, above: bool) -> GridStep:
+    """The curve of one step on the grid, from above or from below."""
+    advantage, ahead, most, behind, farthest, least = directions
+    if behind is None:
+        return two_sided(count, nodes, above, advantage, (ahead, most), None)
+    if least > -FEW_CELLS * nodes.step:
+        return one_sided(count, nodes, above, least, (ahead, most))
+    return two_sided(count, nodes, above, advantage, (ahead, most), (behind, farthest))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, exp, inf, sqrt
 
-from betastar.bounds import affinity, band_limited, grid, transform
+from betastar.bounds import affinity, band_limited, grid, kinds, transform
 from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.distances import blended, rounded
 from betastar.bounds.grid import Blends, GridStep, Nodes
-from betastar.bounds.one_step import grid_step, largest_loss
-from betastar.scenario.step import Step
+from betastar.bounds.kinds import grid_step, largest_loss
+from betastar.scenario.step import AnyStep
 
 #: Points of the composed law, at few frequencies and with a fast transform: what takes milliseconds, and what fits in memory.
 SIZES = ((1 << 17, 1 << 19), (1 << 22, 1 << 23))
@@ -55,7 +55,7 @@ class Grid:
 
 
 def refined(
-    steps: Sequence[Step], symmetric: bool, tolerance: float, spread: float, coarse: bool
+    steps: Sequence[AnyStep], symmetric: bool, tolerance: float, spread: float, coarse: bool
 ) -> tuple[DiscreteCurve, DiscreteCurve, Grid] | None:
     """The run from above and from below on the best grid that was tried, and that grid; None if no grid works.
 
@@ -75,7 +75,8 @@ def refined(
         curves = []
         for above in (True, False):
             laws = [grid_step(step, on.nodes, symmetric, above, slack) for step in nodes]
-            curve = on.compose(laws, above, slack, rounding, blends)
+            told = any(max(law.ahead_infinite, law.behind_infinite) >= 1.0 for law in laws)  # a single step tells everything
+            curve = None if told else on.compose(laws, above, slack, rounding, blends)
             if curve is None:
                 return inf, inf
             curves.append(curve)
@@ -107,10 +108,10 @@ def refined(
     return best
 
 
-def _smallest_deviation(steps: Sequence[Step], symmetric: bool) -> float:
+def _smallest_deviation(steps: Sequence[AnyStep], symmetric: bool) -> float:
     """Standard deviation of the loss of one step, about √(8λ), least over the steps that count."""
     build = transform.glued if symmetric else transform.line
-    exponents = [affinity.exponent(build, step.rate, step.noise, step.distance) for step in steps]
+    exponents = [affinity.exponent_of(kinds.kind(step).part(step, build)) for step in steps]
     total = sum(step.count * exponent for step, exponent in zip(steps, exponents, strict=True))
     counting = [e for step, e in zip(steps, exponents, strict=True) if step.count * e >= SMALL_SHARE * total]
     return sqrt(8.0 * min(counting, default=max(exponents)))

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from betastar.arrays import Real
-from betastar.bounds.contour import Answers
+from betastar.bounds.answers import Answers
 
 #: A rate is found when tangent and chord differ by less, relative to it; ε when its bracket is narrower, relative to it.
 SEARCH = 1e-8
@@ -186,5 +186,5 @@ def _sides(evaluate: Evaluation, values: Real, slack: Real, deltas: Real, start:
             ends[at[done]] = np.where(tried[done] > LARGEST_EPSILON, inf, tried[done])
             enough[at[done]], short[at[~done]] = width[at[done]], width[at[~done]]
             at = at[(enough[at] == inf) | ((short[at] > 0.0) & (enough[at] > 1.5 * short[at]))]
-            width = np.where(enough < inf, np.sqrt(short * np.minimum(enough, 1e300)), 4.0 * width)
+            width = np.where(enough < inf, np.sqrt(short * np.minimum(enough, 1e200)), 4.0 * width)
     return lower, values, upper

@@ -17,7 +17,7 @@ from betastar.answers.targets import Wish, parse
 from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain, significant
-from betastar.vocabulary import DIGITS, METRICS, OF_THREATS, RUN
+from betastar.vocabulary import DIGITS, METRICS, OF_THREATS, PARAMETERS, RUN, SAMPLED
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ class TargetOption:
     target: str
 
 
-def calibrate(asked: TargetOption, setting: Setting, printed: JsonOption) -> None:
+def calibrate(asked: TargetOption, setting: Annotated[Setting, Fields(without=("sees",))], printed: JsonOption) -> None:
     """Find the missing parameter that just meets a target.
 
     Leave out --noise for the least noise, --rate or --batch for the largest, --steps or --epochs for the most, --records for
@@ -139,7 +139,7 @@ class SweepOptions:
 
 def sweep(
     axes: GridOptions,
-    base: Annotated[Setting, Fields(without=(*RUN, "prior", "fpr", "delta", "metrics"))],
+    base: Annotated[Setting, Fields(without=(*RUN, "prior", "fpr", "delta", "metrics", "sees"))],
     options: SweepOptions,
     printed: JsonOption,
 ) -> None:
@@ -179,24 +179,36 @@ def sweep(
 class ExploreOptions:
     port: int = option(8765, min=1, max=65535)
     browser: bool = True
+    export: Path | None = None
+    force: bool = False
     json: bool = option(False, "Print where the page is as one JSON object.")
 
 
 def explore(options: ExploreOptions) -> None:
     """Serve a page with sliders for the parameters of a training, and see how the risk follows them.
 
-    The page is served on this machine and for this machine only; nothing leaves it.
+    The page is served on this machine and for this machine only; nothing leaves it. With --export it is written as one file
+    instead, which opens without a server or a network and computes the method exact in the browser.
 
     \b
     Examples:
       betastar explore
       betastar explore --port 9000 --no-browser
+      betastar explore --export page.html
     """
     from importlib.util import find_spec
 
     missing = [name for name in ("fastapi", "uvicorn", "plotly") if find_spec(name) is None]
     if missing:
         raise ValueError(f"the page needs {', '.join(missing)}: pip install 'betastar[web]'.")
+    if options.export is not None:
+        from betastar.cli import printing
+        from betastar.web import static_page
+
+        size = static_page.export(options.export, options.force)
+        written = {"export": str(options.export), "bytes": size}
+        printing.as_json(written) if options.json else print(f"The page is in {options.export}; open it in a browser.")
+        return
     from betastar.web.server import serve
 
     serve(options.port, options.browser, options.json)
@@ -205,14 +217,15 @@ def explore(options: ExploreOptions) -> None:
 def _read_setting(text: str, base: Answer) -> tuple[str, Answer]:
     """A name (or none) and the fields of "noise=3.51,batch=256,name=careful", on top of the base."""
     known = {spelling.removeprefix("--"): name for name, one in RUN.items() for spelling in reversed(one.spellings)}
-    known |= {name: name for name in ("threat", *OF_THREATS, "method", "prior", "name")}
+    more = [PARAMETERS[name] for name in (*SAMPLED, "threat", *OF_THREATS, "sees", "method", "prior")]
+    known |= {spelling.removeprefix("--"): one.name for one in more for spelling in reversed(one.spellings)} | {"name": "name"}
     given = {**base, "name": ""}
     for part in text.split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
             raise ValueError(f"--setting must be as in noise=3.51,batch=256,records=26048,epochs=20, got {part!r}.")
         name = known[settings.choose("--setting", key, known)]
-        given[name] = value if name in ("threat", "method", "name") else _parse_number(value, part)
+        given[name] = value if name in ("threat", "method", "name", "sampling", "sees") else _parse_number(value, part)
     return given.pop("name"), given
 
 

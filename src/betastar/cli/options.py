@@ -19,13 +19,19 @@ from typer.core import TyperCommand
 
 from betastar.rounding import plain
 from betastar.validation import ArgumentError
-from betastar.vocabulary import METHODS, THREATS, Parameter, filled, parameter_of, parameters_of, told
+from betastar.vocabulary import METHODS, SAMPLINGS, SEES, THREATS, Parameter, filled, parameter_of, parameters_of, told
 
 Run = Callable[..., None]
 #: A field of a dataclass, and its type.
 Typed = tuple[Field[Any], object]
 #: What a shell completes.
-COMPLETED: dict[str, Callable[[], Iterable[str]]] = {"threat": lambda: THREATS, "method": lambda: METHODS, "metric": told}
+COMPLETED: dict[str, Callable[[], Iterable[str]]] = {
+    "threat": lambda: THREATS,
+    "method": lambda: METHODS,
+    "metric": told,
+    "sampling": lambda: SAMPLINGS,
+    "sees": lambda: SEES,
+}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from betastar.answers import wording
 from betastar.answers.json_answers import Answer
 from betastar.rounding import plain
-from betastar.vocabulary import PARAMETERS, RUN
+from betastar.vocabulary import OF_THREATS, PARAMETERS, RUN, SAMPLED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +54,9 @@ def one(answer: Answer, first: str | None = None) -> None:
         grid.add_row(*row)
     console.print(grid)
     console.print()
+    if "final_model" in answer:
+        console.print(answer["final_model"]["sentence"])
+        console.print()
     console.print("Assumed:")
     for line in answer["assumptions"]:
         console.print(f"  - {line}")
@@ -99,9 +102,13 @@ def side_by_side(answers: Sequence[Answer], names: Sequence[str]) -> None:
 
 def label(parameters: Answer) -> str:
     """A setting in a few words."""
-    names = [name for name in (*RUN, "distance") if parameters.get(name) is not None]
+    names = [name for name in (*RUN, *SAMPLED, *OF_THREATS) if parameters.get(name) is not None]
     kept = [name for name in names if "batch_size" not in parameters or name not in ("sample_rate", "steps")]
-    return ", ".join(f"{PARAMETERS[name].brief.removeprefix('--')} {plain(parameters[name])}" for name in kept)
+    return ", ".join(f"{PARAMETERS[name].brief.removeprefix('--')} {_said(parameters[name])}" for name in kept)
+
+
+def _said(value: object) -> str:
+    return value if isinstance(value, str) else plain(value)
 
 
 def complain(text: str) -> None:

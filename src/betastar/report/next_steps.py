@@ -9,9 +9,9 @@ from betastar.answers import advice, settings
 from betastar.answers.advice import Advice, Lever
 from betastar.answers.targets import Wish
 from betastar.report.facts import Against, Facts
-from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import all_plain
 from betastar.scenario.threats import FARTHEST, AttributeInference, Threat
 
 
@@ -40,24 +40,20 @@ def next_steps(facts: Facts, wish: Wish | None = None) -> list[NextStep]:
     Returns
     -------
     list of NextStep
-        Empty where a target is met or the band is the best one, and for runs whose noise or rate changed.
+        Empty where a target is met or the band is the best one, for runs whose noise or rate changed, and for samplings other
+        than Poisson's.
     """
-    if len(facts.run.segments) != 1:
+    if len(facts.run.segments) != 1 or not all_plain(facts.run):
         return []
     against = [facts.membership, *facts.attributes]
-    said = [(one.title, _advice(one, list(_levers(facts, one)), wish)) for one in against]
+    said = [(one.title, _advice(one, _levers(facts, one), wish)) for one in against]
     return [NextStep(title, advised) for title, advised in said if advised is not None]
 
 
-def _advice(one: Against, levers: list[Lever], wish: Wish | None) -> Advice | None:
-    try:
-        if wish is None:
-            return advice.towards_next_band(one.lower, iter(levers))
-        if wish.target.met(analyze(one.run, one.threat, "certified")):
-            return None
-        return Advice(wish, None, *advice.reached_by(wish, iter(levers)))
-    except (ValueError, ArithmeticError):  # no certified bound for such a run
-        return None
+def _advice(one: Against, levers: Iterator[Lever], wish: Wish | None) -> Advice | None:
+    if wish is None:
+        return advice.towards_next_band(one.lower, levers)
+    return None if wish.target.met(one.certified) else advice.towards(wish, levers)
 
 
 def _levers(facts: Facts, one: Against) -> Iterator[Lever]:

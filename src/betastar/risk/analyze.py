@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from betastar import validation
-from betastar.bounds import adaptive, affinity, certified, closed_form, no_noise, transform
+from betastar.bounds import adaptive, affinity, certified, closed_form, kinds, no_noise, transform
 from betastar.bounds.discrete import LeastCurve
-from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve, Part
-from betastar.bounds.interpolation import condense
+from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve
 from betastar.risk.curve import Curve
 from betastar.risk.interval import Bound
-from betastar.risk.metrics import Outcome
-from betastar.risk.risk import Risk
+from betastar.risk.metrics import Outcome, joined
+from betastar.risk.risk import FINAL_MODEL, Risk
+from betastar.scenario.final_model import SEES, FinalModel
+from betastar.scenario.reductions import View
 from betastar.scenario.run import DPSGD
-from betastar.scenario.step import Step, one_step_advantage, visible
-from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order
+from betastar.scenario.step import LEAST, AllocationStep, AnyStep, Step
+from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order, reduction
+from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS
+
+#: A method: run, threat, tolerance, and whether attacks that exist are looked for.
+Solver = Callable[[DPSGD, Any, float, bool], Outcome]
 
 #: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
 KINDS = 4
@@ -63,7 +67,9 @@ class ToleranceWarning(UserWarning):
     """
 
 
-def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tolerance: float = TOLERANCE) -> Risk:
+def analyze(
+    run: DPSGD, threat: Threat | None = None, method: str = "exact", tolerance: float = TOLERANCE, sees: str = "updates"
+) -> Risk:
     """How well a model trained by this run resists a threat.
 
     Parameters
@@ -79,6 +85,9 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     tolerance : float
         For "certified": the width of the interval of β* that is aimed at. From 0.001 on, "exact" and "certified" compute
         attribute inference on a coarse grid, which takes about a tenth of a second.
+    sees : "updates" or "final-model"
+        What the attacker sees. "updates" is every update, as all bounds assume. "final-model" is a heuristic for an attacker who
+        sees the final model only, as if all losses were linear: the answer has estimates and no bounds, and nothing to rely on.
 
     Returns
     -------
@@ -90,7 +99,7 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     TypeError
         If run or threat are of another type.
     ValueError
-        If the method or the tolerance is not allowed, or the threat does not fit the run.
+        If the method or the tolerance is not allowed, or the threat does not fit the run, or what the attacker sees.
 
     Examples
     --------
@@ -98,14 +107,24 @@ def analyze(run: DPSGD, threat: Threat | None = None, method: str = "exact", tol
     >>> run = bs.DPSGD.from_epochs(noise_multiplier=3.51, batch_size=256, dataset_size=26048, epochs=20)
     >>> print(bs.analyze(run).bayes_security)
     0.899352 [0.899351, 0.899352]
+    >>> print(bs.analyze(run, sees="final-model").bayes_security)
+    0.900113 (a heuristic, not a bound)
     """
     threat = Membership() if threat is None else threat
+    if validation.choice("sees", sees, SEES) == "final-model":
+        return _final_model(run, threat, method)
     outcomes = _solve(run, threat, method, tolerance, attained=True)
     if method == "paper":
         _warn_outside_regime(run, outcomes, threat)
-    if method == "certified" and isinstance(threat, Membership):  # attributes have a gap that no grid closes
+    if method == "certified" and isinstance(threat, Membership) and _is_its_own_attack(run, threat):
         _warn_too_wide(outcomes, tolerance)
     return Risk(outcomes, run.shape, threat.describe(), method)
+
+
+def _is_its_own_attack(run: DPSGD, threat: Threat) -> bool:
+    """Whether the steps that dominate a run are attained; otherwise there is a gap that no grid closes, as for attributes."""
+    reduced = reduction(threat, next(run.scalars()))
+    return reduced is None or reduced.attained is None
 
 
 def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float) -> Risk:
@@ -118,7 +137,7 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
 
     counts: increasing. attained: the upper ends, too, which are 1 otherwise.
     """
-    steps = in_order(threat, run) if threat.symmetric else None
+    steps = in_order(threat, run) if threat.symmetric and reduction(threat, run) is None else None
     if steps is None or len(steps) != 1 or not 0.0 < steps[0].distance < FARTHEST:
         return None
     if steps != threat.steps(run):  # of a histogram: no attack on the steps of its largest distance need exist
@@ -134,9 +153,10 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
     ]
 
 
-def takes_seconds(threat: Threat, method: str, tolerance: float) -> bool:
+def takes_seconds(threat: Threat, method: str, tolerance: float, run: DPSGD) -> bool:
     """Whether a figure takes seconds, as for an attacker who adapts, while one of tolerance `certified.COARSE` does not."""
-    adapts = threat.symmetric and not isinstance(threat, Membership)
+    drawn_without_replacement = any(segment.sampling == "fixed-size" for segment in run.segments)
+    adapts = threat.symmetric and (drawn_without_replacement or not isinstance(threat, Membership))
     return adapts and method in ("exact", "certified") and tolerance < certified.COARSE
 
 
@@ -147,13 +167,51 @@ def _solve(run: DPSGD, threat: Threat, method: str, tolerance: float, attained: 
         raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
     solve = METHODS[validation.choice("method", method, METHODS)].solve or OWN_METHODS[method]
     tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
-    return [solve(scalar, threat, tolerance, attained) for scalar in run.scalars()]
+    return [_answered(solve, scalar, threat, tolerance, attained) for scalar in run.scalars()]
 
 
-def _invisible(steps: Sequence[Step], threat: Threat) -> Outcome | None:
+def _answered(solve: Solver, run: DPSGD, threat: Threat, tolerance: float, attained: bool) -> Outcome:
+    """The outcome of a scalar run: of its steps, or of the views that stand for it, where its sampling is not plain Poisson's."""
+    reduced = reduction(threat, run)
+    if reduced is None:
+        return solve(run, threat, tolerance, attained)
+    if solve is _paper:
+        raise WrongValueError("method", "{argument} paper is about Poisson sampling, got {run}; use exact.", {"run": repr(run)})
+    if reduced.attained is None:
+        return solve(run, reduced.proved[0], tolerance, attained)
+    certifiable = [view for view in reduced.proved if not any(isinstance(step, AllocationStep) for step in view.every)]
+    attacks = list(reduced.attained)
+    if solve is _certified and certifiable:
+        # An epoch of random allocation is no proof: its figures are left out where others are there.
+        attacks = [view for view in attacks if not any(isinstance(step, AllocationStep) for step in view.every)]
+    proved = [solve(run, view, tolerance, False) for view in (certifiable if solve is _certified else ()) or reduced.proved]
+    if not attained:
+        return joined(proved, [], threat.oriented)
+    exist = [solve(run, view, tolerance, True) for view in attacks]
+    if solve in (_exact, _certified):
+        exist += _by_an_attacker_who_adapts(reduced.proved[0], tolerance, solve is _certified)
+    return joined(proved, exist, threat.oriented)
+
+
+def _by_an_attacker_who_adapts(view: View, tolerance: float, fine: bool) -> list[Outcome]:
+    """An attack that exists on a run with batches of a fixed size, none if no grid is affordable."""
+    steps = view.ordered
+    if steps is None or steps != view.every or not any(step.fixed_size for step in steps) or len(steps) > KINDS:
+        return []
+    if tolerance >= certified.COARSE:
+        return []
+    count = sum(step.count for step in steps)
+    solution = adaptive.solve(steps, adaptive.effort(count) if fine else adaptive.MODERATE) if count > 1 else None
+    if solution is None or solution.below is None:
+        return []
+    beta = 1.0 - float(solution.below.values[0])
+    return [Outcome(Bound(0.0, beta, beta), (), (solution.below,), view.oriented)]
+
+
+def _invisible(steps: Sequence[AnyStep], threat: Threat) -> Outcome | None:
     """The outcome of a run that leaks less than INVISIBLE: its advantage is at most the sum of the steps' own (proved)."""
-    most = sum(step.count * one_step_advantage(step.rate, step.noise, step.distance) for step in steps)
-    if most > INVISIBLE or not any(step.distance for step in steps):
+    most = sum(step.count * kinds.kind(step).advantage(step) for step in steps)
+    if most > INVISIBLE or not any(kinds.telling(step) for step in steps):
         return None
     beta = min(1.0 - (1.0 + 1e-9) * most, certified.BELOW_ONE)
     return Outcome(Bound(beta, beta, 1.0), oriented=threat.oriented)
@@ -163,19 +221,22 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     steps = threat.steps(run)
     if (little := _invisible(steps, threat)) is not None:
         return little
-    quiet = any(step.noise <= LEAST_NOISE for step in steps)
-    parts = condense([replace(step, noise=max(step.noise, LEAST_NOISE)) for step in map(visible, steps)])
+    quiet = any(kinds.kind(step).least_noise(step) <= LEAST_NOISE for step in steps)
+    seen = [kinds.kind(step).louder(kinds.kind(step).visible(step, LEAST), LEAST_NOISE) for step in steps if kinds.telling(step)]
 
-    def curve(build: Callable[..., transform.Transform], symmetric: bool) -> FourierCurve:
-        return FourierCurve([Part(n, build, rate, noise, r) for n, rate, noise, r in parts], symmetric)
+    def curve(build: Callable[..., transform.Transform], symmetric: bool, of: Sequence[AnyStep] = seen) -> FourierCurve:
+        return FourierCurve(kinds.parts(of, build), symmetric)
 
     worst: tuple[Curve, ...]
     exist: tuple[Curve, ...]
     solution = None
-    if all(r == 2.0 for *_, r in parts):
-        worst = exist = (curve(transform.line, True),)
-    elif not threat.symmetric:
-        worst = exist = (curve(transform.line, False),)
+    some = kinds.attained(seen, threat.symmetric)
+    if some == seen:
+        even = threat.symmetric or all(isinstance(step, Step) and step.distance == FARTHEST for step in seen)
+        worst = exist = (curve(transform.line, even),)
+    elif not kinds.plain(steps):
+        worst = (curve(transform.glued if threat.symmetric else transform.line, threat.symmetric),)
+        exist = (curve(transform.line, threat.symmetric, some),) if some else ()
     elif sum(step.count for step in steps) == 1:
         worst = exist = (curve(transform.glued, True),)  # attained: at each α by the line pair, one way or the other
     else:
@@ -191,8 +252,8 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     if not attained:
         exist = worst
     bottom, bottom_error = worst[0].overlap()
-    top, top_error = (bottom, bottom_error) if exist is worst else min(one.overlap() for one in exist)
-    upper = min(1.0, max(top + top_error, TINY))
+    top, top_error = (bottom, bottom_error) if exist is worst else min((one.overlap() for one in exist), default=(bottom, 0.0))
+    upper = min(1.0, max(top + top_error, TINY)) if exist else 1.0
     estimate = min(max(top if solution is None else 0.5 * (bottom + top), TINY), upper)
     return Outcome(Bound(min(max(bottom - bottom_error, 0.0), estimate), estimate, upper), worst, exist, threat.oriented)
 
@@ -223,23 +284,37 @@ def _certified(run: DPSGD, threat: Threat, tolerance: float, attained: bool = Tr
     return Outcome(Bound(lower, middle, upper), curves, proof.below if curves else (), threat.oriented)
 
 
+def _final_model(run: DPSGD, threat: Threat, method: str) -> Risk:
+    """The last-iterate heuristic: estimates only."""
+    if not isinstance(run, DPSGD):
+        raise TypeError(f"run must be a DPSGD, got {run!r}.")
+    if method != "exact":
+        raise ValueError(
+            f"sees='final-model' is a heuristic, which only method='exact' computes, got method={method!r}; "
+            "sees='updates' answers with a bound."
+        )
+    outcomes = [_exact(scalar, FinalModel(threat), TOLERANCE) for scalar in run.scalars()]
+    return Risk(outcomes, run.shape, threat.describe(), method, heuristic=FINAL_MODEL)
+
+
 def _affinity(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
     # What `visible` adds to a step is below 1e-24 of β* in all: both ends stay what they are.
-    steps = [visible(step) for step in threat.steps(run)]
-    families = (transform.line, transform.symmetric) if threat.symmetric else (transform.line,)
+    steps = [kinds.kind(step).visible(step, LEAST) for step in threat.steps(run)]
+    plain = kinds.plain(steps)
+    families = (transform.line, transform.symmetric) if threat.symmetric and plain else (transform.line,)
     largest = affinity.largest(transform.glued if threat.symmetric else transform.line, steps)
-    exist = max(affinity.total(family, steps) for family in families)
+    exist = max(affinity.total(family, steps if plain else kinds.attained(steps, threat.symmetric)) for family in families)
     return Outcome(Bound(*affinity.bounds(largest, exist)), oriented=threat.oriented)
 
 
 def _paper(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
-    steps = threat.steps(run)
+    steps = kinds.only_plain("method 'paper'", threat.steps(run))
     beta, error = closed_form.bayes_security(steps), closed_form.error_term(steps)
     return Outcome(Bound(max(0.0, beta - error), beta, min(1.0, beta + error)), oriented=threat.oriented)
 
 
 #: The methods of betastar itself; those of plug-ins are in the vocabulary.
-OWN_METHODS: dict[str, Callable[[DPSGD, Any, float, bool], Outcome]] = {
+OWN_METHODS: dict[str, Solver] = {
     "exact": _exact,
     "certified": _certified,
     "affinity": _affinity,
@@ -261,7 +336,7 @@ def _warn_too_wide(outcomes: Sequence[Outcome], tolerance: float) -> None:
 
 def _warn_outside_regime(run: DPSGD, outcomes: Sequence[Outcome], threat: Threat) -> None:
     """Warn once, with the actual error where it takes about a millisecond to know."""
-    every = [threat.steps(scalar) for scalar in run.scalars()]
+    every = [kinds.only_plain("method 'paper'", threat.steps(scalar)) for scalar in run.scalars()]
     doubtful = [i for i, steps in enumerate(every) if closed_form.outside_regime(steps)]
     if len(every) == 1 and len({step.distance for step in every[0]}) == 1:
         truth = _exact(next(iter(run.scalars())), threat, TOLERANCE).bayes_security.estimate

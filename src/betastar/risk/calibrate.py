@@ -7,14 +7,16 @@ logarithm of the parameter, and on a transform of the metric in which the depend
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from functools import cache, partial
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
 from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
 from typing import Any
 
 from scipy.special import erfcinv
 
 from betastar import validation
+from betastar.bounds import kinds
 from betastar.bounds.exact import LEAST_NOISE
 from betastar.bounds.no_noise import curve as ceiling_curve
 from betastar.bounds.no_noise import never_sampled
@@ -24,10 +26,12 @@ from betastar.risk.metrics import Outcome
 from betastar.risk.risk import Risk
 from betastar.risk.search import Search, confirmed
 from betastar.rounding import plain
+from betastar.scenario import samplings
+from betastar.scenario.final_model import SEES
 from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
-from betastar.scenario.step import Step
+from betastar.scenario.step import AnyStep, Step
 from betastar.scenario.threats import Membership, Threat
-from betastar.validation import WrongTypeError
+from betastar.validation import WrongTypeError, WrongValueError
 from betastar.vocabulary import METRICS, Metric
 
 #: Where the search ends: noise, sampling rate, steps.
@@ -156,9 +160,12 @@ def calibrate(
     dataset_size: int | None = None,
     epochs: float | None = None,
     opacus: bool | None = None,
+    sampling: str = "poisson",
+    max_batch_size: int | None = None,
     threat: Threat | None = None,
     method: str = "exact",
     tolerance: float = TOLERANCE,
+    sees: str = "updates",
 ) -> DPSGD:
     """The run that just meets the target, with the one parameter that was left out filled in.
 
@@ -184,12 +191,19 @@ def calibrate(
         The number of passes over the data.
     opacus : bool, optional
         The rate that follows from batch_size and dataset_size, as for `DPSGD.from_epochs`.
+    sampling : "poisson", "fixed-size", "balls-in-bins" or "shuffled"
+        How the batches are drawn, as for `DPSGD`.
+    max_batch_size : int, optional
+        With "poisson": of a larger batch, so many records are kept at random.
     threat : Threat, optional
         Who attacks; membership inference by substitution by default.
     method : str
         As for `analyze`.
     tolerance : float
         As for `analyze`.
+    sees : str
+        "updates": what the attacker sees. Figures for one who sees the final model only are a heuristic, and no run is chosen
+        by a heuristic.
 
     Returns
     -------
@@ -212,6 +226,11 @@ def calibrate(
     """
     if not isinstance(target, Target):
         raise TypeError(f"target must be a Target, got {target!r}.")
+    if validation.choice("sees", sees, SEES) == "final-model":
+        raise ValueError(
+            "sees must be 'updates' to calibrate, got 'final-model': that is a heuristic, which can be wrong on the unsafe side. "
+            "Calibrate with sees='updates', and look at analyze(run, sees='final-model') beside it."
+        )
     threat = Membership() if threat is None else threat
     given = {
         "noise_multiplier": noise_multiplier,
@@ -221,7 +240,8 @@ def calibrate(
         "dataset_size": dataset_size,
         "epochs": epochs,
     }
-    search = _search({name: value for name, value in given.items() if value is not None}, target, threat, bool(opacus))
+    known = {name: value for name, value in given.items() if value is not None}
+    search = _search(known, target, threat, Drawn(sampling, max_batch_size, opacus))
 
     @cache
     def risk(value: float, tolerance: float = tolerance) -> Risk:
@@ -237,22 +257,63 @@ def calibrate(
                 stacklevel=2,
             )
             return search.make(LEAST_NOISE)
-    value = confirmed(search, target, risk, takes_seconds(threat, method, tolerance))
+    value = confirmed(search, target, risk, takes_seconds(threat, method, tolerance, search.make(search.low)))
     sizes = {"batch_size": batch_size, "dataset_size": dataset_size, search.name: round(value) * search.unit}
-    chosen = opacus is not None or not (sizes["batch_size"] and sizes["dataset_size"])
+    chosen = opacus is not None or sampling != "poisson" or not (sizes["batch_size"] and sizes["dataset_size"])
     if not chosen and (told := opacus_differs(sizes["batch_size"], sizes["dataset_size"])):
         warnings.warn(told, RateWarning, stacklevel=2)
     return search.make(value)
 
 
-def _sampling_only(steps: tuple[Step, ...]) -> Risk:
+def _sampling_only(steps: tuple[AnyStep, ...]) -> Risk:
     """The risk of the same sampling without noise."""
     curve, beta = ceiling_curve(steps), exp(never_sampled(steps))
     return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
 
 
-def _search(given: dict[str, Any], target: Target, threat: Threat, opacus: bool) -> Search:
+@dataclass(frozen=True)
+class Drawn:
+    """How the batches are drawn."""
+
+    sampling: str
+    max_batch_size: int | None
+    opacus: bool | None
+
+    def run(self, by_epoch: bool, numbers: dict[str, Any]) -> DPSGD:
+        more: dict[str, Any] = {"sampling": self.sampling, "max_batch_size": self.max_batch_size}
+        if not by_epoch:
+            return DPSGD(**numbers, **more)
+        # Nobody is warned of Opacus's rate at each step of a search.
+        return DPSGD.from_epochs(**numbers, **more, opacus=bool(self.opacus) if self.sampling == "poisson" else self.opacus)
+
+    @property
+    def counts_records(self) -> bool:
+        """Whether the number of records matters beside the rate."""
+        return self.max_batch_size is not None or self.sampling != "poisson"
+
+    def refuse(self, name: str, given: dict[str, Any]) -> None:
+        """Refuse to search for what the sampling does not leave open, or what the bound does not depend on."""
+        instead = "Leave out {noise_multiplier}, or {steps} (or {epochs}), instead."
+        if self.sampling == "shuffled" and name in ("sample_rate", "batch_size", "dataset_size"):
+            text = "{argument} cannot be chosen with sampling 'shuffled': what is proved does not depend on it. " + instead
+            raise WrongValueError(name, text)
+        if name == "sample_rate" and self.sampling == "balls-in-bins":
+            text = (
+                "{argument} cannot be chosen with sampling 'balls-in-bins', where an epoch has a whole number of batches. Leave "
+            )
+            raise WrongValueError(name, text + "out {batch_size}, with {dataset_size} and {epochs}, instead.")
+        if name == "sample_rate" and self.sampling == "fixed-size" and "dataset_size" in given:
+            text = (
+                "{argument} cannot be chosen with sampling 'fixed-size' and {dataset_size}, which make a whole batch. Leave out "
+            )
+            raise WrongValueError(name, text + "{batch_size}, with {dataset_size} and {epochs}, instead.")
+
+
+def _search(given: dict[str, Any], target: Target, threat: Threat, drawn: Drawn) -> Search:
     """Which parameter is missing, and how a run follows from it."""
+    by_rate = "sample_rate" in given or "steps" in given
+    beside = {"dataset_size": given["dataset_size"]} if drawn.counts_records and by_rate and "dataset_size" in given else {}
+    given = {name: value for name, value in given.items() if name not in beside}
     by_epoch = any(name in given for name in ("batch_size", "dataset_size", "epochs"))
     wanted = (
         ("noise_multiplier", "batch_size", "dataset_size", "epochs") if by_epoch else ("noise_multiplier", "sample_rate", "steps")
@@ -266,27 +327,33 @@ def _search(given: dict[str, Any], target: Target, threat: Threat, opacus: bool)
         text = f"leave out exactly one of {_in_braces(wanted)}; missing: {_in_braces(missing) or 'none'}."
         raise WrongTypeError("", text)
     name = missing[0]
-    maker: Callable[..., DPSGD] = partial(DPSGD.from_epochs, opacus=opacus) if by_epoch else DPSGD
-    # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
-    unit = int(validation.whole("batch_size", given["batch_size"])) if name == "dataset_size" else 1
+    drawn.refuse(name, beside)
+    unit = 1
+    if name == "dataset_size":
+        # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
+        unit = int(validation.whole("batch_size", given["batch_size"]))
+    elif name == "steps" and drawn.sampling in samplings.IN_EPOCHS:
+        unit = int(samplings.batches(validation.fraction("sample_rate", given["sample_rate"]), drawn.sampling))
 
     def make(value: float) -> DPSGD:
-        return maker(**{**given, name: value * unit})
+        return drawn.run(by_epoch, {**given, **beside, name: value * unit})
 
+    largest_rate = 1.0 if drawn.max_batch_size is None or not beside else min(1.0, drawn.max_batch_size / beside["dataset_size"])
     # Checks what was given (and that it is no array) before any search.
-    probe = make(1.0 if name in ("noise_multiplier", "sample_rate") else 1)
+    probe = make({"noise_multiplier": 1.0, "sample_rate": largest_rate}.get(name, 1))
     if probe.shape != ():
         raise TypeError("calibrate needs numbers, got arrays; call it for each setting.")
     if name == "noise_multiplier":
         return Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, guess_noise(threat.steps(probe), target))
     if name == "sample_rate":
-        return Search(name, make, LEAST_RATE, 1.0, True, False, 0.01)
+        return Search(name, make, LEAST_RATE, largest_rate, True, False, min(0.01, largest_rate))
     if name == "batch_size":
-        return Search(name, make, 1.0, float(given["dataset_size"]), True, True, min(64.0, given["dataset_size"]))
+        most = float(min(given["dataset_size"], drawn.max_batch_size or given["dataset_size"]))
+        return Search(name, make, 1.0, most, True, True, min(64.0, most))
     if name == "dataset_size":
         return Search(name, make, 1.0, float(max(1, floor(MOST_STEPS / max(given["epochs"], 1.0)))), False, True, 100.0, unit)
-    most = MOST_STEPS if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
-    return Search(name, make, 1.0, float(most), True, True, 100.0)
+    most = MOST_STEPS // unit if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
+    return Search(name, make, 1.0, float(most), True, True, 100.0, unit)
 
 
 def _in_braces(names: Iterable[str]) -> str:
@@ -294,17 +361,17 @@ def _in_braces(names: Iterable[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in names)
 
 
-def guess_noise(steps: tuple[Step, ...], target: Target) -> float:
+def guess_noise(steps: tuple[AnyStep, ...], target: Target) -> float:
     """For targets about β*, from the small-rate exponent (theory, section 5): λ ≈ (p²/2)·sinh(1/σ²) at distance 2, and
-    (p²/8)(e^{1/σ²} - 1) at distance 1; other distances in proportion. Otherwise 1."""
+    (p²/8)(e^{1/σ²} - 1) at distance 1; other distances in proportion. Otherwise 1. steps: at noise 1."""
     beta = {"bayes_security": target.value, "advantage": 1.0 - target.value, "success": 2.0 * (1.0 - target.value)}.get(
         target.metric
     )
     if beta is None or not 0.0 < beta < 1.0:
         return 1.0
-    power = sum(step.count * (step.rate * step.distance) ** 2 for step in steps)
+    power = sum(step.count * kinds.kind(step).gap(step) ** 2 for step in steps)
     if power == 0.0:
         return 1.0
     need = 8.0 * float(erfcinv(beta)) ** 2 / power
-    near = all(step.distance <= 1.0 for step in steps)
+    near = all(isinstance(step, Step) and step.distance <= 1.0 for step in steps)
     return min(max(1.0 / sqrt(log1p(need) if near else asinh(need)), LEAST_NOISE), MOST_NOISE)

@@ -75,7 +75,9 @@ def epsilon_from_bayes_security(bayes_security: float, delta: float = 0.0) -> fl
     inside = 2.0 - beta - 2.0 * delta
     if inside <= beta:
         return 0.0
-    return inf if beta == 0.0 else log(inside / beta)
+    if beta == 0.0:
+        return inf
+    return log(inside / beta) if beta > 1e-300 else log(inside) - log(beta)  # whose ratio would overflow
 
 
 def tpr_at_most(advantage: float, fpr: float) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import isfinite, nan
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from betastar.rounding import plain, significant
 class Bound:
     """lower ≤ truth ≤ upper, as far as the method proves it, and the best guess between them.
 
-    Rely on the end that is not too optimistic: `lower` for Bayes security, `upper` for advantage, success, TPR, δ, ε and μ.
+    Rely on the end that is not too optimistic: `lower` for Bayes security, `upper` for advantage, success, TPR, δ, ε and μ. A
+    heuristic has no ends: both are nan, and no target is met by it.
 
     Parameters
     ----------
@@ -46,6 +47,11 @@ class Bound:
         number: Any = value
         return bool(np.all((self.lower <= number) & (number <= self.upper)))
 
+    def without_ends(self) -> Bound:
+        """The estimate alone."""
+        nothing = np.full(np.shape(self.estimate), nan) if np.ndim(self.estimate) else nan
+        return replace(self, lower=nothing, upper=nothing)
+
     def complement(self) -> Bound:
         """1 - this."""
         return Bound(1.0 - self.upper, 1.0 - self.estimate, 1.0 - self.lower)
@@ -54,6 +60,8 @@ class Bound:
         """Six digits, the ends rounded outwards."""
         if np.ndim(self.estimate):
             return repr(self)
+        if np.isnan(self.lower) and np.isnan(self.upper):
+            return f"{self.estimate:.6g} (a heuristic, not a bound)"
         low, high = (
             significant(end, 6, upwards) if isfinite(end) else str(end)
             for end, upwards in ((self.lower, False), (self.upper, True))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from betastar.arrays import Real
+from betastar.bounds.discrete import LeastCurve
 from betastar.risk import conversions, gaussian_fit
 from betastar.risk.curve import Curve, epsilons, hockey_sticks, true_positives
 from betastar.risk.interval import Bound, GaussianFit, stack
@@ -123,6 +124,18 @@ class Outcome:
         estimate = np.max([values for values, _ in (attained or worst)], axis=0)
         low, middle, high = (np.minimum(np.maximum(one, least), 1.0) for one in (lower, estimate, upper))
         return _of_shape(Bound(np.minimum(low, middle), middle, np.maximum(middle, high)), given)
+
+
+def joined(proved: Sequence[Outcome], exist: Sequence[Outcome], oriented: bool) -> Outcome:
+    """One outcome of several: each of `proved` is above every attack, each of `exist` is below an attack that exists."""
+    lower = max(one.bayes_security.lower for one in proved)
+    upper = min((one.bayes_security.upper for one in exist), default=1.0)
+    estimate = min((one.bayes_security.estimate for one in exist), default=lower)
+    lower = min(lower, upper)
+    curves = [one.worst for one in proved if one.worst]
+    least = curves[0] if len(curves) == 1 else (LeastCurve(*(curve for some in curves for curve in some)),) if curves else ()
+    attacks = tuple(curve for one in exist for curve in one.attained) if least else ()
+    return Outcome(Bound(lower, min(max(estimate, lower), upper), upper), least, attacks, oriented)
 
 
 def _ends(metric: Callable[[Curve], tuple[Any, Any, Any]], curves: Sequence[Curve]) -> Any:

@@ -13,6 +13,8 @@ from betastar.risk.metrics import Outcome
 
 #: Smallest false-positive rate that the Gaussian fit looks at, unless another is given.
 SMALLEST_FPR = 1e-5
+#: What the figures for an attacker are who sees the final model only.
+FINAL_MODEL = "a heuristic for an attacker who sees the final model only, not a bound"
 
 
 class Risk:
@@ -31,6 +33,8 @@ class Risk:
         The description of the threat.
     method : str
         The name of the method.
+    heuristic : str, optional
+        What the figures are if they are no bounds; None otherwise. Each metric then has an estimate, and nan for its ends.
 
     Examples
     --------
@@ -42,7 +46,10 @@ class Risk:
     0.544665 [0.544665, 0.544666]
     """
 
-    def __init__(self, outcomes: Sequence[Outcome], shape: tuple[int, ...], threat: str, method: str) -> None:
+    def __init__(
+        self, outcomes: Sequence[Outcome], shape: tuple[int, ...], threat: str, method: str, heuristic: str | None = None
+    ) -> None:
+        self.heuristic = heuristic
         self._outcomes = list(outcomes)
         self.shape = shape
         self.threat = threat
@@ -117,16 +124,21 @@ class Risk:
             "smallest_fpr", smallest_fpr, "greater than 0 and below 0.5", low=0.0, high=0.5, open_low=True, open_high=True
         )
         fits: list[Bound] = [outcome.gaussian(float(one)) for outcome in self._outcomes for one in np.ravel(value)]
-        fit = stack(fits, self.shape + np.shape(value))
+        fit = self._said(stack(fits, self.shape + np.shape(value)))
         assert isinstance(fit, GaussianFit)
         return fit
 
     def _at(self, given: Any, metric: Callable[[Outcome, Any], Bound]) -> Bound:
         """A metric at a number, or at each of an array in one pass: a sweep's shape comes first."""
-        return stack([metric(outcome, given) for outcome in self._outcomes], self.shape + np.shape(given))
+        return self._said(stack([metric(outcome, given) for outcome in self._outcomes], self.shape + np.shape(given)))
 
     def _each(self, metric: Callable[[Outcome], Bound]) -> Bound:
-        return stack([metric(outcome) for outcome in self._outcomes], self.shape)
+        return self._said(stack([metric(outcome) for outcome in self._outcomes], self.shape))
+
+    def _said(self, bound: Bound) -> Bound:
+        """A bound as it is; of a heuristic, the estimate alone."""
+        return bound if self.heuristic is None else bound.without_ends()
 
     def __repr__(self) -> str:
-        return f"Risk({self.threat}, {self.method}: bayes_security={self.bayes_security})"
+        said = "" if self.heuristic is None else f", {self.heuristic}"
+        return f"Risk({self.threat}, {self.method}{said}: bayes_security={self.bayes_security})"

@@ -21,7 +21,9 @@ NOTICEABLE = 1.05
 class Segment:
     """Steps with the same noise, sampling rate and sampling. Each number may be an array where a person sweeps.
 
-    max_batch_size, dataset_size: of Poisson sampling whose batches are cut off; None otherwise.
+    max_batch_size: of Poisson sampling whose batches are cut off; None otherwise. dataset_size: None if it is not known. mixture:
+    with sampling "mixture", which only `from_dp_event` makes, pairs (shift, probability): with a record, a step shows one of the
+    shifts plus noise, without it noise alone.
     """
 
     noise_multiplier: Any
@@ -30,6 +32,7 @@ class Segment:
     sampling: str = "poisson"
     max_batch_size: int | None = None
     dataset_size: int | None = None
+    mixture: tuple[tuple[float, float], ...] | None = None
 
     @property
     def numbers(self) -> tuple[Any, Any, Any]:
@@ -151,7 +154,15 @@ class DPSGD:
 
     @classmethod
     def from_epochs(
-        cls, noise_multiplier: Any, batch_size: Any, dataset_size: Any, epochs: Any, opacus: bool | None = None
+        cls,
+        noise_multiplier: Any,
+        batch_size: Any,
+        dataset_size: Any,
+        epochs: Any,
+        opacus: bool | None = None,
+        *,
+        sampling: str = "poisson",
+        max_batch_size: int | None = None,
     ) -> DPSGD:
         """From what a training script has. The rate is batch_size / dataset_size.
 
@@ -165,11 +176,16 @@ class DPSGD:
             The number of training records.
         epochs : float or array
             An epoch has ⌈dataset_size / batch_size⌉ steps, as many as a PyTorch loader has batches. A fraction of an epoch is
-            rounded up to whole steps.
+            rounded up to whole steps; with sampling "balls-in-bins" or "shuffled", epochs must be whole.
         opacus : bool, optional
             True for the rate that Opacus takes from such a loader, 1 / ⌈dataset_size / batch_size⌉, which is the smaller one
             unless the batches fill the data set exactly (batch 80 of 100: 0.5 instead of 0.8). False for
-            batch_size / dataset_size. None is the latter, with a RateWarning where the two differ by more than 5 %.
+            batch_size / dataset_size. None is the latter, with a RateWarning where the two differ by more than 5 %. With
+            sampling "poisson" only.
+        sampling : "poisson", "fixed-size", "balls-in-bins" or "shuffled"
+            How the batches are drawn, as for `DPSGD`.
+        max_batch_size : int, optional
+            With "poisson": of a larger batch, so many records are kept at random.
 
         Returns
         -------
@@ -195,15 +211,50 @@ class DPSGD:
             raise validation.WrongValueError(
                 "batch_size", "{argument} must be at most {dataset_size}, got {batch} > {records}.", sizes
             )
+        validation.choice("sampling", sampling, samplings.SAMPLINGS)
         batches = -(-size // batch)
-        rate = 1.0 / batches if opacus else batch / size
-        if opacus is None and (told := opacus_differs(batch, size)):
+        rate = batch / size
+        if sampling != "poisson":
+            if opacus is not None:
+                text = "{argument} must be left out with sampling {word}: it is about the rate of Poisson sampling."
+                raise validation.WrongValueError("opacus", text, {"word": repr(sampling)})
+        elif opacus:
+            rate = 1.0 / batches
+        elif opacus is None and (told := opacus_differs(batch, size)):
             warnings.warn(told, RateWarning, stacklevel=2)
-        return cls(noise_multiplier, rate, validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9)))
+        if sampling in samplings.IN_EPOCHS:
+            rate = 1.0 / batches
+            samplings.whole_epochs(length, sampling)
+        known = sampling != "poisson" or max_batch_size is not None
+        return cls(
+            noise_multiplier,
+            rate,
+            validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9)),
+            sampling,
+            max_batch_size=max_batch_size,
+            dataset_size=samplings.one_size(size) if known else None,
+        )
 
     @classmethod
     def from_dp_event(cls, event: Any) -> DPSGD:
-        """From a dp_accounting event: Gaussian mechanisms, Poisson-sampled or not, composed in any way."""
+        """From a dp_accounting event.
+
+        Parameters
+        ----------
+        event : DpEvent
+            Gaussian mechanisms, Poisson-sampled, sampled without replacement, Poisson-sampled and truncated, or not sampled, and
+            mixtures of Gaussians, composed in any way. The latter are about adding or removing a record.
+
+        Returns
+        -------
+        DPSGD
+            The run.
+
+        Raises
+        ------
+        ValueError
+            If the event has another mechanism in it, or one sample for several mechanisms.
+        """
         from betastar.scenario.dp_events import segments_of
 
         segments = tuple(segments_of(event))
@@ -238,6 +289,12 @@ class DPSGD:
     def steps(self) -> Any:
         """Steps of all segments together."""
         return sum(segment.steps for segment in self.segments)
+
+    def shortened(self, steps: int) -> DPSGD:
+        """The first so many steps of a run of one segment."""
+        segment = replace(self.segments[0], steps=min(steps, self._only("steps")))
+        samplings.check(segment)
+        return DPSGD._of((segment,))
 
     def scalars(self) -> Iterator[DPSGD]:
         """The runs of a sweep one by one, in the order of its shape."""
@@ -274,7 +331,8 @@ class DPSGD:
         def show(segment: Segment) -> str:
             noise, rate, steps = (repr(f.tolist()) if isinstance(f, np.ndarray) else repr(f) for f in segment.numbers)
             said = {"sampling": segment.sampling} if segment.sampling != "poisson" else {}
-            said |= {name: getattr(segment, name) for name in ("max_batch_size", "dataset_size") if getattr(segment, name)}
+            others = ("max_batch_size", "dataset_size", "mixture")
+            said |= {name: getattr(segment, name) for name in others if getattr(segment, name) is not None}
             more = "".join(f", {name}={value!r}" for name, value in said.items())
             return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps}{more})"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from betastar.rounding import plain
+from betastar.validation import WrongValueError
 
 if TYPE_CHECKING:
     from betastar.scenario.run import DPSGD, Segment
@@ -21,22 +22,52 @@ WHOLE = 1e-9
 def check(segment: Segment) -> None:
     """Raise an error if the numbers of a segment do not fit its sampling."""
     if segment.sampling in IN_EPOCHS:
-        batches(segment.sample_rate, segment.sampling)
         epochs(segment)
-    if segment.max_batch_size is None and segment.dataset_size is None:
+    if segment.max_batch_size is not None:
+        _check_cap(segment)
+    if segment.dataset_size is None:
         return
-    if segment.sampling != "poisson":
-        raise ValueError(
-            f"max_batch_size and dataset_size must be left out with sampling={segment.sampling!r}, whose batches are not cut off."
+    if segment.sampling == "poisson" and segment.max_batch_size is None:
+        raise WrongValueError(
+            "dataset_size", "{argument} must be left out with sampling 'poisson', unless {max_batch_size} is given."
         )
-    if segment.max_batch_size is None or segment.dataset_size is None:
-        missing = "max_batch_size" if segment.max_batch_size is None else "dataset_size"
-        raise ValueError(f"{missing} must be given as well: batches that are cut off need max_batch_size and dataset_size.")
+    if segment.sampling == "fixed-size":
+        drawn = np.asarray(segment.sample_rate, dtype=np.float64) * segment.dataset_size
+        wrong = (np.abs(drawn - np.round(drawn)) > WHOLE * drawn) | (np.round(drawn) < 1.0)
+        if np.any(wrong):
+            number = float(np.atleast_1d(drawn)[np.atleast_1d(wrong)][0])
+            near = max(1, round(number))
+            raise WrongValueError(
+                "sample_rate",
+                "{argument} must be a whole number of records divided by {dataset_size} with sampling 'fixed-size', got "
+                "{drawn} records; {near}/{size} = {rate} would work.",
+                {
+                    "drawn": plain(number),
+                    "near": str(near),
+                    "size": str(segment.dataset_size),
+                    "rate": plain(near / segment.dataset_size),
+                },
+            )
+
+
+def _check_cap(segment: Segment) -> None:
+    assert segment.max_batch_size is not None
+    if segment.sampling != "poisson":
+        raise WrongValueError(
+            "max_batch_size",
+            "{argument} must be left out with sampling {word}, whose batches are not cut off; it goes with sampling 'poisson'.",
+            {"word": repr(segment.sampling)},
+        )
+    if segment.dataset_size is None:
+        raise WrongValueError(
+            "dataset_size", "{argument} must be given as well: it decides how often {max_batch_size} is reached."
+        )
     expected = float(np.max(segment.sample_rate)) * segment.dataset_size
     if segment.max_batch_size < expected * (1.0 - WHOLE):
-        raise ValueError(
-            f"max_batch_size must be at least the expected batch size sample_rate * dataset_size = {plain(expected)}, "
-            f"got {segment.max_batch_size}."
+        raise WrongValueError(
+            "max_batch_size",
+            "{argument} must be at least the expected batch size, {sample_rate} times {dataset_size} = {expected}, got {value}.",
+            {"expected": plain(expected), "value": str(segment.max_batch_size)},
         )
 
 
@@ -47,9 +78,11 @@ def batches(sample_rate: Any, sampling: str) -> Any:
     if np.any(wrong):
         rate = float(np.asarray(sample_rate)[wrong].flat[0])
         number = round(1.0 / rate)
-        raise ValueError(
-            f"sample_rate must be 1 divided by a whole number of batches with sampling={sampling!r}, "
-            f"got {rate!r}; 1/{number} = {plain(1.0 / number)} would work."
+        raise WrongValueError(
+            "sample_rate",
+            "{argument} must be 1 divided by a whole number of batches with sampling {word}, got {rate}; 1/{number} = {near} "
+            "would work.",
+            {"word": repr(sampling), "rate": repr(rate), "number": str(number), "near": plain(1.0 / number)},
         )
     return numbers.astype(np.int64) if numbers.ndim else int(numbers)
 
@@ -59,15 +92,52 @@ def epochs(segment: Segment) -> Any:
     length = batches(segment.sample_rate, segment.sampling)
     number, rest = np.divmod(segment.steps, length)
     if np.any(rest):
-        raise ValueError(
-            f"steps must be a whole number of epochs with sampling={segment.sampling!r}, "
-            f"got {segment.steps!r} steps where an epoch has {length!r}."
+        wrong = np.flatnonzero(np.ravel(rest))[0]
+        count, size = (int(np.broadcast_to(one, np.shape(rest)).ravel()[wrong]) for one in (segment.steps, length))
+        near = [str(number * size) for number in (count // size, count // size + 1) if number]
+        raise WrongValueError(
+            "steps",
+            "{argument} must be a whole number of epochs with sampling {word}, got {count} where an epoch has {size} steps; "
+            "{near} would work.",
+            {"word": repr(segment.sampling), "count": str(count), "size": str(size), "near": " or ".join(near)},
         )
     return number if np.ndim(number) else int(number)
 
 
-def only_poisson(run: DPSGD) -> None:
-    """Refuse a run of another sampling than plain Poisson sampling."""
-    for segment in run.segments:
-        if segment.sampling != "poisson" or segment.max_batch_size is not None:
-            raise ValueError(f"sampling must be 'poisson' without max_batch_size for this question, got {run!r}.")
+def whole_epochs(epochs: Any, sampling: str) -> None:
+    """Refuse a fraction of an epoch."""
+    numbers = np.ravel(epochs)
+    if np.any(numbers != np.round(numbers)):
+        fraction = float(numbers[numbers != np.round(numbers)][0])
+        near = " or ".join(str(number) for number in (int(fraction), int(fraction) + 1) if number)
+        raise WrongValueError(
+            "epochs",
+            "{argument} must be whole with sampling {word}, got {value}; {near} would work.",
+            {"word": repr(sampling), "value": plain(fraction), "near": near},
+        )
+
+
+def one_size(sizes: Any) -> int | None:
+    """The number of records, or None if a sweep has several."""
+    distinct = np.unique(sizes)
+    return int(distinct[0]) if len(distinct) == 1 else None
+
+
+def is_plain(segment: Segment) -> bool:
+    """Whether a segment has Poisson sampling whose batches are not cut off."""
+    return segment.sampling == "poisson" and segment.max_batch_size is None
+
+
+def all_plain(run: DPSGD) -> bool:
+    """Whether all segments are plain."""
+    return all(is_plain(segment) for segment in run.segments)
+
+
+def only_plain(run: DPSGD, what: str) -> None:
+    """Refuse a run of another sampling, for something that knows plain Poisson sampling only."""
+    if not all_plain(run):
+        raise WrongValueError(
+            "sampling",
+            "{argument} must be 'poisson', without max_batch_size, for {what}, got {run}.",
+            {"what": what, "run": repr(run)},
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import erf, erfc, sqrt
+from typing import Any
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -24,6 +25,60 @@ class Step:
     noise: float
     distance: float
     count: int
+    #: In units of 2: the gradients are relative to one that the challenge replaces. Some pairs then do not exist.
+    fixed_size: bool = False
+
+
+@dataclass(frozen=True)
+class MixtureStep:
+    """`count` steps that show Σ_j w_j N(s_j, σ²) or, in the other world, the same with the shifts mirrored, or N(0, σ²).
+
+    It is a step of a person with several records, of whom a random number takes part (theory, section 12).
+
+    weights : the probabilities w_j, whose sum is 1.
+    shifts : the sums of gradients s_j ≥ 0, in clipping norms, in increasing order.
+    mirrored : the other world has the shifts -s_j (substitution); otherwise it has none (add/remove).
+    real_zeros : the shifts are 0, 1, 2, … (or multiples of one number), and the polynomial Σ_j w_j z^j has real zeros only, as
+        that of a sum of independent coins has. The exact method is faster then.
+    """
+
+    weights: tuple[float, ...]
+    shifts: tuple[float, ...]
+    noise: float
+    mirrored: bool
+    count: int
+    real_zeros: bool = False
+
+
+@dataclass(frozen=True)
+class CoinStep:
+    """`count` times one of several steps, which a coin chooses with known chances. The attacker sees the coin.
+
+    chances : the probabilities of the steps, whose sum is 1.
+    steps : the steps; how often the coin is tossed is `count`, their own counts do not matter.
+    attained : a step that some training data attain, if the coin is a bound of a step that is known to leak less.
+    """
+
+    chances: tuple[float, ...]
+    steps: tuple[Step, ...]
+    count: int
+    attained: Step | None = None
+
+
+@dataclass(frozen=True)
+class AllocationStep:
+    """`count` epochs of so many batches, in each of which every record is in one batch, drawn uniformly and independently.
+
+    mirrored : the challenge is replaced (substitution); otherwise it is left out (add/remove).
+    """
+
+    batches: int
+    noise: float
+    mirrored: bool
+    count: int
+
+
+AnyStep = Step | MixtureStep | CoinStep | AllocationStep
 
 
 #: Rates and distances below the first, and noise above the second, would be lost when they are squared and multiplied.
@@ -109,17 +164,17 @@ def _slope(x: Real, rate: float, noise: float, distance: float) -> Real:
 def tail(x: Real, rate: float, noise: float, distance: float) -> tuple[Real, Real]:
     """(gain, mass) of the half-line above x."""
     b = 1.0 - distance
-    near = _between(x, b, 1.0, noise)
+    near = between(x, b, 1.0, noise)
     return rate * near, (1.0 - rate) * ndtr(-x / noise) + rate * ndtr((b - x) / noise)
 
 
 def head(x: Real, rate: float, noise: float, distance: float) -> tuple[Real, Real]:
     """(gain, mass) of the half-line below x with the roles exchanged: Q(S) - P(S) and P(S)."""
     b = 1.0 - distance
-    return rate * _between(x, b, 1.0, noise), (1.0 - rate) * ndtr(x / noise) + rate * ndtr((x - 1.0) / noise)
+    return rate * between(x, b, 1.0, noise), (1.0 - rate) * ndtr(x / noise) + rate * ndtr((x - 1.0) / noise)
 
 
-def _between(x: Real, low: float, high: float, noise: float) -> Real:
+def between(x: Real, low: Any, high: Any, noise: float) -> Real:
     """Pr[N(high,σ²) > x] - Pr[N(low,σ²) > x], from the side on which both are small."""
     lower, upper = (low - x) / noise, (high - x) / noise
     flip = lower + upper > 0.0

@@ -9,13 +9,20 @@ import numpy as np
 
 from betastar import validation
 from betastar.arrays import Real, Whole
+from betastar.scenario import sampled_segments
+from betastar.scenario.mixture import group_step
+from betastar.scenario.reductions import Reduction, combined
 from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import only_poisson
-from betastar.scenario.step import Step
+from betastar.scenario.sampled_segments import Distances
+from betastar.scenario.samplings import all_plain
+from betastar.scenario.step import AnyStep, Step
+from betastar.validation import WrongValueError
 
 RELATIONS = ("substitution", "add-remove")
 #: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
 FARTHEST = 2.0
+#: Records of a person, at most.
+MOST_RECORDS = 100_000
 #: Different steps of a segment, at most, when the distances of a run are taken in their order.
 BLOCKS = 8
 
@@ -24,6 +31,7 @@ class Threat(Protocol):
     """steps(run): the steps of a scalar run with the distance that the attacker can exploit at each, in any order.
 
     A threat whose distances differ from step to step may also have in_order(run): steps in their order that dominate these.
+    A threat that is about other samplings than Poisson's, too, has reduction(run); without it such runs are refused.
     """
 
     #: The pair of worlds is symmetric, or dominated by a symmetric curve.
@@ -31,7 +39,7 @@ class Threat(Protocol):
     #: "Positive" is one of the two worlds; otherwise either world may be the positive one.
     oriented: bool
 
-    def steps(self, run: DPSGD) -> tuple[Step, ...]: ...
+    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]: ...
 
     def describe(self) -> str: ...
 
@@ -66,11 +74,14 @@ class Membership(_Frozen):
     relation : "substitution" or "add-remove"
         With "substitution" (the paper's game) the attacker knows two records and that one of them was used. With "add-remove" the
         record was used, or nothing in its place; positive then means that the record was in.
+    records : int
+        The number of records of the person whom the attacker asks about. All of them are replaced, or absent, together; each is
+        sampled independently of the others.
 
     Raises
     ------
     ValueError
-        If the relation is another word.
+        If the relation is another word, or records is not a whole number between 1 and 100,000.
 
     Examples
     --------
@@ -78,22 +89,45 @@ class Membership(_Frozen):
     >>> run = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.01, steps=500)
     >>> print(bs.analyze(run, bs.Membership("add-remove")).bayes_security)
     0.885917 [0.885916, 0.885917]
+    >>> print(bs.analyze(run, bs.Membership("add-remove", records=8)).bayes_security)
+    0.275694 [0.275694, 0.275695]
     """
 
-    _arguments = ("relation",)
+    _arguments = ("relation", "records")
 
-    def __init__(self, relation: str = "substitution") -> None:
+    def __init__(self, relation: str = "substitution", records: int = 1) -> None:
         self.relation = validation.choice("relation", relation, RELATIONS)
+        self.records = validation.one_whole("records", records, high=MOST_RECORDS)
         self.symmetric = self.relation == "substitution"
         self.oriented = not self.symmetric
 
-    def steps(self, run: DPSGD) -> tuple[Step, ...]:
-        only_poisson(run)
+    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]:
+        if not all_plain(run):
+            return self.reduction(run).proved[0].every
+        if self.records > 1:
+            return tuple(
+                group_step(self.records, s.sample_rate, s.noise_multiplier, self.symmetric, s.steps) for s in run.segments
+            )
         distance = FARTHEST if self.symmetric else 1.0
         return tuple(Step(s.sample_rate, s.noise_multiplier, distance, s.steps) for s in run.segments)
 
+    def reduction(self, run: DPSGD) -> Reduction:
+        if self.symmetric:
+            parts = [
+                sampled_segments.substitution(segment, distances, self.records)
+                for segment, distances in zip(run.segments, _of_segments(FARTHEST, None, run), strict=True)
+            ]
+        else:
+            parts = [sampled_segments.add_remove(segment, self.records) for segment in run.segments]
+        return combined(parts, self.symmetric, self.oriented)
+
     def describe(self) -> str:
-        return f"membership inference ({self.relation})"
+        return f"membership inference ({self.relation})" + (
+            f" of a person with {self.records} records" if self.records > 1 else ""
+        )
+
+    def __repr__(self) -> str:
+        return f"Membership(relation={self.relation!r})" if self.records == 1 else super().__repr__()
 
 
 class AttributeInference(_Frozen):
@@ -140,11 +174,14 @@ class AttributeInference(_Frozen):
         if np.ndim(self.distances) > 1 or np.size(self.distances) == 0:
             raise ValueError(f"distances must be a number or a non-empty list, got an array of shape {np.shape(self.distances)}.")
 
-    def steps(self, run: DPSGD) -> tuple[Step, ...]:
-        return _assign(self.distances, self.counts, run)
+    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]:
+        return _assign(self.distances, self.counts, run) if all_plain(run) else self.reduction(run).proved[0].every
 
-    def in_order(self, run: DPSGD) -> tuple[Step, ...]:
-        return _in_order(self.distances, self.counts, run)
+    def in_order(self, run: DPSGD) -> tuple[Step, ...] | None:
+        return _in_order(self.distances, self.counts, run) if all_plain(run) else self.reduction(run).proved[0].ordered
+
+    def reduction(self, run: DPSGD) -> Reduction:
+        return _reduction(self.distances, self.counts, run)
 
     def describe(self) -> str:
         low, high = float(np.min(self.distances)), float(np.max(self.distances))
@@ -192,11 +229,14 @@ class Candidates(_Frozen):
         self._farthest = matrix.max(axis=(-1, -2))
         self._of_steps = self._farthest if self._farthest.ndim else float(self._farthest)
 
-    def steps(self, run: DPSGD) -> tuple[Step, ...]:
-        return _assign(self._of_steps, None, run)
+    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]:
+        return _assign(self._of_steps, None, run) if all_plain(run) else self.reduction(run).proved[0].every
 
-    def in_order(self, run: DPSGD) -> tuple[Step, ...]:
-        return _in_order(self._of_steps, None, run)
+    def in_order(self, run: DPSGD) -> tuple[Step, ...] | None:
+        return _in_order(self._of_steps, None, run) if all_plain(run) else self.reduction(run).proved[0].ordered
+
+    def reduction(self, run: DPSGD) -> Reduction:
+        return _reduction(self._of_steps, None, run)
 
     def describe(self) -> str:
         return f"inference among {self.number} candidates (largest distance {float(self._farthest.max()):g})"
@@ -208,10 +248,27 @@ def in_order(threat: Threat, run: DPSGD) -> tuple[Step, ...] | None:
     What a threat says and what does not dominate its steps is not used: it may have inherited in_order, and changed steps.
     """
     steps = threat.steps(run)
+    plain = tuple(step for step in steps if isinstance(step, Step))
+    if len(plain) < len(steps):
+        return None
     if hasattr(threat, "in_order"):
-        ordered: tuple[Step, ...] = threat.in_order(run)
-        return ordered if _dominates(ordered, steps) else None
-    return steps if len({(step.rate, step.noise, step.distance) for step in steps}) == 1 else None
+        ordered: tuple[Step, ...] | None = threat.in_order(run)
+        return ordered if ordered is not None and _dominates(ordered, plain) else None
+    return plain if len({(step.rate, step.noise, step.distance) for step in plain}) == 1 else None
+
+
+def reduction(threat: Threat, run: DPSGD) -> Reduction | None:
+    """What stands for a run; None for plain Poisson sampling, where the threat's steps do. Refuses what is not known."""
+    if all_plain(run):
+        return None
+    if not hasattr(threat, "reduction"):
+        raise WrongValueError(
+            "sampling",
+            "{argument} must be 'poisson', without max_batch_size, for {threat}, got {run}.",
+            {"threat": threat.describe(), "run": repr(run)},
+        )
+    reduced: Reduction = threat.reduction(run)
+    return reduced
 
 
 def _dominates(more: tuple[Step, ...], less: tuple[Step, ...]) -> bool:
@@ -243,9 +300,24 @@ def _by_distance(steps: tuple[Step, ...]) -> dict[tuple[float, float], tuple[Rea
 
 def _assign(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
     """Distances to the steps of a run: in order, or as a histogram."""
-    only_poisson(run)
+    return tuple(step for segment in _of_segments(distances, counts, run) for step in segment.steps)
+
+
+def _in_order(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
+    """Steps in their order that dominate those of the run: at most BLOCKS blocks a segment, each with its largest distance."""
+    return tuple(step for segment in _of_segments(distances, counts, run) for step in segment.blocks)
+
+
+def _reduction(distances: Any, counts: Whole | None, run: DPSGD) -> Reduction:
+    of_segments = zip(run.segments, _of_segments(distances, counts, run), strict=True)
+    return combined([sampled_segments.substitution(segment, far) for segment, far in of_segments], True, False)
+
+
+def _of_segments(distances: Any, counts: Whole | None, run: DPSGD) -> list[Distances]:
+    """The distances of each segment's steps: one for all, one for each step in their order, or a histogram."""
     if isinstance(distances, float):
-        return tuple(Step(s.sample_rate, s.noise_multiplier, distances, s.steps) for s in run.segments)
+        alike = [(Step(s.sample_rate, s.noise_multiplier, distances, s.steps),) for s in run.segments]
+        return [Distances(steps, steps) for steps in alike]
     total = int(run.steps)
     if counts is not None:
         if len(run.segments) > 1:
@@ -254,40 +326,23 @@ def _assign(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...
             )
         if int(counts.sum()) != total:
             raise ValueError(f"counts must add up to the {total} steps of the run, got {int(counts.sum())}.")
-        return _grouped(distances, counts, run, 0)
+        largest = float(distances[counts > 0].max())  # a histogram has no order
+        return [Distances(_grouped(distances, counts, run, 0), _grouped(np.array([largest]), np.array([total]), run, 0))]
     if len(distances) != total:
         raise ValueError(f"distances must be a number or have one entry for each of the {total} steps, got {len(distances)}.")
-    steps: list[Step] = []
+    segments: list[Distances] = []
     start = 0
     for i, segment in enumerate(run.segments):
-        values, times = np.unique(distances[start : start + segment.steps], return_counts=True)
-        steps += _grouped(values, times, run, i)
+        inside = distances[start : start + segment.steps]
+        cuts = np.flatnonzero(np.diff(inside)) + 1
+        if len(cuts) >= BLOCKS:
+            cuts = np.linspace(0, len(inside), BLOCKS + 1).astype(np.int64)[1:-1]
+        blocks = [part for part in np.split(inside, cuts) if len(part)]
+        largest_of = np.array([part.max() for part in blocks])
+        steps = _grouped(*np.unique(inside, return_counts=True), run, i)
+        segments.append(Distances(steps, _grouped(largest_of, np.array([len(part) for part in blocks]), run, i), inside))
         start += segment.steps
-    return tuple(steps)
-
-
-def _in_order(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
-    """Steps in their order that dominate those of the run: at most BLOCKS blocks a segment, each with its largest distance."""
-    steps = _assign(distances, counts, run)  # complains of what does not fit
-    if isinstance(distances, float):
-        return steps
-    blocks: list[Step] = []
-    start = 0
-    for segment in run.segments:
-        if counts is not None:  # a histogram has no order
-            parts = [distances[counts > 0]]
-            sizes = [segment.steps]
-        else:
-            inside = distances[start : start + segment.steps]
-            cuts = np.flatnonzero(np.diff(inside)) + 1
-            if len(cuts) >= BLOCKS:
-                cuts = np.linspace(0, len(inside), BLOCKS + 1).astype(np.int64)[1:-1]
-            parts = [part for part in np.split(inside, cuts) if len(part)]
-            sizes = [len(part) for part in parts]
-        rate, noise = segment.sample_rate, segment.noise_multiplier
-        blocks += [Step(rate, noise, float(part.max()), int(size)) for part, size in zip(parts, sizes, strict=True)]
-        start += segment.steps
-    return tuple(blocks)
+    return segments
 
 
 def _grouped(distances: Real, counts: Whole, run: DPSGD, which: int) -> tuple[Step, ...]:

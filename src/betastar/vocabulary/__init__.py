@@ -8,7 +8,8 @@ from betastar.vocabulary.bands import BANDS, LEVELS, MEANING, band, next_band
 from betastar.vocabulary.json_keys import KEYS
 from betastar.vocabulary.methods import LITTLE_NOISE, METHODS, Method, usual_method
 from betastar.vocabulary.metrics import DIGITS, METRICS, Metric, decimals, told
-from betastar.vocabulary.parameters import PARAMETERS, RUN, Parameter, filled, listed, parameter_of, parameters_of
+from betastar.vocabulary.parameters import PARAMETERS, RUN, SAMPLED, Parameter, filled, listed, parameter_of, parameters_of
+from betastar.vocabulary.samplings import SAMPLINGS, SEES, SamplingWord
 from betastar.vocabulary.threats import OF_THREATS, THREATS, ThreatWord
 
 __all__ = [
@@ -23,10 +24,14 @@ __all__ = [
     "OF_THREATS",
     "PARAMETERS",
     "RUN",
+    "SAMPLED",
+    "SAMPLINGS",
+    "SEES",
     "THREATS",
     "Method",
     "Metric",
     "Parameter",
+    "SamplingWord",
     "ThreatWord",
     "band",
     "decimals",

@@ -21,6 +21,7 @@ KEYS = {
     "instead_of": "What it is.",
     "reached": "The metric that is then proved.",
     "band": "The band of β* that is reached; null for a target of one's own.",
+    "final_model": "What an attacker is expected to do who sees only the final model: a heuristic, not a bound.",
     "found": "The parameter that was left out.",
     "settings": "The answer for each setting of a comparison.",
     "name": "The name of a setting.",

@@ -9,6 +9,7 @@ from typing import Any
 from betastar.rounding import plain
 from betastar.vocabulary.methods import LITTLE_NOISE, METHODS
 from betastar.vocabulary.metrics import told
+from betastar.vocabulary.samplings import SAMPLINGS, SEES
 from betastar.vocabulary.threats import THREATS
 
 
@@ -65,7 +66,7 @@ _RUN = (
     ),
     Parameter(
         "batch_size",
-        "Batch size, instead of the sampling rate (with the number of records).",
+        "Batch size: expected number of records in a batch. With the number of records it makes the sampling rate.",
         ("--batch",),
         suggestion="Common values are 64 to 4096.",
         label="batch size",
@@ -80,13 +81,26 @@ _RUN = (
     Parameter("steps", "Number of updates.", suggestion="It is the number of updates in all, as 2000.", label="steps"),
     Parameter(
         "epochs",
-        "Epochs, instead of steps (with the batch size and the number of records).",
+        "Epochs: passes over the training records, instead of steps (with the batch size and the number of records).",
         suggestion="Common values are 1 to 100.",
         label="epochs",
     ),
 )
 #: What defines a run.
 RUN: dict[str, Parameter] = {one.name: one for one in _RUN}
+
+_SAMPLED = (
+    Parameter("sampling", "How batches are drawn: {samplings}.", default="poisson", metavar="NAME", label="sampling"),
+    Parameter(
+        "max_batch_size",
+        "With Poisson sampling: of a larger batch, so many records are kept at random (with the number of records).",
+        ("--max-batch",),
+        suggestion="Common values are 1.1 to 1.5 times the batch size.",
+        label="largest batch",
+    ),
+)
+#: How a run was sampled.
+SAMPLED: dict[str, Parameter] = {one.name: one for one in _SAMPLED}
 
 _QUESTION = (
     Parameter(
@@ -102,6 +116,19 @@ _QUESTION = (
         suggestion="It is measured in clipping norms: 2 is the worst case, 1 a common value.",
         label="largest distance per step, in clipping norms",
         arguments=("distances",),
+    ),
+    Parameter(
+        "records_per_person",
+        "With threat {group_threats}: the number of records of a person, all of which are replaced, or left out.",
+        suggestion="It is the largest number of records that one person has, as 8.",
+        label="records of a person",
+        arguments=("records",),
+    ),
+    Parameter(
+        "sees",
+        "What the attacker sees: {sees}. The figure for the final model is a heuristic, shown beside the bound.",
+        default="updates",
+        metavar="NAME",
     ),
     Parameter("method", "How the risk is computed: {methods}.", default="{usual_methods}", metavar="NAME"),
     Parameter(
@@ -243,10 +270,11 @@ _FILES = (
     Parameter("list_records", "List the most exposed records by their index.", former=("--records",)),
     Parameter("quick", "Take minutes instead of an hour: one seed, few epochs.", negatable=True),
     Parameter("port", "Port of the page; if it is busy, the next free one is taken."),
+    Parameter("export", "Write the page as one file that needs no server, instead of serving it.", metavar="FILE"),
     Parameter("browser", "Open the page in a browser.", negatable=True),
     Parameter("version", "Print the version."),
 )
-PARAMETERS: dict[str, Parameter] = {one.name: one for one in (*_RUN, *_QUESTION, *_TRAINING, *_AUDIT, *_FILES)}
+PARAMETERS: dict[str, Parameter] = {one.name: one for one in (*_RUN, *_SAMPLED, *_QUESTION, *_TRAINING, *_AUDIT, *_FILES)}
 
 
 def parameters_of(argument: str) -> tuple[Parameter, ...]:
@@ -266,6 +294,9 @@ def filled(text: str) -> str:
     words = {
         "{threats}": ", ".join(f"{word.name} ({word.question})" for word in THREATS.values()),
         "{distance_threats}": listed([word.name for word in THREATS.values() if "distance" in word.takes]),
+        "{group_threats}": listed([word.name for word in THREATS.values() if "records_per_person" in word.optional]),
+        "{samplings}": ", ".join(f"{word.name} ({word.summary})" for word in SAMPLINGS.values()),
+        "{sees}": listed(f"{name} ({said})" for name, said in SEES.items()),
         "{methods}": listed(METHODS),
         "{usual_methods}": f"exact; certified for {listed([*slow, f'noise below {plain(LITTLE_NOISE)}'])}",
         "{metrics}": listed(told()),

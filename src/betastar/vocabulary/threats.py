@@ -19,6 +19,8 @@ class ThreatWord:
     assumed: str
     #: The parameters that belong to it.
     takes: tuple[str, ...] = ()
+    #: Those that it has a default for.
+    optional: tuple[str, ...] = ()
     #: The method unless another is chosen; certified where the exact curve takes long to read.
     method: str = "certified"
     #: The Python code that makes the threat; {distance!r} stands for the distance. A plug-in has `build` instead.
@@ -28,7 +30,7 @@ class ThreatWord:
 
 
 #: Parameters that belong to some threats only.
-OF_THREATS = ("distance",)
+OF_THREATS = ("distance", "records_per_person")
 THREATS: dict[str, ThreatWord] = {
     threat.name: threat
     for threat in (
@@ -37,6 +39,7 @@ THREATS: dict[str, ThreatWord] = {
             "which of two records was used?",
             "An attacker who guesses membership",
             "the attacker knows two records and guesses which of them was used",
+            optional=("records_per_person",),
             method="exact",
             python="bs.Membership()",
         ),
@@ -45,12 +48,13 @@ THREATS: dict[str, ThreatWord] = {
             "was this record used, or none?",
             "An attacker who guesses membership",
             "the attacker guesses whether the record was used, or nothing in its place",
+            optional=("records_per_person",),
             method="exact",
             python='bs.Membership("add-remove")',
         ),
         ThreatWord(
             "attribute",
-            "which value of the attribute?",
+            "which value did the attribute have?",
             "An attacker who guesses between two values of the attribute",
             "the attacker knows the rest of the record, and the clipped gradients of the attribute's values are never farther "
             "apart than {distance} clipping norms at any step",

@@ -13,6 +13,7 @@ import betastar as bs
 from betastar.answers.json_answers import Answer, bound
 from betastar.answers.settings import Setting, threat_of
 from betastar.risk.analyze import after_each, reliable
+from betastar.scenario.samplings import IN_EPOCHS, all_plain, batches
 
 #: Points over the epochs, and of the trade-off curve: while a slider moves, and at rest.
 EPOCHS, RATES = (13, 25), (31, 61)
@@ -59,10 +60,12 @@ def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> An
     end = time.monotonic() + seconds
     unit = run.steps / setting.epochs if setting.epochs else 1.0
     number = EPOCHS[certifying > 0.0]
-    steps = np.unique(np.round(np.linspace(run.steps / number, run.steps, number)).clip(1)).astype(int).tolist()
+    whole = batches(run.sample_rate, run.sampling) if run.sampling in IN_EPOCHS else 1  # steps that are not divided
+    points_at = np.round(np.linspace(run.steps / number, run.steps, number) / whole).clip(1) * whole
+    steps = np.unique(points_at).astype(int).tolist()
 
     def at(method: str) -> Callable[[int], bs.Bound]:
-        return lambda count: _beta(bs.DPSGD(run.noise_multiplier, run.sample_rate, count), attack, method)
+        return lambda count: _beta(run.shortened(count), attack, method)
 
     def points(bounds: dict[int, bs.Bound]) -> list[Answer]:
         return [{"at": count / unit, **bound(bounds[count])} for count in sorted(bounds)]
@@ -86,7 +89,7 @@ def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> An
         if len(exact) >= few
         else [],
         "band": band,
-        "paper": points({count: at("paper")(count) for count in steps}),
+        "paper": points({count: at("paper")(count) for count in steps}) if all_plain(run) else [],
     }
 
 

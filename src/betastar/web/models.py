@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
 
 from betastar.answers.settings import Setting
-from betastar.vocabulary import KEYS, METRICS, OF_THREATS, PARAMETERS, RUN, Metric, filled, told
+from betastar.rounding import plain
+from betastar.vocabulary import KEYS, METRICS, OF_THREATS, PARAMETERS, RUN, SAMPLED, Metric, filled, told
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 Number = int | float
@@ -31,8 +33,12 @@ class Ask(BaseModel):
     dataset_size: int | None = _field("dataset_size", ge=1, le=10**12)
     steps: int | None = _field("steps", ge=1, le=10**9)
     epochs: float | None = _field("epochs", gt=0.0, le=1e6)
+    sampling: str = _field("sampling")
+    max_batch_size: int | None = _field("max_batch_size", ge=1, le=10**9)
     threat: str = _field("threat")
     distance: float | None = _field("distance", ge=0.0, le=2.0)
+    records_per_person: int | None = _field("records_per_person", ge=1, le=10**6)
+    sees: str = _field("sees")
     method: str | None = _field("method")
     tolerance: float = _field("tolerance", ge=1e-8, lt=1.0)
     prior: Rate = _field("prior")
@@ -54,8 +60,49 @@ class AskTarget(Ask):
     target: str = Field(max_length=200, examples=[METRICS["bayes_security"].example, METRICS["tpr"].example])
 
 
-class AskCurve(Ask):
-    rest: bool = Field(False, description="No slider is moving: take the time to be finer and to certify.")
+class AtRest(BaseModel):
+    rest: bool = Field(False, description="No slider is moving: take the time to be finer and to certify, after other questions.")
+
+
+class AskOfPage(Ask, AtRest):
+    """What the page asks: a setting, and whether a slider moves."""
+
+
+class AskAnswerOfPage(AskAnswer, AtRest):
+    """The same, and whether the answer has advice."""
+
+
+class AskTargetOfPage(AskTarget, AtRest):
+    """The same, with a target."""
+
+
+def limits(name: str) -> dict[str, float]:
+    """What a parameter may be: ge or gt, le or lt, of the number or of each of several."""
+    field = Ask.model_fields[name]
+    inner = getattr(get_args(field.annotation)[0], "__metadata__", ()) if get_origin(field.annotation) is list else ()
+    parts = [part for one in (*field.metadata, *inner) for part in (one.metadata if isinstance(one, FieldInfo) else [one])]
+    return {key: getattr(one, key) for one in parts for key in ("ge", "gt", "le", "lt") if hasattr(one, key)}
+
+
+def is_number(name: str) -> bool:
+    return name in Ask.model_fields and bool(limits(name))
+
+
+def allowed(name: str) -> str:
+    """What a parameter may be, in words."""
+    known = limits(name)
+    low, high = (("ge", "of at least"), ("gt", "greater than")), (("le", "at most"), ("lt", "below"))
+    ends = [f"{word} {_grouped(known[key])}" for side in (low, high) for key, word in side if key in known]
+    return f"a {'whole ' if is_whole(name) else ''}number {' and '.join(ends)}"
+
+
+def _grouped(limit: float) -> str:
+    """A limit as people write it: 1,000,000."""
+    return f"{int(limit):,}" if float(limit).is_integer() else plain(limit)
+
+
+def is_whole(name: str) -> bool:
+    return int in get_args(Ask.model_fields[name].annotation)
 
 
 class Answered(BaseModel):
@@ -136,7 +183,7 @@ class Problem(BaseModel):
 def answer_models() -> tuple[type[BaseModel], type[BaseModel]]:
     """The answer of analyze, and that of calibrate: the metrics of the vocabulary, and what is said of them."""
     hints = get_type_hints(Setting)
-    named = (*RUN, "threat", *OF_THREATS, "method", "tolerance", "prior")
+    named = (*RUN, *SAMPLED, "threat", *OF_THREATS, "sees", "method", "tolerance", "prior")
     parameters = {
         name: (Number if name == "epochs" else hints[name], Field(None, description=filled(PARAMETERS[name].help)))
         for name in named
@@ -150,13 +197,16 @@ def answer_models() -> tuple[type[BaseModel], type[BaseModel]]:
         "python": str,
         "command": str,
     }
+    metrics = {name: (_metric(METRICS[name]) | None, Field(None, description=METRICS[name].title)) for name in told()}
+    weaker = _made("FinalModel", Answered, KEYS["final_model"], **metrics, sentence=_said("sentence", str))
     answer = _made(
         "Answer",
         Answered,
         "What the command line prints with --json. Metrics that were not asked for are left out.",
-        **{name: (_metric(METRICS[name]) | None, Field(None, description=METRICS[name].title)) for name in told()},
+        **metrics,
         **{name: _said(name, kind) for name, kind in said.items()},
         advice=(Advice | None, Field(None, description=KEYS["advice"])),
+        final_model=(weaker | None, Field(None, description=KEYS["final_model"])),
     )
     calibrated = _made(
         "Calibrated",

@@ -11,7 +11,9 @@ from betastar.audit import intervals
 from betastar.audit.mechanism_audit.worst_pairs import play, worst
 from betastar.audit.parallel import jobs_of, seed_of, spread
 from betastar.audit.results import Audit, AuditSetting, judge
+from betastar.bounds import kinds
 from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import only_plain
 from betastar.scenario.threats import Membership, Threat
 
 #: Widest interval of the advantage that is worth having, unless another is asked for.
@@ -99,9 +101,13 @@ def mechanism(
         )
     if isinstance(run, DPSGD) and run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
+    if isinstance(run, DPSGD):
+        only_plain(run, "the games of the mechanism")
     setting = AuditSetting(run, threat, prior, confidence, seed)
     _ = setting.bound  # what cannot be analysed is refused before the games
-    believed, real = threat.steps(run), threat.steps(_same_steps(run, actual))
+    believed, real = (
+        kinds.only_plain("the audit of the mechanism", threat.steps(one)) for one in (run, _same_steps(run, actual))
+    )
     pair = worst(believed, threat, prior)
     size = min(max(CHUNK // sum(step.count for step in believed), FEWEST), MOST)
     sizes = [size] * (games // size) + [games % size] * (games % size > 0)

@@ -23,7 +23,9 @@ from betastar.audit.training_audit.schedule import CHUNK as CHUNK
 from betastar.audit.training_audit.schedule import Schedule
 from betastar.audit.training_audit.trials import Trials
 from betastar.audit.training_audit.verdicts import audits_of, leakage_of
+from betastar.bounds import kinds
 from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import only_plain
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.training import Secret
 
@@ -169,6 +171,7 @@ def training(
     if stored is not None:
         more = {"threat": threat.describe(), "prior": list(priors), "seed": seed, "loss_reduction": loss_reduction}
         stored.claim({**game.described(), **more, "code": digest([factory, train], posed), **(depends or {})})
+    only_plain(claim, "the games of a training")
     setting = AuditSetting(claim, threat, priors[0] if len(posed) == 2 else priors, confidence, seed)
     _ = setting.bound  # what cannot be analysed is refused before the games
     columns = schedule.play(game, tell)
@@ -195,7 +198,10 @@ def _enough(games: int, width: float, priors: tuple[float, ...], confidence: flo
 
 def _beyond(columns: dict[str, Real], setting: AuditSetting) -> float | None:
     """The largest distance between the candidates' gradients, if the bound is for a smaller one."""
-    claimed, farthest = max(step.distance for step in setting.threat.steps(setting.run)), float(columns["farthest"].max())
+    claimed, farthest = (
+        max(step.distance for step in kinds.only_plain("the audit of a training", setting.threat.steps(setting.run))),
+        float(columns["farthest"].max()),
+    )
     return farthest if farthest > 1.000001 * claimed + 1e-6 else None
 
 

@@ -9,22 +9,28 @@ const TRAINING = {
   epochs: { min: 1, max: 1000, whole: true, start: 20 },
 };
 const ATTACK = {
+  max_batch_size: { min: 0, max: 32768, whole: true, start: 0 }, // 0: batches are not cut off
   distance: { min: 0, max: 2, start: 1 },
+  records_per_person: { min: 1, max: 100, whole: true, log: true, start: 1 },
   prior: { min: 0.01, max: 0.99, start: 0.5 },
   fpr: { min: 1e-5, max: 0.5, log: true, start: 0.01 },
 };
-const named = (sliders) => Object.fromEntries(Object.entries(sliders).map(([api, slider]) => [WORDS.parameters[api].name, { ...slider, api, label: WORDS.parameters[api].label }]));
+const named = (sliders) => Object.fromEntries(Object.entries(sliders).map(([api, slider]) => [WORDS.parameters[api].name, { ...slider, api, label: WORDS.parameters[api].label, help: WORDS.parameters[api].help }]));
 export const KNOBS = named(Object.fromEntries(Object.entries(TRAINING).map(([api, slider]) => [api, { ...slider, log: true }])));
 export const DIALS = named(ATTACK);
 export const limitOf = (target) => WORDS.metrics[target].limit;
 export const threatOf = (state) => WORDS.threats.find((threat) => threat.name === state.threat);
-export const takesDistance = (state) => threatOf(state).takes.includes("distance");
+const samplingOf = (state) => WORDS.samplings.find((sampling) => sampling.name === state.sampling);
+export const takes = (state, api) => [...threatOf(state).takes, ...samplingOf(state).takes].includes(api);
+export const takesDistance = (state) => takes(state, "distance");
+// Controls that belong to some threats or samplings only.
+export const SOMETIMES = Object.entries(DIALS).filter(([, dial]) => ["max_batch_size", "distance", "records_per_person"].includes(dial.api)).map(([name]) => name);
 // The exact curve of such a threat takes long to read.
-export const isSlow = (state) => threatOf(state).method !== "exact";
+export const isSlow = (state) => threatOf(state).method !== "exact" || samplingOf(state).slow;
 
 export function fresh() {
   const [target] = Object.keys(WORDS.metrics);
-  const state = { solve: "", target, limit: limitOf(target), threat: WORDS.threats[0].name, method: "" };
+  const state = { solve: "", target, limit: limitOf(target), threat: WORDS.threats[0].name, method: "", sampling: WORDS.samplings[0].name, sees: WORDS.sees[0].name };
   for (const [name, knob] of Object.entries({ ...KNOBS, ...DIALS })) state[name] = knob.start;
   return { ...state, strong: 0.98, moderate: 0.9, log: false, pins: [] };
 }
@@ -35,11 +41,33 @@ const plain = (value) => (value > 0 && value < 1e-4 ? value.toExponential() : St
 export const shortOf = (metric, state) => WORDS.metrics[metric].short.replace("{}", plain(givenOf(metric, state)));
 export const titleOf = (metric, state) => WORDS.metrics[metric].title.replace("{}", plain(givenOf(metric, state)));
 
+// What is not allowed in a setting, each in a sentence that says what is. A field without a number is NaN.
+export function problemsOf(state) {
+  const isAsked = ([name, { api, start }]) => name !== state.solve && (!SOMETIMES.includes(name) || (takes(state, api) && (api === "distance" || state[name] !== start)));
+  const asked = Object.entries({ ...KNOBS, ...DIALS }).filter(isAsked);
+  const problems = asked.map(([name, { api }]) => wrongNumber(WORDS.parameters[api], state[name]));
+  if (state.solve) problems.push(wrongNumber(limitWord(state.target), state.limit));
+  return problems.filter(Boolean);
+}
+
+function limitWord(target) {
+  const { short, limited } = WORDS.metrics[target], label = `the limit of ${short.split(" at ")[0]}`;
+  return limited ? { label, limits: { gt: 0, lt: 1 }, allowed: "a number greater than 0 and below 1" } : { label, limits: { ge: 0 }, allowed: "a number of at least 0" };
+}
+
+function wrongNumber({ label, limits: { ge = -Infinity, gt = -Infinity, le = Infinity, lt = Infinity }, allowed, whole }, value) {
+  const inside = value >= ge && value > gt && value <= le && value < lt && (!whole || Number.isInteger(value));
+  const sentence = `${label} must be ${allowed}, got ${Number.isNaN(value) ? "no number" : value}.`;
+  return inside ? "" : sentence[0].toUpperCase() + sentence.slice(1);
+}
+
 const NUMBERS = [...Object.keys(KNOBS), ...Object.keys(DIALS), "limit", "strong", "moderate"];
 const ALLOWED = {
   solve: ["", ...Object.keys(KNOBS)],
   target: Object.keys(WORDS.metrics),
   threat: WORDS.threats.map((threat) => threat.name),
+  sampling: WORDS.samplings.map((sampling) => sampling.name),
+  sees: WORDS.sees.map((one) => one.name),
   method: ["", ...WORDS.methods.map((method) => method.name)],
 };
 
@@ -72,7 +100,7 @@ function write(state, names) {
 export function toAddress(state) {
   const parameters = write(state, [...NUMBERS, ...Object.keys(ALLOWED)]);
   if (state.log) parameters.set("log", "1");
-  for (const pin of state.pins) parameters.append("pin", write(pin.setting, [...Object.keys(KNOBS), ...Object.keys(DIALS), "threat", "method"]));
+  for (const pin of state.pins) parameters.append("pin", write(pin.setting, [...Object.keys(KNOBS), ...Object.keys(DIALS), "threat", "method", "sampling", "sees"]));
   return `${location.pathname}?${parameters}`;
 }
 
@@ -82,6 +110,8 @@ export function question(state) {
   for (const [name, knob] of Object.entries(KNOBS)) if (name !== state.solve) query.set(knob.api, state[name]);
   query.set("threat", state.threat);
   if (takesDistance(state)) query.set("distance", state.distance);
+  for (const name of ["sampling", "sees"]) if (state[name] !== fresh()[name]) query.set(name, state[name]);
+  for (const name of SOMETIMES) if (DIALS[name].api !== "distance" && takes(state, DIALS[name].api) && state[name] !== DIALS[name].start) query.set(DIALS[name].api, state[name]);
   query.set("prior", state.prior);
   query.set("fpr", state.fpr);
   return query;
@@ -100,7 +130,10 @@ export function place(dial, value) {
 
 export function valueAt(dial, place) {
   const share = place / 1000;
-  if (!dial.log) return Number((dial.min + share * (dial.max - dial.min)).toPrecision(3));
+  if (!dial.log) {
+    const even = Number((dial.min + share * (dial.max - dial.min)).toPrecision(3));
+    return dial.whole ? Math.round(even) : even;
+  }
   const value = dial.min * (dial.max / dial.min) ** share;
   const short = Number(value.toPrecision(3));
   return dial.whole ? Math.max(1, Math.round(short)) : short;

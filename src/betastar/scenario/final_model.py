@@ -1,0 +1,84 @@
+"""An attacker who sees the final model only, if all losses were linear: a heuristic, never a bound (theory, section 14).
+
+With a constant learning rate and without momentum, the model at the end is then its start minus the sum of all updates. The sum
+of T steps holds the record Bin(T, p) times, under noise of standard deviation σ√T: one step with a mixture of shifts.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor, sqrt
+
+import numpy as np
+
+from betastar.arrays import Real
+from betastar.scenario.mixture import binomial
+from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import only_plain
+from betastar.scenario.step import MixtureStep
+from betastar.scenario.threats import Membership, Threat
+
+#: Who sees what: every update, or the final model only.
+SEES = ("updates", "final-model")
+#: Standard deviation of the number of hits up to which laws are convolved term by term, and from which on it counts as normal.
+FEW_HITS, MANY_HITS = 30.0, 1e5
+#: Half of the window of the number of hits, in deviations; terms in the deviation of what noise leaves of it.
+WINDOW, FINENESS = 12.0, 1.5
+
+
+class FinalModel:
+    """A threat to the final model: one step that stands for all steps of a run."""
+
+    def __init__(self, threat: Threat) -> None:
+        if not isinstance(threat, Membership):
+            raise ValueError(f"sees='final-model' is for membership inference, got {threat!r}; sees='updates' answers for it.")
+        self.threat = threat
+        self.symmetric, self.oriented = threat.symmetric, threat.oriented
+
+    def steps(self, run: DPSGD) -> tuple[MixtureStep, ...]:
+        return (final_step(run, self.threat),)
+
+    def describe(self) -> str:
+        return f"{self.threat.describe()} from the final model"
+
+
+def final_step(run: DPSGD, threat: Membership) -> MixtureStep:
+    """The sum of all steps."""
+    only_plain(run, "an attacker who sees the final model only")
+    noise = sqrt(sum(segment.steps * segment.noise_multiplier**2 for segment in run.segments))
+    trials = [(threat.records * segment.steps, segment.sample_rate) for segment in run.segments]
+    weights, shifts = _hits(trials, noise)
+    return MixtureStep(tuple(weights.tolist()), tuple(shifts.tolist()), noise, threat.symmetric, 1)
+
+
+def _hits(trials: list[tuple[int, float]], noise: float) -> tuple[Real, Real]:
+    """Probabilities and numbers of hits in independent coins; where these are many, only so many as the noise leaves visible."""
+    spread = sqrt(sum(n * p * (1.0 - p) for n, p in trials))
+    if spread <= FEW_HITS:
+        weights, first = np.ones(1), 0
+        for n, p in trials:
+            more, start = binomial(n, p)
+            weights, first = np.convolve(weights, more), first + start
+        return weights, first + np.arange(len(weights), dtype=np.float64)
+    mean = sum(n * p for n, p in trials)
+    # Sums over every m-th term are right if noise and law together are smooth at that scale (Poisson's summation formula).
+    apart = max(1, floor(spread * noise / sqrt(spread**2 + noise**2) / FINENESS))
+    low, high = max(0, floor(mean - WINDOW * spread)), min(sum(n for n, _ in trials), ceil(mean + WINDOW * spread))
+    hits = np.arange(low, high + 1, apart, dtype=np.float64)
+    normal = np.exp(-0.5 * ((hits - mean) / spread) ** 2)
+    weights = normal if spread > MANY_HITS else _pmf(trials, low, high)[::apart]
+    return weights / weights.sum(), hits
+
+
+def _pmf(trials: list[tuple[int, float]], low: int, high: int) -> Real:
+    """Probabilities of low … high hits, to 1e-15, by a Fourier transform of Π (1 - p + p·e^{iθ})^n."""
+    from scipy.fft import irfft, next_fast_len
+
+    length = next_fast_len(high - low + 1, real=True)
+    angles = 2.0 * np.pi * np.arange(length // 2 + 1) / length
+    power = np.zeros(len(angles), dtype=np.complex128)
+    turned = 0.0
+    for n, p in trials:
+        power += n * (np.log(1.0 - p + p * np.exp(-1j * angles)) if p < 1.0 else 0.0)
+        turned += n if p >= 1.0 else 0
+    power += 1j * np.fmod(angles * (low - turned), 2.0 * np.pi)
+    return np.maximum(irfft(np.exp(power), length), 0.0)[: high - low + 1]
