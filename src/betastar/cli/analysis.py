@@ -39,7 +39,7 @@ def analyze(setting: Setting, required: RequireOption, printed: JsonOption) -> N
     from betastar.cli import printing
 
     wishes = wished(required)
-    answer = json_answers.answer(setting)
+    answer = json_answers.answer(setting, advised=True, wishes=wishes)
     printing.as_json(answer) if printed.json else printing.one(answer)
     demand([(setting, "")], wishes)
 

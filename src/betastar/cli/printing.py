@@ -76,6 +76,8 @@ def one(answer: Answer, first: str | None = None) -> None:
     for line in answer["assumptions"]:
         shown.print(f"  - {line}")
     shown.print(f"How sure: {answer['certainty']}")
+    if answer.get("advice"):
+        shown.print(f"What would help: {answer['advice']['sentence']}")
     for warning in answer["warnings"]:
         shown.print(f"Note: {warning}", style="yellow")
 

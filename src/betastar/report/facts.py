@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -105,6 +105,8 @@ class Facts:
     run: DPSGD
     parameters: Json
     command: str
+    #: The name of the study, without what is said of the run.
+    name: str = "A setting"
     attributes: tuple[Against, ...] = ()
     is_run: bool = False
     finished: bool = True
@@ -127,6 +129,18 @@ class Facts:
     described_in: str = STATUS
     #: A notice about the sampling rate of Opacus, if a setting does not choose between the two rates.
     rate_notice: str | None = None
+    #: The share of the training records that hold each value of the attribute; of a setting, what is known of the two answers.
+    shares: dict[str, float] = field(default_factory=dict)
+    #: A hash of the records, and the day of the last epoch, if the run has them.
+    fingerprint: str = ""
+    run_date: str = ""
+    #: The run as it was planned, if a budget could end it at a moment that depends on the data; and its β*.
+    planned: DPSGD | None = None
+    budgeted: float | None = None
+    #: The command with the name of the table instead of its path.
+    public_command: str = ""
+    #: Whether everything that depends on the data is left out.
+    is_public: bool = False
 
     @cached_property
     def membership(self) -> Against:
@@ -151,9 +165,14 @@ class Facts:
         return " ".join(proved) or self.budget
 
     @property
+    def measured(self) -> Against | None:
+        """The attribute that a monitor measured."""
+        return next((one for one in self.attributes if one.kind in ("batch", "dataset")), None)
+
+    @property
     def internal(self) -> bool:
         """Whether some number depends on the data in a way that no theorem covers."""
-        return any(one.kind in ("batch", "dataset") for one in self.attributes) or bool(self.exposures)
+        return self.measured is not None or bool(self.exposures)
 
 
 def load(source: str | Path) -> Facts:
@@ -176,7 +195,9 @@ def of_setting(given: Json, source: str) -> Facts:
     """The facts of a JSON object that `setting.read` understands."""
     told = setting.read(given, source)
     attributes = () if told.threat is None else (Against(told.threat, told.secret, "assumed", told.run),)
-    return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes, rate_notice=told.rate_notice)
+    shares = {} if told.prior is None else {"yes": told.prior, "no": 1.0 - told.prior}
+    more: Json = {"rate_notice": told.rate_notice, "shares": shares}
+    return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes=attributes, **more)
 
 
 def of_run(path: str | Path) -> Facts:
@@ -187,22 +208,34 @@ def of_run(path: str | Path) -> Facts:
     epochs = f"{len(record.epochs)} {'epoch' if len(record.epochs) == 1 else 'epochs'}"
     title = Path(config.study).stem if status is None else status.study
     stopped = status is not None and status.stopped
+    attributes = tuple(_attributes(record, run))
+    # Folders of earlier versions extrapolated beyond what holds for any record.
+    least = max((one.lower for one in attributes if one.kind in ("batch", "dataset")), default=0.0)
     facts = Facts(
         title=f"{title}: {epochs} of DP-SGD",
+        name=title,
         run=run,
         parameters=_parameters(config, status, run),
         command=_command(config),
-        attributes=tuple(_attributes(record, run)),
+        attributes=attributes,
         is_run=True,
         finished=status is not None and status.finished,
         stopped=f"the next step would break the budget of β* ≥ {config.target_beta}." if stopped else None,
         budget=recomputed.budget(record),
         entries=record.epochs,
-        exposures={entry.record: entry.bayes_security for entry in record.folder.ledger},
+        exposures={entry.record: max(entry.bayes_security, least) for entry in record.folder.ledger},
         restated=() if status is None else status.restated,
         versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
         audits=played(record.folder, run),
         seed=_seed(record),
+        shares={} if status is None else status.shares or {},
+        fingerprint=str((record.folder.data or {}).get("sha256", "")),
+        run_date=str((record.folder.timings or [{}])[-1].get("date", "")),
+        planned=_planned(record),
+        budgeted=config.target_beta,
+        public_command=_command(
+            replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
+        ),
     )
     _check_epochs(record, facts)
     recomputed.agree(record, run)
@@ -239,6 +272,15 @@ def _run(record: RunRecord) -> DPSGD:
         if not steps and status is not None:
             return recomputed.run_of_status(status, record.step_count)
         return recomputed.run_of_steps(steps)
+
+
+def _planned(record: RunRecord) -> DPSGD | None:
+    """The run as it was planned, if a budget could end it earlier; None if nothing says how long it was planned to be."""
+    config, status = record.config, record.status
+    if config.target_beta is None or status is None:
+        return None
+    epochs = config.epochs if status.stopped else status.epochs
+    return None if epochs is None else recomputed.run_of_status(status, epochs * -(-status.records // status.batch_size))
 
 
 def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
@@ -289,6 +331,11 @@ def _command(config: Config) -> str:
             words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (option, str(one))]
     seed = [] if config.seed is None else ["--seed", "SEED"]
     return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
+
+
+def _without_folders(config: Config) -> Config:
+    """The configuration with the names of tables instead of their paths."""
+    return replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
 
 
 def _quoted(word: str) -> str:

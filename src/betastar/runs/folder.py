@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from betastar.datasets.table_encoder import TableEncoder
 from betastar.run_files import LEDGER as LEDGER
 from betastar.run_files import STEPS as STEPS
 from betastar.run_files import ledger_text
+from betastar.runs.code_commit import code_commit
 from betastar.runs.config import Config
 from betastar.runs.reading import FolderError, Inside, Json, lines_of, object_of, rows_of
 from betastar.runs.status import Status
@@ -54,8 +56,9 @@ DIAMETERS = ("exact", "ball", "centroid", "extremes")
 
 
 def versions() -> dict[str, str]:
-    """The versions of the packages that a run is made with."""
-    return {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
+    """The versions of the packages that a run is made with, and the Git commit of the folder that it is started in, if any."""
+    told = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
+    return told | ({"commit": commit} if (commit := code_commit()) else {})
 
 
 @dataclass(frozen=True)
@@ -326,7 +329,9 @@ class RunFolder:
     def add_epoch(self, entry: Json, seconds: float, threads: int) -> None:
         """Add the entry of an epoch, and how long it took."""
         self._lines(EPOCHS).write({"step": entry["epoch"], **entry})
-        self._lines(TIMINGS).write({"step": entry["epoch"], "seconds": seconds, "threads": threads})
+        self._lines(TIMINGS).write(
+            {"step": entry["epoch"], "seconds": seconds, "threads": threads, "date": date.today().isoformat()}
+        )
 
     def rewind(self, epoch: int) -> None:
         """Delete what was written after this epoch."""

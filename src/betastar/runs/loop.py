@@ -19,13 +19,14 @@ from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.risk.analyze import RegimeWarning
 from betastar.risk.risk import Risk
+from betastar.runs import quality
 from betastar.runs.config import Config
 from betastar.runs.folder import LedgerEntry, RunFolder, versions
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Json
 from betastar.runs.status import Status
 from betastar.runs.trained_model import outputs
-from betastar.training import AttributeMonitor, Budget, BudgetExhausted, ShufflingWarning
+from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Records, ShufflingWarning
 
 #: Steps between two looks at single records, for the ledger.
 LEDGER_EVERY = 10
@@ -101,6 +102,16 @@ class Training(PrivateTraining):
         """The share of test records about which the model is right."""
         return float(self.right().double().mean())
 
+    def quality(self) -> Json:
+        """What accuracy is compared with: that of the most frequent label, and the area under the ROC curve if there is one."""
+        train, (x, y) = self.study.train.tensors[1], self.study.test.tensors
+        self.module.eval()
+        with torch.no_grad():
+            scores = torch.cat([self.module(some).softmax(dim=1) for some in x.split(8192)]).double()
+        self.module.train()
+        area = quality.auc(scores.numpy(), y.numpy())
+        return {"baseline": quality.baseline(train.numpy(), y.numpy())} | ({} if area is None else {"auc": area})
+
     def entry(self, loss: float) -> Json:
         """The entry of an epoch in epochs.jsonl."""
         entry: Json = {
@@ -108,6 +119,7 @@ class Training(PrivateTraining):
             "steps": len(self.engine.accountant),
             "loss": loss,
             "accuracy": self.accuracy(),
+            **self.quality(),
             "membership": self._bounds(self.engine.accountant.risk),
         }
         for name, monitor in self.monitors.items():
@@ -195,7 +207,9 @@ class Training(PrivateTraining):
         if first is not None:
             self.folder.write_distances({name: monitor.distances for name, monitor in self.monitors.items()})
         if first is not None and first.ledger is not None:
-            each = enumerate(zip(first.ledger.measured, first.ledger.leakage, first.ledger.bayes_security, strict=True))
+            any_record = float(self.folder.epochs[-1][next(iter(self.monitors))]["lower"])
+            betas = first.ledger.beside(any_record)
+            each = enumerate(zip(first.ledger.measured, first.ledger.leakage, betas, strict=True))
             entries = [LedgerEntry(i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured]
             self.folder.write_ledger(entries)
         self.folder.finish(self._status(first), self.module.state_dict(), self.study.encoder)
@@ -223,7 +237,15 @@ class Training(PrivateTraining):
             told=self.study.told,
             person=None if self.study.people is None else self.study.people.column,
             records_per_person=None if self.study.people is None else self.study.people.largest,
+            shares=self._shares() if watched else None,
         )
+
+    def _shares(self) -> dict[str, float]:
+        """The share of the training records that hold each value of the secret."""
+        secret, records = self.study.secret, Records((self.study.train.tensors[0],), self.study.train.tensors[1])
+        counts = torch.bincount(secret.own(records), minlength=secret.count).double()
+        shares = (counts / counts.sum()).tolist()
+        return {str(label): share for label, share in zip(secret.labels, shares, strict=True)}
 
 
 def train(config: Config, path: str | Path, resume: bool = False, tell: Callable[[Json], None] | None = None) -> RunFolder:

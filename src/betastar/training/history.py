@@ -78,6 +78,11 @@ class History:
         return np.array(self._distances)
 
     @property
+    def last_distance(self) -> float:
+        """The distance that the last step is charged with."""
+        return self._distances[-1]
+
+    @property
     def skipped(self) -> int:
         """The number of steps that were not measured."""
         return len(self) - sum(self._measured)

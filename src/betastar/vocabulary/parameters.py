@@ -265,6 +265,8 @@ _FILES = (
     Parameter("force", "Write over an existing file."),
     Parameter("json", "Print one JSON object."),
     Parameter("format", "html (one file with everything in it) or md (figures beside it).", default="by the name of --output"),
+    Parameter("author", "Who makes the report.", metavar="NAME"),
+    Parameter("purpose", "What the report is for.", metavar="TEXT"),
     Parameter("list_records", "List the most exposed records by their index.", former=("--records",)),
     Parameter("quick", "Take minutes instead of an hour: one seed, few epochs.", negatable=True),
     Parameter("port", "Port of the page; if it is busy, the next free one is taken."),

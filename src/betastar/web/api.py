@@ -15,7 +15,7 @@ import betastar
 from betastar.answers import json_answers, targets, wording
 from betastar.answers.json_answers import Answer
 from betastar.web import live_curves, models, words
-from betastar.web.models import AskOfPage, AskTargetOfPage, OverEpochs, Problem, Tradeoff, answer_models
+from betastar.web.models import AskAnswerOfPage, AskOfPage, AskTargetOfPage, OverEpochs, Problem, Tradeoff, answer_models
 from betastar.web.plotly_script import plotly_script
 from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
@@ -68,9 +68,9 @@ def create_app() -> FastAPI:
     answer, calibrated = answer_models()
 
     @app.get("/api/analyze", response_model=answer, response_model_exclude_unset=True, responses=bad)
-    def analyze(ask: Annotated[AskOfPage, Query()]) -> Answer:
-        """`betastar analyze --json`."""
-        return (leisure if ask.rest else numbers).ask(SECONDS, json_answers.answer, ask.setting())
+    def analyze(ask: Annotated[AskAnswerOfPage, Query()]) -> Answer:
+        """`betastar analyze --json`; the advice is left out unless it is asked for."""
+        return (leisure if ask.rest else numbers).ask(SECONDS, json_answers.answer, ask.setting(), ask.advice)
 
     @app.get("/api/calibrate", response_model=calibrated, response_model_exclude_unset=True, responses=bad)
     def calibrate(ask: Annotated[AskTargetOfPage, Query()]) -> Answer:

@@ -47,9 +47,13 @@ class Ask(BaseModel):
     metric: list[str] = _field("metric", max_length=20)
 
     def setting(self) -> Setting:
-        given = self.model_dump(exclude={"fpr", "delta", "metric", "target", "rest"})
+        given = self.model_dump(exclude={"fpr", "delta", "metric", "target", "rest", "advice"})
         metrics = tuple(dict.fromkeys(self.metric)) or told()
         return Setting(**given, fpr=tuple(self.fpr), delta=tuple(self.delta), metrics=metrics)
+
+
+class AskAnswer(Ask):
+    advice: bool = Field(False, description="Whether the answer has advice, which takes some more certified figures.")
 
 
 class AskTarget(Ask):
@@ -62,6 +66,10 @@ class AtRest(BaseModel):
 
 class AskOfPage(Ask, AtRest):
     """What the page asks: a setting, and whether a slider moves."""
+
+
+class AskAnswerOfPage(AskAnswer, AtRest):
+    """The same, and whether the answer has advice."""
 
 
 class AskTargetOfPage(AskTarget, AtRest):
@@ -148,6 +156,26 @@ class Tradeoff(Answered):
     epsilon: list[EpsilonUpper]
 
 
+Change = _made(
+    "Change",
+    Answered,
+    "One change that reaches a target.",
+    parameter=_said("parameter", str),
+    value=_said("value", Number),
+    instead_of=_said("instead_of", Number),
+    reached=_said("reached", float),
+)
+Advice = _made(
+    "Advice",
+    Answered,
+    KEYS["advice"],
+    target=(str, Field(description="What is to be reached.")),
+    band=_said("band", str | None),
+    sentence=_said("sentence", str),
+    options=_said("options", list[Change]),  # type: ignore[valid-type]
+)
+
+
 class Problem(BaseModel):
     detail: str
 
@@ -177,6 +205,7 @@ def answer_models() -> tuple[type[BaseModel], type[BaseModel]]:
         "What the command line prints with --json. Metrics that were not asked for are left out.",
         **metrics,
         **{name: _said(name, kind) for name, kind in said.items()},
+        advice=(Advice | None, Field(None, description=KEYS["advice"])),
         final_model=(weaker | None, Field(None, description=KEYS["final_model"])),
     )
     calibrated = _made(
