@@ -81,6 +81,7 @@ golden: $(READY)
 	$(BIN)/python tests/golden/generate.py
 	$(BIN)/python -m tests.golden.adaptive
 	$(BIN)/python -m tests.golden.samplings
+	$(BIN)/python tests/golden/groups.py
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "betastar needs Python 3.11 or later"'

@@ -1,8 +1,8 @@
 """Random allocation ("balls in bins"): an epoch of t batches, in one of which each record is, as the exact method composes it.
 
 The transform M(z) = E_Q[e^{zL}] of an epoch is a sum over nodes of the loss, weighted with its density (`epoch_density.py`). The
-density is analytic, so that the trapezoidal rule converges exponentially, on the real line and above it. Nodes are dense in the
-bulk of the law and farther apart in its tail, where the path climbs: there e^{zL} decays by itself.
+density is analytic, so that the trapezoidal rule converges exponentially. On the real line M of the nodes is periodic, more or
+less: it counts as 0 from where it has died, which must be before its next period (`Transform.dies`).
 
 What is not exact is reported: the rule over frequencies with its step doubled tells how well it converged, and how far the masses
 of both worlds are from 1 tells the rest (`Transform.doubt`). No digits are left of a tail whose probability is of that order.
@@ -12,27 +12,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, erf, expm1, pi, sinh, sqrt
+from math import ceil, erf, expm1, log, pi, sinh, sqrt
 from typing import NoReturn
 
 import numpy as np
 
-from betastar.arrays import Complex, Real
+from betastar.arrays import Real
 from betastar.bounds import transform
 from betastar.bounds.answers import Answers
 from betastar.bounds.epoch_density import EpochDensity
 from betastar.bounds.transform import Transform
 
-#: Step of the nodes as a share of the height of a path that climbs with this slope.
-NODES, SLOPE = 0.17, 0.39
-#: The path climbs from so many deviations on, and its height stays below this share of the largest loss, and below this one.
-CLIMBS, SHARE, HIGHEST = 3.0, 0.17, (0.15, 0.3)
-#: The path is the real line, and the step that of so many deviations, unless that takes more nodes than this.
-WIDE, MOST_NODES = 0.75, 1200
-#: On the real line, M must have fallen to this before the nodes are too far apart; otherwise the step is divided.
-DIED, FINER, FINEST = 1e-14, 1.5, 0.06
-#: The same for tilted laws, and how they are tilted.
-TILTED_DIED, TILTS = 1e-11, (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 13.0, 16.0, 20.0, 30.0, 40.0)
+#: Step of the nodes in units of e(a), which is at most so many deviations and grows from so many deviations on.
+NODES, WIDEST, GROWS, SLOPE = 0.17, 0.75, 3.0, 0.39
+#: M must have fallen to this before the nodes are too far apart; otherwise the step is divided, as long as it is above the last.
+DIED, FINER, FINEST = 2e-13, 1.5, 0.06
+#: Modulus of M that is rounding alone.
+SILENT = 2e-15
+#: The same for tilted laws; how much is added to the real part of z first, by what it grows, and its end in units of 1/deviation.
+TILTED_DIED, LEAST_TILT, TILT_RATIO, MOST_TILT = 1e-11, 0.2, 1.25, 60.0
 #: Points at which the width of the law is looked at, and what a loss must contribute there to be covered.
 PILOTS, SEEN = 60, 3e-18
 #: Rounding errors of the masses, at least.
@@ -61,7 +59,7 @@ def _extent(density: EpochDensity) -> _Extent:
             areas.append(areas[0])
             continue
         sizes = far * np.append(0.0, np.geomspace(1e-5, 1.0, PILOTS))
-        values = density.at(sizes if first else -sizes, first)[0].real
+        values, _ = density.at(sizes if first else -sizes, first)
         visible = np.flatnonzero(np.abs(values) * sizes > SEEN)
         sides.append(float(sizes[min(int(visible[-1]) + 1, PILOTS)]) if visible.size else far)
         root = values * np.exp(-0.5 * sizes)
@@ -70,28 +68,23 @@ def _extent(density: EpochDensity) -> _Extent:
     return _Extent(sides[1], sides[0], sum(areas) / (max(peaks) * sqrt(2.0 * pi)))
 
 
-def _path(extent: _Extent, mirrored: bool, dense: float) -> tuple[Complex, Complex]:
-    """Losses on the path, and dL times the step: the real part a(v) solves a/E + asinh(a/c)/SLOPE = v, so that da/dv = e(a)
-    with 1/e = 1/E + 1/(SLOPE·√(a² + c²)); the height is a share of e(a)."""
-    c = CLIMBS * extent.deviation
-    widest = WIDE * extent.deviation
-    real = widest > HIGHEST[mirrored] or (extent.left * (not mirrored) + extent.right) / (dense * widest) < MOST_NODES
-    coarsest, share = (min(widest if real else HIGHEST[mirrored], SHARE * extent.right), 0.0 if real else 1.0)
+def _nodes(extent: _Extent, mirrored: bool, dense: float) -> tuple[Real, Real]:
+    """Losses, and their distances: a(v) at equal steps of v with a/E + asinh(a/c)/SLOPE = v, so that da/dv = e(a) with
+    1/e = 1/E + 1/(SLOPE·√(a² + c²)): nodes are dense in the bulk."""
+    c, widest = GROWS * extent.deviation, WIDEST * extent.deviation
 
     def arc(a: Real) -> Real:
-        return np.asarray(a / coarsest + np.arcsinh(a / c) / SLOPE)
+        return np.asarray(a / widest + np.arcsinh(a / c) / SLOPE)
 
     first, last = arc(np.array([0.0 if mirrored else extent.left, extent.right])).tolist()
     v = dense * (np.arange(-ceil(first / dense), ceil(last / dense)) + 0.5)
-    low, high = np.minimum(v * coarsest, 0.0), np.maximum(v * coarsest, 0.0)
+    low, high = np.minimum(v * widest, 0.0), np.maximum(v * widest, 0.0)
     for _ in range(80):
         middle = 0.5 * (low + high)
         below = arc(middle) < v
         low, high = np.where(below, middle, low), np.where(below, high, middle)
     a = 0.5 * (low + high)
-    root = np.hypot(a, c)
-    height = 1.0 / (1.0 / coarsest + 1.0 / (SLOPE * root))
-    return a + 1j * share * height, dense * height * (1.0 + 1j * share * height**2 * a / (SLOPE * root**3))
+    return a, dense / (1.0 / widest + 1.0 / (SLOPE * np.hypot(a, c)))
 
 
 @lru_cache(maxsize=256)
@@ -109,31 +102,27 @@ def epoch(batches: int, noise: float, mirrored: bool, dense: float = NODES) -> T
         return transform.line(1.0, noise, 2.0 if mirrored else 1.0, True)
     density = EpochDensity(batches, noise, mirrored)
     extent = _extent(density)
-    losses, steps = _path(extent, mirrored, dense)
-    values, coarse = np.empty((2, len(losses)), dtype=np.complex128)
-    ahead = losses.real >= 0.0
-    back = np.exp(-losses[ahead])
-    values[ahead], coarse[ahead] = (back * one for one in density.at(losses[ahead]))
+    losses, steps = _nodes(extent, mirrored, dense)
+    values, coarse = np.empty((2, len(losses)))
+    ahead = losses >= 0.0
+    values[ahead], coarse[ahead] = (np.exp(-losses[ahead]) * one for one in density.at(losses[ahead]))
     if not ahead.all():
         values[~ahead], coarse[~ahead] = density.at(losses[~ahead], False)
     weight = steps * values
-    both = 1.0 + np.exp(losses)
     # The error of a rule that converges geometrically is squared when its step is halved.
-    halved = float(np.abs(steps * (coarse - values)) @ np.abs(both)) ** 2
-    if mirrored:
-        masses = abs(complex(weight @ both).real - 1.0)
-    else:
-        masses = abs(complex(weight.sum()) - 1.0) + abs(complex(weight @ (both - 1.0)) - 1.0)
-    built = Transform(weight, losses, mirrored=mirrored, irrelevant=0.0, doubt=ROUNDING + 4.0 * masses + halved)
-    if losses.imag.any():
-        return built
-    dies, level, most = _died(built, float(steps.real.max()))
+    halved = float(np.abs(steps * (coarse - values)) @ (1.0 + np.exp(losses))) ** 2
+    masses = (float(weight.sum()), float(weight @ np.exp(losses)))
+    wrong = abs(sum(masses) - 1.0) if mirrored else max(abs(mass - 1.0) for mass in masses)
+    doubt = ROUNDING + 8.0 * wrong + halved
+    built = Transform(weight.astype(np.complex128), losses.astype(np.complex128), mirrored=mirrored, doubt=doubt)
+    dies, level, most = _died(built, float(steps.max()), MOST_TILT / extent.deviation)
     if level > DIED and dense > FINEST:
         return epoch(batches, noise, mirrored, dense / FINER)
-    return replace(built, doubt=built.doubt + level, dies=dies, most_tilted=most)
+    # What is cut off, and what nodes add to M, counts with the weight dz/(z(1 - z)) beyond that frequency.
+    return replace(built, doubt=built.doubt + level / max(dies, 1.0), dies=dies, most_tilted=most)
 
 
-def _died(built: Transform, widest: float) -> tuple[float, float, float]:
+def _died(built: Transform, widest: float, tilt: float) -> tuple[float, float, float]:
     """Where M has died on vertical lines before nodes with this largest distance see its next period, how small it is there, and
     the largest real part (and of 1 - z) at which it has died, too."""
     frequencies = np.linspace(0.0, pi / widest, 200)
@@ -144,12 +133,14 @@ def _died(built: Transform, widest: float) -> tuple[float, float, float]:
         return np.maximum.accumulate(values[::-1])[::-1] / values[0]
 
     strip = np.max([sizes(theta) for theta in (0.0, 0.5, 1.0)], axis=0)
-    last = int(np.argmax(strip <= max(DIED, float(strip[-1]))))
+    last = int(np.argmax(strip <= max(SILENT, 2.0 * float(strip[-1]))))
     most = 1.0
-    for theta in TILTS:
-        if max(sizes(one)[last] for one in ((theta, 1.0 - theta) if not built.mirrored else (theta,))) > TILTED_DIED:
+    for more in np.geomspace(LEAST_TILT, max(tilt, 1.0), max(2, ceil(log(max(tilt, 1.0) / LEAST_TILT) / log(TILT_RATIO)))):
+        with np.errstate(over="ignore", invalid="ignore"):
+            left = max(float(sizes(one)[last]) for one in ((1.0 + more,) if built.mirrored else (1.0 + more, -more)))
+        if not left <= TILTED_DIED:
             break
-        most = theta
+        most = 1.0 + float(more)
     return float(frequencies[last]), float(strip[last]), most
 
 

@@ -12,8 +12,8 @@ a sum of independent variables, and the first world is the mean over which y_i h
         D = -(i/2)·E[(y - mean)/s²·e^{iuw}] = (u/2)·E[cosh(y - τ/2)·e^{iuw}] by integration by parts,
     add/remove: e^τ·t·E[δ(W)] = (1/2π)∫ e^τ·t·φ₁·φ^{t-1}·e^{-iu·t·e^τ} du,
 
-where w is one term of the sum, φ = E[e^{iuw}], and the index 1 means that its y has the mean s². Both hold for complex τ, too.
-Two paths make the integrals short:
+where w is one term of the sum, φ = E[e^{iuw}], and the index 1 means that its y has the mean s². Two paths make the integrals
+short:
 
 - y runs above the real line, where e^{iuw} decays twice exponentially: a fixed number of nodes serves every u, and for
   substitution every τ, as τ only shifts the Gaussian weights: all of them come from one product of matrices;
@@ -28,12 +28,12 @@ from math import ceil, expm1, floor, inf, log, log1p, pi, sinh, sqrt
 
 import numpy as np
 
-from betastar.arrays import Complex
-from betastar.bounds.transform import expm1 as complex_expm1
-from betastar.bounds.transform import log1p as complex_log1p
+from betastar.arrays import Complex, Real
+from betastar.bounds.complex_functions import expm1 as complex_expm1
+from betastar.bounds.complex_functions import log1p as complex_log1p
 
-#: Step in y as a share of the distance from the path to where the integrand grows, and the step of the logarithm of u.
-DENSITY, STEP = 0.15, 0.035
+#: Step in y as a share of the distance to where the integrand grows; steps of the logarithm of u for s ≤ 1, and above.
+DENSITY, STEP, COARSE_STEP = 0.15, 0.035, 0.05
 #: Largest heights of the path of y above the real line (also in units of s), and by how much u leans.
 HEIGHT, HEIGHT_OF_LITTLE, LEAN = 0.5 * pi, 1.2, 0.45
 #: The same on the side of losses below 0 where the law is nearly Gaussian there: towards the other side.
@@ -44,8 +44,10 @@ REACH, FAR = 9.5, 8.7
 NEGLIGIBLE, DEAD, LOST_IN_ROUNDING = -38.0, -45.0, -33.0
 #: Add/remove: Σ(w - 1) instead of Σw keeps more digits while frequencies are small.
 SMALL_SPREAD, MODERATE_SPREAD, MANY_BATCHES = 0.3, 1.2, 100
+#: Losses that are worked on at once: bounds the memory.
+TOGETHER = 512
 #: Where the lower end of the law is nearly Gaussian: FAR deviations are less than this.
-GAUSSIAN_LEFT = 0.5
+GAUSSIAN_LEFT = 1.3
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class EpochDensity:
     noise: float
     mirrored: bool
     density: float = DENSITY
-    step: float = STEP
+
+    @property
+    def step(self) -> float:
+        return STEP if self.spread <= 1.0 else COARSE_STEP
 
     @property
     def spread(self) -> float:
@@ -81,8 +86,8 @@ class EpochDensity:
     def farthest(self) -> tuple[float, float]:
         """Losses -a and b that the law hardly leaves: under the second world to the left, under the first one to the right.
 
-        Either a sum of many deviations, or one that stands out; log-likelihoods are not larger than that of the largest y and, as
-        the geometric mean is below the arithmetic one, not smaller than their mean.
+        To the right, either a sum of many deviations or one that stands out; the loss is not larger than that of the largest y
+        (substitution: and the mean of all, as a geometric mean is below the arithmetic one). To the left, by Chernoff.
         """
         s, t = self.spread, self.batches
         alone = np.linspace(0.0, FAR, 200)
@@ -96,7 +101,25 @@ class EpochDensity:
             right = min(1.02 * float((together + jump).max()), largest + s * s / t + mean)
             return right, right
         right = min(1.02 * float((together + jump).max()), largest - 0.5 * s * s)
-        return (-log1p(-self._left) if self._left < GAUSSIAN_LEFT else 0.5 * s * s + mean), right
+        return self._farthest_left(), right
+
+    def _farthest_left(self) -> float:
+        """Add/remove: the a with Pr[mean likelihood < e^{-a}] ≤ min over λ of (e^{λe^{-a}}·E[e^{-λX}])^t = e^{-FAR²/2}."""
+        s, t = self.spread, self.batches
+        y = s * np.linspace(-REACH - s, REACH, 600 + 20 * ceil(s))
+        weights = np.exp(-0.5 * (y / s) ** 2)
+        weights /= weights.sum()
+        largest = max(s * s + (REACH + s) * s, -log(s)) + 4.0
+        rates = np.exp(np.arange(-0.5 * log(t) - log(s) - 5.0 - s * s, largest, 0.1))
+
+        def shares(likelihoods: Real) -> Real:
+            """(FAR²/2t + log E[e^{-λX}])/λ, of the likelihoods X or of X - 1."""
+            exponents = np.log(weights) - np.multiply.outer(rates, likelihoods)
+            most = exponents.max(axis=1)
+            return (0.5 * FAR**2 / t + most + np.log(np.exp(exponents - most[:, None]).sum(axis=1))) / rates
+
+        least = -float(shares(np.exp(y - 0.5 * s * s)).min())
+        return -log(least) if least < 0.5 else -log1p(-float(shares(np.expm1(y - 0.5 * s * s)).min()))
 
     @property
     def _left(self) -> float:
@@ -135,7 +158,7 @@ class EpochDensity:
         exponent = y - 0.5 * self.spread**2
         return complex_expm1(exponent.real, exponent.imag) if self._centred else np.exp(exponent)
 
-    def _weights(self, taus: Complex, mean: float) -> tuple[Complex, Complex]:
+    def _weights(self, taus: Real, mean: float) -> tuple[Complex, Complex]:
         """Weights of the nodes (rows) for y ~ N(mean, s²), at each τ (columns), and (y - mean)/s²."""
         width, nodes = self._nodes
         y = nodes[:, None] + (0.5 * taus if self.mirrored else 0.0 * taus) - mean
@@ -153,7 +176,7 @@ class EpochDensity:
         size = 0.5 * s * s + max(s * s, 0.5 * far) if self.mirrored else far
         first = NEGLIGIBLE - log(t) - size - log(-expm1(-far))
         every = first - NEGLIGIBLE - 8.0 + 0.5 * np.arange(500)
-        weights, _ = self._weights(np.zeros(1, dtype=np.complex128), 0.0)
+        weights, _ = self._weights(np.zeros(1), 0.0)
         last = inf
         for some in np.split(every, 10):
             u = np.exp(some - 1j * lean)
@@ -176,24 +199,20 @@ class EpochDensity:
     def _left_side(self) -> Frequencies:
         return self._ray(self._leans[2], self._left < GAUSSIAN_LEFT)
 
-    def at(self, taus: Complex, first: bool = True) -> tuple[Complex, Complex]:
-        """The density at each τ, under the first world or (add/remove) the second one, and the same with twice the step.
+    def at(self, taus: Real, first: bool = True) -> tuple[Real, Real]:
+        """The density at each τ, and the same with twice the step in u.
 
-        Re τ ≥ 0 is for the first world, Re τ < 0 for the second one. For a complex τ, the integral over negative frequencies is
-        the conjugate of that over positive ones at the conjugate of τ.
+        first: under the first world, for τ ≥ 0; otherwise (add/remove) under the second one, for τ ≤ 0.
         """
-        taus = np.asarray(taus, dtype=np.complex128)
-        value, coarse = self._half(taus, first)
-        other, other_coarse = self._half(taus.conj(), first) if taus.imag.any() else (value, coarse)
-        return (value + other.conj()) / (2.0 * pi), (coarse + other_coarse.conj()) / (2.0 * pi)
+        values, coarse = np.empty((2, len(taus)))
+        for start in range(0, len(taus), TOGETHER):
+            some = slice(start, start + TOGETHER)
+            integrand = self._symmetric(taus[some]) if self.mirrored else self._one_sided(taus[some], first)
+            even, odd = integrand[::2].sum(axis=0).real, integrand[1::2].sum(axis=0).real
+            values[some], coarse[some] = self.step / pi * (even + odd), 2.0 * self.step / pi * even
+        return values, coarse
 
-    def _half(self, taus: Complex, first: bool) -> tuple[Complex, Complex]:
-        """The integral over the frequencies of one side, and the same with twice the step."""
-        integrand = self._symmetric(taus) if self.mirrored else self._one_sided(taus, first)
-        even = integrand[::2].sum(axis=0)
-        return self.step * (even + integrand[1::2].sum(axis=0)), 2.0 * self.step * even
-
-    def _symmetric(self, taus: Complex) -> Complex:
+    def _symmetric(self, taus: Real) -> Complex:
         t, s, number = self.batches, self.spread, len(taus)
         plain, slope = self._weights(taus, 0.0)
         moved, moved_slope = self._weights(taus, s * s)
@@ -203,10 +222,10 @@ class EpochDensity:
         power = complex_log1p(phi)
         return d_moved * np.exp((t - 1) * power) + (t - 1) * (1.0 + phi_moved) * d * np.exp((t - 2) * power)
 
-    def _one_sided(self, taus: Complex, first: bool) -> Complex:
+    def _one_sided(self, taus: Real, first: bool) -> Complex:
         t, s = self.batches, self.spread
         ray = self._right if first else self._left_side
-        zero = np.zeros(1, dtype=np.complex128)
+        zero = np.zeros(1)
         means = (0.0, s * s) if first else (0.0,)
         powers = complex_log1p(ray.turned @ np.concatenate([self._weights(zero, mean)[0] for mean in means], axis=1))
         power = (t - 1) * powers[:, 0] + powers[:, 1] if first else t * powers[:, 0]
