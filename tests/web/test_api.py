@@ -90,7 +90,9 @@ def test_a_slow_question_ends(client: TestClient, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("analyze?noise_multiplier=-1", "noise_multiplier: Input should be greater than or equal to 0.01, got '-1'"),
+        ("analyze?noise_multiplier=-1", "noise_multiplier must be a number of at least 0.01 and at most 1,000,000, got '-1'"),
+        ("analyze?noise_multiplier=1&batch_size=2.5", "batch_size must be a whole number of at least 1 and at most"),
+        ("analyze?fpr=0.1&fpr=2", "fpr must be a number of at least 0 and at most 1, got '2'"),
         ("analyze?noise_multiplier=1&sample_rate=0.1", "steps must be given, too."),
         ("analyze?nose=1", "nose"),
         ("analyze?noise_multiplier=1&sample_rate=0.1&steps=5&threat=attribute", "distance must be given"),

@@ -13,6 +13,8 @@ from betastar.scenario.threats import FARTHEST, reduction
 from betastar.validation import ArgumentError
 from betastar.vocabulary import DIGITS, METHODS, METRICS, SAMPLINGS, THREATS, decimals, parameter_of
 
+#: What the number means for a person; `share` is what the attacker reaches, `idle` what they reach without the model.
+SENTENCE = "{attacker} is right {about} {share} of the time, against {idle} % without the model."
 #: Bounds wider than this are said to be wide.
 WIDE = 0.01
 
@@ -23,10 +25,12 @@ def sentence(setting: Setting, success: bs.Bound, others: Mapping[str, bs.Bound]
     about = METHODS[setting.chosen_method].approximate
     reach = float(success.estimate if about else success.upper)
     share = METRICS["success"].rounded(reach, setting.prior)
-    return (
-        f"{THREATS[setting.threat].attacker} is right {'about' if about else 'at most'} {share} of the time, "
-        f"against {100 * idle:.10g} % without the model." + _nothing_better(setting, success, others or {})
-    )
+    return SENTENCE.format(
+        attacker=THREATS[setting.threat].attacker,
+        about="about" if about else "at most",
+        share=share,
+        idle=f"{100 * idle:.10g}",
+    ) + _nothing_better(setting, success, others or {})
 
 
 def heuristic(setting: Setting, success: bs.Bound) -> str:

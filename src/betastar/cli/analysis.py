@@ -179,24 +179,36 @@ def sweep(
 class ExploreOptions:
     port: int = option(8765, min=1, max=65535)
     browser: bool = True
+    export: Path | None = None
+    force: bool = False
     json: bool = option(False, "Print where the page is as one JSON object.")
 
 
 def explore(options: ExploreOptions) -> None:
     """Serve a page with sliders for the parameters of a training, and see how the risk follows them.
 
-    The page is served on this machine and for this machine only; nothing leaves it.
+    The page is served on this machine and for this machine only; nothing leaves it. With --export it is written as one file
+    instead, which opens without a server or a network and computes the method exact in the browser.
 
     \b
     Examples:
       betastar explore
       betastar explore --port 9000 --no-browser
+      betastar explore --export page.html
     """
     from importlib.util import find_spec
 
     missing = [name for name in ("fastapi", "uvicorn", "plotly") if find_spec(name) is None]
     if missing:
         raise ValueError(f"the page needs {', '.join(missing)}: pip install 'betastar[web]'.")
+    if options.export is not None:
+        from betastar.cli import printing
+        from betastar.web import static_page
+
+        size = static_page.export(options.export, options.force)
+        written = {"export": str(options.export), "bytes": size}
+        printing.as_json(written) if options.json else print(f"The page is in {options.export}; open it in a browser.")
+        return
     from betastar.web.server import serve
 
     serve(options.port, options.browser, options.json)

@@ -43,6 +43,10 @@ class TrainOptions:
     batch_size: int | None = option(None, "Batch size.", OWN, min=1)
     noise_multiplier: float | None = option(None, default=OWN, min=0.01)
     max_grad_norm: float | None = option(None, default=OWN, min=1e-6)
+    sampling: str = "poisson"
+    max_batch_size: int | None = option(
+        None, "With Poisson sampling: of a larger batch, so many records are kept at random.", min=1
+    )
     learning_rate: float | None = option(None, default=OWN, min=0.0)
     hidden: tuple[int, ...] = option((), default=OWN, min=1)
     seed: int | None = option(

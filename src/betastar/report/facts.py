@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 
 from betastar.datasets.seeds import guessable
@@ -130,7 +129,10 @@ class Facts:
         return Against(Membership(), "membership", "worst", self.run)
 
     @cached_property
-    def add_remove(self) -> Against:
+    def add_remove(self) -> Against | None:
+        """Adding or removing a record; None where nothing is proved of that, because it shifts all batches."""
+        if any(segment.sampling == "shuffled" for segment in self.run.segments):
+            return None
         return Against(Membership("add-remove"), "membership", "worst", self.run)
 
     @property
@@ -227,10 +229,8 @@ def _run(record: RunRecord) -> DPSGD:
         raise ReportError(f"{folder / STEPS} has {len(steps)} steps, of the {record.step_count} that {EPOCHS} counts.")
     with Inside(folder / (STEPS if steps else STATUS)):
         if not steps and status is not None:
-            return DPSGD(status.noise_multiplier, status.sample_rate, record.step_count)
-        parts = groupby((line["noise_multiplier"], line["sample_rate"]) for line in steps)
-        first, *others = [DPSGD(noise, rate, len(list(same))) for (noise, rate), same in parts]
-        return sum(others, start=first)
+            return recomputed.run_of_status(status, record.step_count)
+        return recomputed.run_of_steps(steps)
 
 
 def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
@@ -243,7 +243,7 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     if diameter is None:
         return
     with Inside(record.folder / STEPS):
-        threat = AttributeInference([float(line["distance"]) for line in record.steps])
+        threat = AttributeInference(recomputed.distances(record.steps))
         kind, label = "batch" if record.steps[0]["scope"] == "batch" else "dataset", recomputed.label(record.steps)
     known = float(last[diameter]["lower"]), float(last[diameter]["estimate"])
     secret = "sensitive attribute" if status is None or status.secret is None else status.secret
@@ -252,7 +252,8 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
 
 def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
     """The parameters of a run, as far as they are known."""
-    names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
+    names = ["records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps"]
+    names += ["max_batch_size"] if config.sampling == "poisson" else ["sampling"]
     known = {name: getattr(status or config, name, None) for name in names}
     shown = {name: value for name, value in known.items() if value not in (None, (), {})}
     return shown | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}

@@ -13,6 +13,8 @@ from importlib.metadata import version
 from betastar.report.facts import Against, Facts
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.rounding import plain, significant, tiny
+from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import all_plain
 from betastar.vocabulary import DIGITS, METRICS
 
 BETA = METRICS["bayes_security"]
@@ -155,15 +157,17 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     rows : list of (str, list of str)
         The name of a metric, and its value for each threat.
     """
-    columns = [facts.membership, facts.add_remove, *facts.attributes]
-    heads = ["membership, substitution", "membership, add or remove"]
+    both = [facts.membership] if facts.add_remove is None else [facts.membership, facts.add_remove]
+    columns = [*both, *facts.attributes]
+    heads = ["membership, substitution", "membership, add or remove"][: len(both)]
     short = {"proved": "proved", "assumed": "assumed"}
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
         (f"{BETA.title}, exact", [BETA.rounded(one.integrated) for one in columns]),
         (f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]),
-        (f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]),
     ]
+    if all_plain(facts.run):
+        rows.append((f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]))
     if brief:
         return heads, rows
     rows += [
@@ -193,17 +197,18 @@ def _paper(one: Against) -> float:
 
 def statement(facts: Facts) -> list[tuple[str, str]]:
     """What a claim means, and for whom: the unit of privacy, adjacency, checkpoints, sampling, accountant and trust."""
-    rate = facts.run.segments[0].sample_rate
-    sampling = (
-        f"Poisson: each record is drawn independently with probability {plain(rate)} at each of the {facts.run.steps} steps"
-    )
-    made = ", as Opacus drew it in this run." if facts.is_run else "; a loader that shuffles is not covered."
+    sampling = _sampling(facts.run)
+    drew = "Opacus" if all_plain(facts.run) else "betastar"
+    made = f", as {drew} drew it in this run." if facts.is_run else "; a training that draws batches otherwise is not covered."
     return [
         ("Unit of privacy", "One record (one row of the training data). A person with several rows is protected less."),
         (
             "Adjacency",
             "β* against membership: one record is replaced by any other (substitution). The usual (ε, δ) of DP libraries is for "
-            "adding or removing a record, in the second column of the table.",
+            "adding or removing a record, "
+            + (
+                "of which nothing is proved here: it shifts all batches." if facts.add_remove is None else "in the second column."
+            ),
         ),
         (
             "Covered outputs",
@@ -243,6 +248,25 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             else "Other runs on the same records (the choice of parameters among them) and preparation of the data.",
         ),
     ]
+
+
+def _sampling(run: DPSGD) -> str:
+    """How batches are drawn, in a sentence without its end."""
+    first = run.segments[0]
+    rate, steps = plain(first.sample_rate), run.steps
+    if first.sampling == "poisson":
+        most = first.max_batch_size
+        cut = "" if most is None else f"; of a batch of more than {most} records, so many are kept at random"
+        return f"Poisson: each record is drawn independently with probability {rate} at each of the {steps} steps{cut}"
+    batches = round(1.0 / first.sample_rate)
+    if first.sampling == "balls-in-bins":
+        return f"Balls in bins: in each epoch, each record is in one of {batches} batches, drawn uniformly and independently"
+    if first.sampling == "shuffled":
+        return (
+            f"Shuffled: in each epoch the records are permuted and cut into {batches} batches. What is proved is as if everybody "
+            "knew in which batch a record is, and nothing better is known; of balls in bins and of Poisson sampling it is"
+        )
+    return f"Fixed size: each of the {steps} steps draws equally many records without replacement, each with probability {rate}"
 
 
 def _seed(facts: Facts) -> str:

@@ -24,7 +24,7 @@ from betastar.runs.folder import LedgerEntry, RunFolder, versions
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Json
 from betastar.runs.status import Status
-from betastar.training import AttributeMonitor, Budget, BudgetExhausted
+from betastar.training import AttributeMonitor, Budget, BudgetExhausted, ShufflingWarning
 
 #: Steps between two looks at single records, for the ledger.
 LEDGER_EVERY = 10
@@ -54,9 +54,13 @@ class Training(PrivateTraining):
         module = network(study)
         if seed >= seeds.SMALL:
             seeds.start(seed, "sampling and noise")
-        super().__init__(module, study.train, study.secret, recipe, config.gap, config.target_attribute_beta)
-        if config.monitor and self.clipping is None:
-            self._watch_all()
+        chosen = ("gap", "target_attribute_beta", "sampling", "max_batch_size")
+        options = {name: getattr(config, name) for name in chosen}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ShufflingWarning)  # whoever trains so has asked for it, and the report says it
+            super().__init__(module, study.train, study.secret, recipe, **options)
+            if config.monitor and self.clipping is None:
+                self._watch_all()
         self.epoch = 0
         self.stopped: str | None = None
 
@@ -102,13 +106,23 @@ class Training(PrivateTraining):
             "steps": len(self.engine.accountant),
             "loss": loss,
             "accuracy": self.accuracy(),
-            "membership": _bounds(self.engine.accountant.risk),
+            "membership": self._bounds(self.engine.accountant.risk),
         }
         for name, monitor in self.monitors.items():
-            entry[name] = {"scope": monitor.scope, **_bounds(monitor.risk)}
+            entry[name] = {"scope": monitor.scope, **self._bounds(monitor.risk)}
         if self.clipping is not None:
-            entry["proved"] = {name: _bounds(partial(self.clipping.risk, name)) for name in self.clipping.gaps}
+            entry["proved"] = {name: self._bounds(partial(self.clipping.risk, name)) for name in self.clipping.gaps}
         return entry
+
+    def _bounds(self, risk: Callable[..., Risk]) -> dict[str, float]:
+        """β* by the method exact, its lower end and its estimate, and for Poisson sampling by the paper's closed form."""
+        exact = risk(method="exact").bayes_security
+        bounds = {"lower": float(exact.lower), "estimate": float(exact.estimate)}
+        if self.config.plain_poisson:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RegimeWarning)  # the exact value is beside it
+                bounds["paper"] = float(risk(method="paper").bayes_security.estimate)
+        return bounds
 
     def run(self, tell: Callable[[Json], None] | None = None) -> None:
         """Train to the end of the last epoch, from the last checkpoint of the folder."""
@@ -187,7 +201,9 @@ class Training(PrivateTraining):
         return Status(
             **{**asdict(self.study.recipe), "epochs": self.epoch},
             records=len(self.study.train),
-            sample_rate=self.loader.sample_rate,
+            sample_rate=self.engine.accountant.run.segments[-1].sample_rate,
+            sampling=self.config.sampling,
+            max_batch_size=self.config.max_batch_size,
             versions=versions(),
             finished=True,
             stopped=self.stopped,
@@ -202,14 +218,6 @@ class Training(PrivateTraining):
             person=None if self.study.people is None else self.study.people.column,
             records_per_person=None if self.study.people is None else self.study.people.largest,
         )
-
-
-def _bounds(risk: Callable[..., Risk]) -> dict[str, float]:
-    """β* by the method exact, its lower end and its estimate, and by the paper's closed form."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RegimeWarning)  # the exact value is beside it
-        exact, paper = risk(method="exact").bayes_security, risk(method="paper").bayes_security
-    return {"lower": float(exact.lower), "estimate": float(exact.estimate), "paper": float(paper.estimate)}
 
 
 def train(config: Config, path: str | Path, resume: bool = False, tell: Callable[[Json], None] | None = None) -> RunFolder:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from betastar.datasets.study import Recipe, Study
-from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private
+from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private, private_loader
 
 
 def network(study: Study) -> nn.Module:
@@ -22,6 +22,15 @@ def network(study: Study) -> nn.Module:
     for wide, narrow in pairwise(sizes):
         layers += [nn.Linear(wide, narrow), nn.Tanh()]
     return nn.Sequential(*layers[:-1])
+
+
+def sampled_loader(data: TensorDataset, batch_size: int, sampling: str, max_batch_size: int | None) -> DataLoader[Any]:
+    """The loader of a sampling. Opacus makes plain Poisson sampling of it."""
+    if sampling == "shuffled":
+        return DataLoader(data, batch_size=batch_size, shuffle=True)
+    loader: DataLoader[Any] = DataLoader(data, batch_size=batch_size)
+    plain = sampling == "poisson" and max_batch_size is None
+    return loader if plain else private_loader(loader, sampling, max_batch_size=max_batch_size)
 
 
 class PrivateTraining:
@@ -39,6 +48,10 @@ class PrivateTraining:
         The parameters of training.
     gap, target_attribute_beta : float, optional
         With one of them gaps are clipped, as `make_attribute_private` does.
+    sampling : str
+        How batches are drawn, as in `betastar.DPSGD`.
+    max_batch_size : int, optional
+        With Poisson sampling: of a larger batch, so many records are kept at random.
     """
 
     def __init__(
@@ -49,6 +62,8 @@ class PrivateTraining:
         recipe: Recipe,
         gap: float | None = None,
         target_attribute_beta: float | None = None,
+        sampling: str = "poisson",
+        max_batch_size: int | None = None,
     ) -> None:
         self.module, self.data, self.secret = module, data, secret
         self.engine = PrivacyEngine(accountant="betastar")
@@ -58,9 +73,10 @@ class PrivateTraining:
         parts: dict[str, Any] = {
             "module": module,
             "optimizer": torch.optim.Adam(module.parameters(), lr=recipe.learning_rate),
-            "data_loader": DataLoader(data, batch_size=recipe.batch_size),
+            "data_loader": sampled_loader(data, recipe.batch_size, sampling, max_batch_size),
             "noise_multiplier": recipe.noise_multiplier,
             "max_grad_norm": recipe.max_grad_norm,
+            "poisson_sampling": sampling == "poisson" and max_batch_size is None,
         }
         if gap is None and target_attribute_beta is None:
             self.model, self.optimizer, self.loader = self.engine.make_private(**parts)

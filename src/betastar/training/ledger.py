@@ -12,6 +12,7 @@ from scipy.special import erfc
 
 from betastar import validation
 from betastar.arrays import Real, Whole
+from betastar.scenario.sampling_scheme import DrawnBatch, poisson
 from betastar.training.leakage import LeakageSum
 
 
@@ -49,6 +50,9 @@ class Ledger:
     In batch scope a record is measured only when it is sampled. The mean over the steps at which it was measured is then taken
     for all steps, which is an estimate. In dataset scope every step is charged with the distance that was measured last.
 
+    With balls in bins and with shuffling, a record takes part once an epoch, and is charged once an epoch, as if everybody knew
+    at which step: with its largest distance of the epoch. In batch scope the mean is then over epochs.
+
     Parameters
     ----------
     records : int
@@ -71,12 +75,15 @@ class Ledger:
     def __init__(self, records: int, scope: str) -> None:
         self.scope = scope
         self.steps = 0
-        #: How often each record was measured.
+        #: How often each record was measured, with samplings in epochs at most once an epoch.
         self.counts: Whole = np.zeros(records, dtype=np.int64)
         self._leakage = LeakageSum(records)
         self._last: Real | None = None
+        self._epochs = 0  # of samplings in epochs
+        self._epoch = ""
+        self._counted = np.zeros(records, dtype=bool)  # whether each record was measured in this epoch
 
-    def step(self, gaps: Real | None, rate: float, noise: float) -> None:
+    def step(self, gaps: Real | None, rate: float, noise: float, drawn: DrawnBatch | None = None) -> None:
         """Add one step.
 
         Parameters
@@ -85,15 +92,23 @@ class Ledger:
             The distance of each record, negative if it was not measured; None if no record was measured.
         rate, noise : float
             The sampling rate and the noise multiplier of the step.
+        drawn : DrawnBatch, optional
+            How the batch was drawn; by Poisson sampling with this rate by default.
         """
+        drawn = poisson(rate) if drawn is None else drawn
         self.steps += 1
+        if drawn.scheme.in_epochs and (drawn.epoch != self._epoch or not self._epochs):
+            self._epoch, self._epochs = drawn.epoch, self._epochs + 1
+            self._counted[:] = False
         if self.scope == "dataset":
             gaps = self._last if gaps is None else gaps
             self._last = gaps
         if gaps is not None:
             measured = gaps >= 0.0
-            self._leakage.add(gaps[measured], rate, noise, measured)
-            self.counts[measured] += 1
+            self._leakage.add(gaps[measured], drawn, noise, measured)
+            self.counts[measured & ~self._counted] += 1
+            if drawn.scheme.in_epochs:
+                self._counted |= measured
 
     @property
     def measured(self) -> NDArray[np.bool_]:
@@ -104,7 +119,8 @@ class Ledger:
     def leakage(self) -> Real:
         """The leakage of each record over the steps so far."""
         sums = self._leakage.sums
-        return sums * (self.steps / np.maximum(self.counts, 1)) if self.scope == "batch" else sums.copy()
+        times = self._epochs or self.steps
+        return sums * (times / np.maximum(self.counts, 1)) if self.scope == "batch" else sums.copy()
 
     def state_dict(self) -> dict[str, Any]:
         """Give the state of the ledger, to be saved.
@@ -114,7 +130,9 @@ class Ledger:
         dict
             What `load_state_dict` takes.
         """
-        return {"steps": self.steps, "counts": self.counts.copy(), "sums": self._leakage.sums.copy(), "last": self._last}
+        state: dict[str, Any] = {"steps": self.steps, "counts": self.counts.copy(), "last": self._last}
+        state |= {"leakage": self._leakage.state_dict()}
+        return state | {"epochs": self._epochs, "epoch": self._epoch, "counted": self._counted.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state.
@@ -124,8 +142,9 @@ class Ledger:
         state : mapping
             What `state_dict` returned.
         """
-        self.steps, self._last = state["steps"], state["last"]
-        self.counts, self._leakage.sums = np.array(state["counts"]), np.array(state["sums"])
+        self.steps, self._last, self.counts = state["steps"], state["last"], np.array(state["counts"])
+        self._leakage.load_state_dict(state["leakage"])
+        self._epochs, self._epoch, self._counted = state["epochs"], state["epoch"], np.array(state["counted"])
 
     @property
     def bayes_security(self) -> Real:

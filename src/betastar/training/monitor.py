@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -66,7 +67,8 @@ class AttributeMonitor:
     split : callable
         Turns a batch of the loader into `Records`, if batches are not (inputs, target, ...).
     amplification : bool
-        False analyses a loader that does not draw batches by Poisson sampling as if every record took part in every step.
+        False analyses any loader without replacement as if every record took part in every step. True analyses what the loader
+        does: Poisson sampling of Opacus, a loader of `private_loader`, or shuffling of PyTorch, of which little is proved.
     accountant : IAccountant, optional
         The accountant of the `PrivacyEngine`, which counts the steps. A budget needs it if the optimizer's step hook was
         replaced.
@@ -235,7 +237,7 @@ class AttributeMonitor:
 
     @property
     def run(self) -> DPSGD:
-        """Noise, sampling rate and number of the steps so far."""
+        """Noise, sampling and number of the steps so far. An unfinished epoch counts as a whole one, where epochs count."""
         return self.history.run
 
     def risk(self, method: str = "exact") -> Risk:
@@ -377,7 +379,7 @@ class AttributeMonitor:
     def _made(self) -> dict[str, object]:
         """What a saved state must have been made with."""
         made: dict[str, object] = {"secret": self.secret.name, "values": self.secret.digest(), "records": len(self._source)}
-        made |= {"noise_multiplier": self._adapter.noise_multiplier(), "sample_rate": self._adapter.sample_rate()}
+        made |= {"noise_multiplier": self._adapter.noise_multiplier(), "sampling": asdict(self._adapter.drawn().scheme)}
         made |= {"max_grad_norm": self._adapter.settings()[:2]}
         made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self._ledger_every}
         return made | {"budget": repr(self.budget_account.budget) if self.budget_account else None}

@@ -34,6 +34,8 @@ class Metric:
     limited: bool = True
     #: Further numbers of its bound, which are keys of its JSON, too.
     also: tuple[str, ...] = ()
+    #: What it is, in a sentence or two, where it stands alone.
+    meaning: str = ""
     #: `analyze` and `sweep` report it; otherwise it is a target only.
     told: bool = True
 
@@ -76,7 +78,14 @@ def decimals(excess: float) -> int:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("bayes_security", "Bayes security β*", "β*", "bayes_security>=0.98", protects=True),
+        Metric(
+            "bayes_security",
+            "Bayes security β*",
+            "β*",
+            "bayes_security>=0.98",
+            protects=True,
+            meaning="1 minus the advantage of the best attacker. At 1 they may as well toss a coin, at 0 they always know.",
+        ),
         Metric("advantage", "advantage", "advantage", "advantage<=0.05"),
         Metric(
             "success",
