@@ -29,7 +29,7 @@ def test_tradeoff_draws_the_curve_to_rely_on(log: bool) -> None:
     assert rates.min() == (1e-5 if log else 0.0)
     again = plots.tradeoff(bs.analyze(RUN, method="certified"), ax, log)
     assert again is ax
-    assert list(lines(ax)) == ["guessing", "age", "membership inference (substitution)"], "one line of guessing"
+    assert list(lines(ax)) == ["guessing without the model", "age", "membership inference (substitution)"], "one line of guessing"
 
 
 def test_over_steps_draws_each_moment() -> None:
@@ -50,6 +50,17 @@ def test_over_steps_draws_each_moment() -> None:
     assert certified[-1] == bs.analyze(RUN, method="certified").bayes_security.lower
     one = plots.over_steps(bs.DPSGD(2.0, 0.01, 1))
     assert one.lines[0].get_marker() == "o", "a single step is seen"
+
+
+@pytest.mark.parametrize("sampling", ["fixed-size", "balls-in-bins", "shuffled"])
+def test_over_steps_keeps_the_sampling(sampling: str) -> None:
+    run = bs.DPSGD(2.0, 0.1, 30, sampling)
+    drawn = lines(plots.over_steps(run, points=4))
+    assert list(drawn) == ["β*, exact"]  # the closed form is of Poisson sampling
+    steps, betas = drawn["β*, exact"]
+    for count, beta in zip(steps.tolist(), betas, strict=True):
+        assert beta == bs.analyze(bs.DPSGD(2.0, 0.1, count, sampling)).bayes_security.lower
+    assert steps.tolist() == ([1, 11, 20, 30] if sampling == "fixed-size" else [10, 20, 20, 30])
 
 
 def test_heatmap_takes_a_risk_or_an_array() -> None:

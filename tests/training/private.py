@@ -119,7 +119,8 @@ def private(
 ) -> tuple[Any, ...]:
     """(model, optimizer, [criterion,] loader) of make_private, with a noise generator of its own."""
     generator = torch.Generator().manual_seed(seed)
-    loader = DataLoader(data, batch_size=batch, generator=torch.Generator().manual_seed(seed + 1))
+    loader = options.pop("loader", None)
+    loader = loader or DataLoader(data, batch_size=batch, generator=torch.Generator().manual_seed(seed + 1))
     optimizer = options.pop("optimizer", torch.optim.SGD)(module.parameters(), lr=lr)
     engine = PrivacyEngine(accountant=options.pop("accountant", "prv"))
     options = {"noise_multiplier": noise, "max_grad_norm": clip, "noise_generator": generator} | options

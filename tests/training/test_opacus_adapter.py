@@ -100,6 +100,19 @@ def test_an_attribute_of_the_users_model_is_not_the_clipping_norm() -> None:
     assert OpacusAdapter(*private(module, data, clip=0.5)).max_grad_norm() == 0.5
 
 
+@pytest.mark.parametrize("name", internals.OF_MAKE_PRIVATE)
+def test_make_private_must_call_its_loader_as_it_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The accountant reads the loader there, and must not count another sampling if it is called otherwise."""
+    parts = made()
+    code = opacus.PrivacyEngine.make_private.__code__
+    renamed = {
+        field: tuple("another" if one == name else one for one in getattr(code, field)) for field in ("co_names", "co_varnames")
+    }
+    monkeypatch.setattr(opacus.PrivacyEngine.make_private, "__code__", code.replace(**renamed))
+    with pytest.raises(UnsupportedOpacus, match=rf"has no {name} in PrivacyEngine.make_private"):
+        OpacusAdapter(*parts)
+
+
 def test_gap_clipping_refuses_an_optimizer_that_does_not_call_it() -> None:
     module, data, secret = build("tanh")
     parts, criterion = gapped(module, data, secret, gap=0.5)
@@ -122,7 +135,7 @@ def test_audits_look_for_the_parts_of_opacus_too(monkeypatch: pytest.MonkeyPatch
 
 
 ROOT = Path(betastar.__file__).parent
-ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals", "provided_sums")}
+ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals", "loaders", "provided_sums")}
 #: What other modules may import of Opacus: its documented interface.
 IMPORTED_ELSEWHERE = {
     ("opacus", "PrivacyEngine"),

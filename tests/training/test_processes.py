@@ -15,6 +15,12 @@ ROOT = Path(__file__).parents[2]
 
 MEASURED = ("", "--plain-ddp", "--scope=dataset", "--scope=dataset --budget=.94")
 CLIPPED = ("--gap=.05", "--gap=.05 --plain-ddp")
+SAMPLED = (
+    "--sampling=balls-in-bins",
+    "--sampling=fixed-size --scope=dataset",
+    "--sampling=poisson --scope=dataset",
+    "--sampling=balls-in-bins --gap=.05",
+)
 
 
 def run(processes: int, *trainings: str) -> list[Any]:
@@ -31,16 +37,20 @@ def run(processes: int, *trainings: str) -> list[Any]:
 
 
 def test_two_processes_do_what_one_does() -> None:
-    options = (*MEASURED, *CLIPPED)
+    options = (*MEASURED, *CLIPPED, *SAMPLED)
     for given, alone, two in zip(options, run(1, *options), run(2, *options), strict=True):
         assert (alone["world"], two["world"]) == (1, 2)
-        (same_measurements if given in MEASURED else same_weights)(given, alone, two)
+        (same_weights if "--gap" in given else same_measurements)(given, alone, two)
 
 
 def same_measurements(given: str, alone: Any, two: Any) -> None:
     assert two["rate"] == alone["rate"], given
     assert two["stopped"] == alone["stopped"] == ("--budget" in given), given
-    assert len(alone["distances"]) == 6 or alone["stopped"], given
+    assert len(alone["distances"]) == (9 if given in SAMPLED else 6) or alone["stopped"], given
+    assert two["run"] == alone["run"], given
+    assert two["batches"] == alone["batches"], given  # the processes share one draw
+    if "balls-in-bins" in given:
+        assert sorted(record for batch in two["batches"][:6] for record in batch) == list(range(120))
     np.testing.assert_allclose(two["distances"], alone["distances"], rtol=1e-5, err_msg=given)
     np.testing.assert_allclose(two["leakage"], alone["leakage"], rtol=1e-4, atol=1e-12, err_msg=given)
     assert max(alone["leakage"]) > 0.0, given
@@ -49,4 +59,5 @@ def same_measurements(given: str, alone: Any, two: Any) -> None:
 def same_weights(given: str, alone: Any, two: Any) -> None:
     """Weights after six steps with hardly any noise: each process adds its own records' share."""
     assert two["distance"] == alone["distance"], given
+    assert two["run"] == alone["run"], given
     np.testing.assert_allclose(two["weights"], alone["weights"], rtol=1e-5, atol=1e-5, err_msg=given)

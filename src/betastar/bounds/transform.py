@@ -19,7 +19,7 @@ Notation: everything is in units of the clipping norm; t = x/σ; a, b are the me
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, erf, inf, log, nan, pi, sqrt
 from math import expm1 as expm1_real
@@ -183,17 +183,8 @@ class Transform:
         """The transform of (Q, P): L becomes -L, and the path is reflected so that e^{iuL} decays again."""
         if self.mirrored:
             return self
-        return Transform(
-            (self.weight * np.exp(self.loss)).conj(),
-            -self.loss.conj(),
-            rest=-self.rest,
-            deficit=self.missing,
-            missing=self.deficit,
-            irrelevant=self.irrelevant,
-            doubt=self.doubt,
-            dies=self.dies,
-            most_tilted=self.most_tilted,
-        )
+        weight = (self.weight * np.exp(self.loss)).conj()
+        return replace(self, weight=weight, loss=-self.loss.conj(), rest=-self.rest, deficit=self.missing, missing=self.deficit)
 
     def sector(self, sign: float) -> float:
         """Largest angle by which z may lean towards `sign` from the vertical with every e^{z(L - rest)} decaying."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path
 
 from betastar.datasets.seeds import guessable
@@ -21,6 +20,7 @@ from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import plain
+from betastar.run_files import TRAINING
 from betastar.runs.config import Config
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
 from betastar.runs.reading import Inside, Json, object_of, parsed
@@ -105,6 +105,8 @@ class Facts:
     run: DPSGD
     parameters: Json
     command: str
+    #: The name of the study, without what is said of the run.
+    name: str = "A setting"
     attributes: tuple[Against, ...] = ()
     is_run: bool = False
     finished: bool = True
@@ -120,17 +122,35 @@ class Facts:
     versions: str = ""
     #: Audits that were kept with the run.
     audits: tuple[Played, ...] = ()
-    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn) or "deleted" (drawn).
+    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn), "deleted" (drawn) or "own"
+    #: (of a training loop of one's own; it is not known).
     seed: str = ""
+    #: The file of the run that describes its columns and secrets.
+    described_in: str = STATUS
     #: A notice about the sampling rate of Opacus, if a setting does not choose between the two rates.
     rate_notice: str | None = None
+    #: The share of the training records that hold each value of the attribute; of a setting, what is known of the two answers.
+    shares: dict[str, float] = field(default_factory=dict)
+    #: A hash of the records, and the day of the last epoch, if the run has them.
+    fingerprint: str = ""
+    run_date: str = ""
+    #: The run as it was planned, if a budget could end it at a moment that depends on the data; and its β*.
+    planned: DPSGD | None = None
+    budgeted: float | None = None
+    #: The command with the name of the table instead of its path.
+    public_command: str = ""
+    #: Whether everything that depends on the data is left out.
+    is_public: bool = False
 
     @cached_property
     def membership(self) -> Against:
         return Against(Membership(), "membership", "worst", self.run)
 
     @cached_property
-    def add_remove(self) -> Against:
+    def add_remove(self) -> Against | None:
+        """Adding or removing a record; None where nothing is proved of that, because it shifts all batches."""
+        if any(segment.sampling == "shuffled" for segment in self.run.segments):
+            return None
         return Against(Membership("add-remove"), "membership", "worst", self.run)
 
     @property
@@ -145,9 +165,14 @@ class Facts:
         return " ".join(proved) or self.budget
 
     @property
+    def measured(self) -> Against | None:
+        """The attribute that a monitor measured."""
+        return next((one for one in self.attributes if one.kind in ("batch", "dataset")), None)
+
+    @property
     def internal(self) -> bool:
         """Whether some number depends on the data in a way that no theorem covers."""
-        return any(one.kind in ("batch", "dataset") for one in self.attributes) or bool(self.exposures)
+        return self.measured is not None or bool(self.exposures)
 
 
 def load(source: str | Path) -> Facts:
@@ -155,6 +180,10 @@ def load(source: str | Path) -> Facts:
     path = Path(source)
     if str(source) == "-":
         return of_setting(parsed(sys.stdin.read(), "standard input"), "standard input")
+    if (path / TRAINING).exists():
+        from betastar.report.own_training import of_own_training
+
+        return of_own_training(path)
     if path.is_dir():
         return of_run(path)
     if not path.exists():
@@ -166,7 +195,9 @@ def of_setting(given: Json, source: str) -> Facts:
     """The facts of a JSON object that `setting.read` understands."""
     told = setting.read(given, source)
     attributes = () if told.threat is None else (Against(told.threat, told.secret, "assumed", told.run),)
-    return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes, rate_notice=told.rate_notice)
+    shares = {} if told.prior is None else {"yes": told.prior, "no": 1.0 - told.prior}
+    more: Json = {"rate_notice": told.rate_notice, "shares": shares}
+    return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes=attributes, **more)
 
 
 def of_run(path: str | Path) -> Facts:
@@ -177,22 +208,34 @@ def of_run(path: str | Path) -> Facts:
     epochs = f"{len(record.epochs)} {'epoch' if len(record.epochs) == 1 else 'epochs'}"
     title = Path(config.study).stem if status is None else status.study
     stopped = status is not None and status.stopped
+    attributes = tuple(_attributes(record, run))
+    # Folders of earlier versions extrapolated beyond what holds for any record.
+    least = max((one.lower for one in attributes if one.kind in ("batch", "dataset")), default=0.0)
     facts = Facts(
         title=f"{title}: {epochs} of DP-SGD",
+        name=title,
         run=run,
         parameters=_parameters(config, status, run),
         command=_command(config),
-        attributes=tuple(_attributes(record, run)),
+        attributes=attributes,
         is_run=True,
         finished=status is not None and status.finished,
         stopped=f"the next step would break the budget of β* ≥ {config.target_beta}." if stopped else None,
         budget=recomputed.budget(record),
         entries=record.epochs,
-        exposures={entry.record: entry.bayes_security for entry in record.folder.ledger},
+        exposures={entry.record: max(entry.bayes_security, least) for entry in record.folder.ledger},
         restated=() if status is None else status.restated,
         versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
         audits=played(record.folder, run),
         seed=_seed(record),
+        shares={} if status is None else status.shares or {},
+        fingerprint=str((record.folder.data or {}).get("sha256", "")),
+        run_date=str((record.folder.timings or [{}])[-1].get("date", "")),
+        planned=_planned(record),
+        budgeted=config.target_beta,
+        public_command=_command(
+            replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
+        ),
     )
     _check_epochs(record, facts)
     recomputed.agree(record, run)
@@ -227,10 +270,17 @@ def _run(record: RunRecord) -> DPSGD:
         raise ReportError(f"{folder / STEPS} has {len(steps)} steps, of the {record.step_count} that {EPOCHS} counts.")
     with Inside(folder / (STEPS if steps else STATUS)):
         if not steps and status is not None:
-            return DPSGD(status.noise_multiplier, status.sample_rate, record.step_count)
-        parts = groupby((line["noise_multiplier"], line["sample_rate"]) for line in steps)
-        first, *others = [DPSGD(noise, rate, len(list(same))) for (noise, rate), same in parts]
-        return sum(others, start=first)
+            return recomputed.run_of_status(status, record.step_count)
+        return recomputed.run_of_steps(steps)
+
+
+def _planned(record: RunRecord) -> DPSGD | None:
+    """The run as it was planned, if a budget could end it earlier; None if nothing says how long it was planned to be."""
+    config, status = record.config, record.status
+    if config.target_beta is None or status is None:
+        return None
+    epochs = config.epochs if status.stopped else status.epochs
+    return None if epochs is None else recomputed.run_of_status(status, epochs * -(-status.records // status.batch_size))
 
 
 def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
@@ -243,7 +293,7 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     if diameter is None:
         return
     with Inside(record.folder / STEPS):
-        threat = AttributeInference([float(line["distance"]) for line in record.steps])
+        threat = AttributeInference(recomputed.distances(record.steps))
         kind, label = "batch" if record.steps[0]["scope"] == "batch" else "dataset", recomputed.label(record.steps)
     known = float(last[diameter]["lower"]), float(last[diameter]["estimate"])
     secret = "sensitive attribute" if status is None or status.secret is None else status.secret
@@ -252,7 +302,8 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
 
 def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
     """The parameters of a run, as far as they are known."""
-    names = ("records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps")
+    names = ["records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps"]
+    names += ["max_batch_size"] if config.sampling == "poisson" else ["sampling"]
     known = {name: getattr(status or config, name, None) for name in names}
     shown = {name: value for name, value in known.items() if value not in (None, (), {})}
     return shown | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
@@ -280,6 +331,11 @@ def _command(config: Config) -> str:
             words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (option, str(one))]
     seed = [] if config.seed is None else ["--seed", "SEED"]
     return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
+
+
+def _without_folders(config: Config) -> Config:
+    """The configuration with the names of tables instead of their paths."""
+    return replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
 
 
 def _quoted(word: str) -> str:

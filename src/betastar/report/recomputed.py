@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from math import isclose
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from betastar import validation
 from betastar.bounds import affinity
+from betastar.bounds.charges import charge
 from betastar.report.errors import ReportError
 from betastar.risk.calibrate import Target
 from betastar.risk.plan import plan
 from betastar.runs.config import PARAMETERS, Config
 from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord
 from betastar.runs.reading import Inside, Json
+from betastar.runs.status import Status
 from betastar.scenario.run import DPSGD
+from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
+from betastar.scenario.samplings import IN_EPOCHS
 from betastar.scenario.threats import FARTHEST
 
 #: Two values of the same number that differ by more are of different runs.
@@ -25,6 +33,37 @@ SECRETS = {"adult": "age", "purchase": "first item"}
 def contradiction(path: Path, claim: str, evidence: str) -> ReportError:
     """The error for a file whose claim another file contradicts."""
     return ReportError(f"{path} says {claim}, but {evidence}: these files are not of one run, or somebody changed them.")
+
+
+def run_of_status(status: Status, steps: int) -> DPSGD:
+    """What was run, if no monitor wrote down the steps: whole epochs, the last of which a budget may have cut short."""
+    told = {"sampling": status.sampling, "max_batch_size": status.max_batch_size, "dataset_size": status.records}
+    return _scheme({"sample_rate": status.sample_rate, **told}).run(status.noise_multiplier, steps)
+
+
+def run_of_steps(steps: list[Json]) -> DPSGD:
+    """What was run, step by step. Where epochs count, an unfinished one counts as a whole."""
+    return _drawn(steps).run
+
+
+def distances(steps: list[Json]) -> list[float]:
+    """The distance of each step of the run that `run_of_steps` makes; 0 for steps that an unfinished epoch lacks."""
+    every: list[float] = _drawn(steps).spread(np.array([float(line["distance"]) for line in steps])).tolist()
+    return every
+
+
+def _drawn(steps: list[Json]) -> DrawnSteps:
+    drawn = DrawnSteps()
+    for line in steps:
+        drawn.add(line["noise_multiplier"], DrawnBatch(_scheme(line), str(line.get("epoch", ""))))
+    return drawn
+
+
+def _scheme(told: Json) -> SamplingScheme:
+    """How batches were drawn, as a step or a status says it."""
+    sampling, rate = told.get("sampling", "poisson"), validation.fraction("sample_rate", told["sample_rate"])
+    most, batches = told.get("max_batch_size"), round(1.0 / rate) if sampling in IN_EPOCHS else None
+    return SamplingScheme(sampling, rate, batches, told.get("dataset_size"), max_batch_size=most)
 
 
 def agree(record: RunRecord, run: DPSGD) -> None:
@@ -43,9 +82,15 @@ def agree(record: RunRecord, run: DPSGD) -> None:
         batches = -(-status.records // validation.whole("batch_size", status.batch_size))
     if any(not isclose(part.noise_multiplier, status.noise_multiplier, rel_tol=SAME) for part in run.segments):
         raise contradiction(file, f"that noise_multiplier was {status.noise_multiplier!r}", f"{STEPS} has another one")
-    if any(not isclose(part.sample_rate, 1.0 / batches, rel_tol=SAME) for part in run.segments):
-        sizes = f"{status.records} records in batches of {status.batch_size} give {1.0 / batches:.6g}"
+    rate = status.records // batches / status.records if config.sampling == "fixed-size" else 1.0 / batches
+    if any(not isclose(part.sample_rate, rate, rel_tol=SAME) for part in run.segments):
+        sizes = f"{status.records} records in batches of {status.batch_size} give {rate:.6g}"
         raise contradiction(file, f"that sample_rate was {run.segments[0].sample_rate!r}", sizes)
+    for part in run.segments:
+        asked, used = (config.sampling, config.max_batch_size), (part.sampling, part.max_batch_size)
+        if used != asked or (status.sampling, status.max_batch_size) != asked or part.dataset_size not in (None, status.records):
+            words = f"{CONFIG} asks for {asked[0]!r} with max_batch_size {asked[1]!r}, and {STEPS} must agree"
+            raise contradiction(file, f"that {status.records} records were drawn by {status.sampling!r}", words)
     whole = status.epochs * batches
     if steps > whole or (steps < whole and not stopped):
         epochs = f"{EPOCHS} counts {steps} steps, of {whole}"
@@ -72,15 +117,18 @@ def gaps(record: RunRecord, run: DPSGD) -> dict[str, float]:
         asked = config.gap
         if asked is None:
             target = Target(bayes_security=validation.probability("target_attribute_beta", config.target_attribute_beta))
-            asked = plan(attribute=target, run=DPSGD(*_setting(run), record.step_count)).gap
+            asked = plan(attribute=target, run=run if len(run.segments) > 1 else _planned(run, record.step_count)).gap
     for name, gap in claimed.items():
         if name != _secret(config) or not abs(gap - asked) <= SAME * max(gap, asked):
             raise contradiction(file, f"that {name!r} had the gap {gap:g}", f"{CONFIG} gives {_secret(config)!r} {asked:g}")
     return claimed
 
 
-def _setting(run: DPSGD) -> tuple[float, float]:
-    return run.segments[0].noise_multiplier, run.segments[0].sample_rate
+def _planned(run: DPSGD, steps: int) -> DPSGD:
+    """The run with the number of steps that the gap was calibrated for."""
+    one = run.segments[0]
+    told = {"max_batch_size": one.max_batch_size, "dataset_size": one.dataset_size}
+    return DPSGD(one.noise_multiplier, one.sample_rate, steps, one.sampling, **told)
 
 
 def budget(record: RunRecord) -> str | None:
@@ -90,12 +138,15 @@ def budget(record: RunRecord) -> str | None:
         return None
     if target is None:
         raise contradiction(file, repr(status.proof), f"{CONFIG} asks for no budget (target_beta)")
-    with Inside(record.folder / STEPS):
+    return budget_sentence(file, steps, target, repr(status.proof))
+
+
+def budget_sentence(file: Path, steps: list[Json], target: float, claim: str) -> str:
+    """What steps under a budget have proved; refuses the claim of a file if they do not keep to the budget."""
+    with Inside(file.with_name(STEPS)):
         if not steps or any(line["scope"] != "dataset" for line in steps):
-            raise contradiction(file, repr(status.proof), f"{STEPS} has no steps that measured all records")
-        distances = [float(line["distance"]) if line["measured"] else FARTHEST for line in steps]
-        each = zip(steps, distances, strict=True)
-        spent = sum(float(affinity.leakage(line["sample_rate"], line["noise_multiplier"], distance)) for line, distance in each)
+            raise contradiction(file, claim, f"{STEPS} has no steps that measured all records")
+        spent = sum(_spent(list(lines)) for _, lines in groupby(steps, _alike))
         allowed = affinity.allowance(target)
         if not spent <= allowed:
             spending = f"the steps in {STEPS} spent {spent:.4g} of {allowed:.4g}"
@@ -104,6 +155,19 @@ def budget(record: RunRecord) -> str | None:
         f"Proved: an attacker who wants the secret of any record faces β* ≥ {target!r} (budget fixed in advance; "
         f"{len(steps)} steps)."
     )
+
+
+def _spent(lines: list[Json]) -> float:
+    """The leakage of steps that are alike; where epochs count, of the step of an epoch that leaks most."""
+    scheme = _scheme(lines[0])
+    far = [float(line["distance"]) if line["measured"] else FARTHEST for line in lines]
+    leaks = charge(scheme.one_step(lines[0]["noise_multiplier"]), far)
+    return float(leaks.max() if scheme.in_epochs else leaks.sum())
+
+
+def _alike(line: Json) -> tuple[Any, ...]:
+    """What steps have in common that are charged together."""
+    return line["noise_multiplier"], _scheme(line), line.get("epoch")
 
 
 def label(steps: list[Json]) -> str:

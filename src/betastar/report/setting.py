@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from betastar import validation
 from betastar.report.errors import ReportError
 from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD, opacus_differs
@@ -29,6 +30,8 @@ class Setting:
     secret: str
     #: A notice about the sampling rate of Opacus, if the setting does not choose between the two rates.
     rate_notice: str | None
+    #: The probability of "yes" before the attack, if it is not that of a fair coin.
+    prior: float | None = None
 
     @property
     def command(self) -> str:
@@ -42,7 +45,9 @@ def read(given: Json, source: str) -> Setting:
     """The setting in {"noise_multiplier": …, "sample_rate": …, "steps": …}, at the top or under "parameters".
 
     batch_size and dataset_size may stand for the rate ("opacus": true takes that of Opacus), then epochs for the steps.
-    "distance" (clipping norms) adds attribute inference, "threat" names what it is about; other keys are left alone.
+    "sampling" and "max_batch_size" say how batches are drawn, as in `DPSGD`.
+    "distance" (clipping norms) adds attribute inference, "threat" names what it is about, "prior" is the probability of "yes"
+    before the attack; other keys are left alone.
     """
     inner = given.get("parameters")
     known = {key: value for key, value in (inner if isinstance(inner, dict) else given).items() if value is not None}
@@ -55,17 +60,29 @@ def read(given: Json, source: str) -> Setting:
     numbers = _numbers(known, names, source)
     distance = known.get("distance", known.get("distances"))
     try:
-        run = _run(names, numbers, bool(opacus))
+        run = _run(names, numbers, known)
         threat = None if distance is None else AttributeInference(distance)
         if threat is not None:
             threat.steps(run)  # complains of a wrong number of distances
     except (ValueError, TypeError) as problem:
         raise ReportError(f"{source}: {problem}") from None
     parameters = dict(zip(names, numbers, strict=True)) | {"sample_rate": run.sample_rate, "steps": run.steps}
+    parameters |= _sampled(known)
     if threat is not None:
         parameters["distance"] = distance
-    notice = opacus_differs(known["batch_size"], known["dataset_size"]) if opacus is None and "batch_size" in names else None
-    return Setting(run, parameters, threat, _secret(known.get("threat")), notice)
+    asked = opacus is None and "batch_size" in names and run.sampling == "poisson"
+    notice = opacus_differs(known["batch_size"], known["dataset_size"]) if asked else None
+    return Setting(run, parameters, threat, _secret(known.get("threat")), notice, _prior(known.get("prior"), source))
+
+
+def _prior(given: Any, source: str) -> float | None:
+    """The prior, if it is not even odds."""
+    if given is None or given == 0.5:
+        return None
+    try:
+        return float(validation.probability("prior", given, strict=True))
+    except (ValueError, TypeError) as problem:
+        raise ReportError(f"{source}: {problem}") from None
 
 
 def _numbers(known: Json, names: tuple[str, ...], source: str) -> list[Any]:
@@ -80,13 +97,24 @@ def _numbers(known: Json, names: tuple[str, ...], source: str) -> list[Any]:
     return [known[name] for name in names]
 
 
-def _run(names: tuple[str, ...], numbers: list[Any], opacus: bool) -> DPSGD:
+def _run(names: tuple[str, ...], numbers: list[Any], known: Json) -> DPSGD:
+    sampled = _sampled(known)
+    size = {"dataset_size": known["dataset_size"]} if sampled and "dataset_size" in known else {}
     if names is BY_RATE:
-        return DPSGD(*numbers)
-    noise, batch, size, length = numbers
+        noise, rate, steps = numbers
+        return DPSGD(noise, rate, steps, **sampled, **size)
+    noise, batch, records, length = numbers
+    # Opacus's rate belongs to Poisson sampling; for others it is refused.
+    opacus = bool(known.get("opacus")) if sampled.get("sampling", "poisson") == "poisson" else known.get("opacus")
     if names is BY_EPOCHS:
-        return DPSGD.from_epochs(noise, batch, size, length, opacus=opacus)
-    return DPSGD(noise, DPSGD.from_epochs(noise, batch, size, 1, opacus=opacus).sample_rate, length)
+        return DPSGD.from_epochs(noise, batch, records, length, opacus=opacus, **sampled)
+    rate = DPSGD.from_epochs(noise, batch, records, 1, opacus=opacus, **sampled).sample_rate
+    return DPSGD(noise, rate, length, **sampled, **size)
+
+
+def _sampled(known: Json) -> Json:
+    """How batches are drawn, unless that is plain Poisson sampling."""
+    return {name: known[name] for name in ("sampling", "max_batch_size") if known.get(name, "poisson") != "poisson"}
 
 
 def _secret(threat: object) -> str:

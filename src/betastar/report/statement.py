@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from betastar.report.facts import Against, Facts
+from betastar.report.publication import LEFT_OUT
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.rounding import plain, significant, tiny
-from betastar.vocabulary import DIGITS, METRICS
+from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import all_plain
+from betastar.vocabulary import DIGITS, METRICS, band
+from betastar.vocabulary import MEANING as MEANING
 
 BETA = METRICS["bayes_security"]
 
-#: Lowest β* of each band. An example, and the report says so.
-BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
-MEANING = {
-    "strong": "the model tells an attacker next to nothing about a single record.",
-    "moderate": "the model gives a determined attacker a small but measurable edge.",
-    "weak": "the model gives a determined attacker a clear edge over guessing.",
-}
 #: What a number of each kind is called.
 TAGS = {
     "worst": "holds for any data",
@@ -40,6 +37,8 @@ SEEDS = {
     "there is one, to yourself.",
     "kept": "It was drawn at random. Keep seed.json and checkpoint.pt to yourself, from which the noise can be computed: they "
     "are deleted when the run is complete.",
+    "own": "How the generator of this loop was seeded is not known here. A seed that can be guessed is as good as known, and so "
+    "is the state of the generator in a checkpoint: keep both to yourself.",
     "deleted": "It was drawn at random, and deleted with the state of the generator when the run was complete: the noise cannot "
     "be computed from the run's folder.",
 }
@@ -49,15 +48,11 @@ REPEAT = {
     "guessable": _SAME,
     "given": _SAME,
     "kept": "The command draws another seed than that of this run: the same parameters, other noise.",
+    "own": "The command computes β* against membership inference again; training again is up to the loop.",
     "deleted": "The seed of this run is deleted, and the command draws another one: the same parameters, other noise.",
 }
 FPRS = (0.1, 0.01, 0.001)
 DELTAS = (1e-5, 1e-6)
-
-
-def band(beta: float) -> str:
-    """The name of the band that a β* is in."""
-    return next(name for least, name in BANDS if beta >= least)
 
 
 def right(beta: float) -> str:
@@ -124,6 +119,11 @@ def notices(facts: Facts) -> list[str]:
             f"Training was stopped: {facts.stopped} When it stopped depends on the data; the figure for membership covers the "
             "steps that were taken, not what the moment of the stop may tell."
         )
+    if facts.is_public and facts.budget:
+        remarks.append(
+            "A budget could end this run before the steps that are counted here. Whether it did depends on the data and is not "
+            "told; the figure for membership covers the steps, not what the moment of the end may tell."
+        )
     if facts.restated:
         remarks.append(
             f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs "
@@ -155,15 +155,16 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     rows : list of (str, list of str)
         The name of a metric, and its value for each threat.
     """
-    columns = [facts.membership, facts.add_remove, *facts.attributes]
-    heads = ["membership, substitution", "membership, add or remove"]
+    columns = _columns(facts)
+    heads = ["membership, substitution", "membership, add or remove"][: len(columns) - len(facts.attributes)]
     short = {"proved": "proved", "assumed": "assumed"}
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
         (f"{BETA.title}, exact", [BETA.rounded(one.integrated) for one in columns]),
         (f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]),
-        (f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]),
     ]
+    if all_plain(facts.run):
+        rows.append((f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]))
     if brief:
         return heads, rows
     rows += [
@@ -178,11 +179,32 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     for delta in DELTAS:
         values = [float(one.certified.epsilon(delta).upper) for one in columns]
         rows.append((epsilon.title.format(plain(delta)), [epsilon.rounded(value, delta) for value in values]))
-    rows.append(("δ at ε 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]))
     fits, gdp_mu = [one.certified.gdp_mu for one in columns], METRICS["gdp_mu"]
     rows.append((gdp_mu.title.format(plain(fits[0].smallest_fpr)), [gdp_mu.rounded(float(fit.upper)) for fit in fits]))
-    rows.append(("regret of that fit", [significant(float(fit.regret), DIGITS) for fit in fits]))
     return heads, rows
+
+
+#: What the rows of the appendix are, for those who compare reports.
+APPENDIX = (
+    "δ at ε = 1 is the least δ for which the run is (1, δ)-differentially private, rounded up.",
+    "The regret of the Gaussian fit is by how much the curve of Gaussian differential privacy with the μ above overstates the "
+    "best attacker, at most: 0 means that μ alone tells the whole curve.",
+)
+
+
+def appendix(facts: Facts) -> list[tuple[str, list[str]]]:
+    """Rows that few people need, with the columns of `metrics`."""
+    columns = _columns(facts)
+    return [
+        ("δ at ε 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]),
+        ("regret of the Gaussian fit", [significant(float(one.certified.gdp_mu.regret), DIGITS) for one in columns]),
+    ]
+
+
+def _columns(facts: Facts) -> list[Against]:
+    """The threats of the tables."""
+    both = [facts.membership] if facts.add_remove is None else [facts.membership, facts.add_remove]
+    return [*both, *facts.attributes]
 
 
 def _paper(one: Against) -> float:
@@ -193,17 +215,19 @@ def _paper(one: Against) -> float:
 
 def statement(facts: Facts) -> list[tuple[str, str]]:
     """What a claim means, and for whom: the unit of privacy, adjacency, checkpoints, sampling, accountant and trust."""
-    rate = facts.run.segments[0].sample_rate
-    sampling = (
-        f"Poisson: each record is drawn independently with probability {plain(rate)} at each of the {facts.run.steps} steps"
-    )
-    made = ", as Opacus drew it in this run." if facts.is_run else "; a loader that shuffles is not covered."
+    sampling = _sampling(facts.run)
+    drew = "Opacus" if all_plain(facts.run) else "betastar"
+    made = f", as {drew} drew it in this run." if facts.is_run else "; a training that draws batches otherwise is not covered."
+    left_out = [("Left out", LEFT_OUT)] if facts.is_run and facts.is_public else []
     return [
         ("Unit of privacy", "One record (one row of the training data). A person with several rows is protected less."),
         (
             "Adjacency",
             "β* against membership: one record is replaced by any other (substitution). The usual (ε, δ) of DP libraries is for "
-            "adding or removing a record, in the second column of the table.",
+            "adding or removing a record, "
+            + (
+                "of which nothing is proved here: it shifts all batches." if facts.add_remove is None else "in the second column."
+            ),
         ),
         (
             "Covered outputs",
@@ -228,10 +252,13 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         ),
         (
             "Source",
-            "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in them; "
-            "files that contradict each other are refused. They are not signed: whoever can write into the folder can change "
-            "them all. What the columns are, how many values the attribute has and what restates it is taken from status.json, "
-            "unverified."
+            "The run's own record of noise, rate and steps, from which all figures were computed again. It stays with whoever "
+            "trained the model."
+            if facts.is_run and facts.is_public
+            else "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in "
+            "them; files that contradict each other are refused. They are not signed: whoever can write into the folder can "
+            "change them all. What the columns are, how many values the attribute has and what restates it is taken from "
+            f"{facts.described_in}, unverified."
             if facts.is_run
             else "The setting that was given. Whether a training keeps to it is not checked here.",
         ),
@@ -239,10 +266,30 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             "Not covered",
             "Other runs on the same records (the choice of parameters among them), preparation of the data such as scaling, and "
             "the test records, from which the accuracy is computed."
-            if facts.is_run
+            if facts.is_run and not facts.is_public
             else "Other runs on the same records (the choice of parameters among them) and preparation of the data.",
         ),
+        *left_out,
     ]
+
+
+def _sampling(run: DPSGD) -> str:
+    """How batches are drawn, in a sentence without its end."""
+    first = run.segments[0]
+    rate, steps = plain(first.sample_rate), run.steps
+    if first.sampling == "poisson":
+        most = first.max_batch_size
+        cut = "" if most is None else f"; of a batch of more than {most} records, so many are kept at random"
+        return f"Poisson: each record is drawn independently with probability {rate} at each of the {steps} steps{cut}"
+    batches = round(1.0 / first.sample_rate)
+    if first.sampling == "balls-in-bins":
+        return f"Balls in bins: in each epoch, each record is in one of {batches} batches, drawn uniformly and independently"
+    if first.sampling == "shuffled":
+        return (
+            f"Shuffled: in each epoch the records are permuted and cut into {batches} batches. What is proved is as if everybody "
+            "knew in which batch a record is, and nothing better is known; of balls in bins and of Poisson sampling it is"
+        )
+    return f"Fixed size: each of the {steps} steps draws equally many records without replacement, each with probability {rate}"
 
 
 def _seed(facts: Facts) -> str:

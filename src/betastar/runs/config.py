@@ -10,6 +10,7 @@ from betastar.datasets import seeds
 from betastar.datasets.errors import StudyError
 from betastar.datasets.recipe import Recipe
 from betastar.runs.json_object import JsonObject
+from betastar.scenario.samplings import SAMPLINGS
 
 if TYPE_CHECKING:
     from betastar.datasets.study import Study
@@ -54,6 +55,10 @@ class Config(JsonObject):
         The budget: training stops before β* against attribute inference falls below this.
     gap, target_attribute_beta : float, optional
         Gap clipping: the largest gap, or the β* that the gap has to give.
+    sampling : str
+        How batches are drawn, as in `betastar.DPSGD`.
+    max_batch_size : int, optional
+        With Poisson sampling: of a larger batch, so many records are kept at random.
     """
 
     study: str = "adult"
@@ -86,11 +91,18 @@ class Config(JsonObject):
     keep: tuple[str, ...] = ()
     person: str | None = None
     max_records_per_person: int | None = None
+    sampling: str = "poisson"
+    max_batch_size: int | None = None
 
     @property
     def clips_gaps(self) -> bool:
         """Whether the training clips gaps."""
         return self.gap is not None or self.target_attribute_beta is not None
+
+    @property
+    def plain_poisson(self) -> bool:
+        """Whether batches are drawn by Poisson sampling and not cut off."""
+        return self.sampling == "poisson" and self.max_batch_size is None
 
     def chosen_seed(self) -> int:
         """The seed, or a new one that is drawn."""
@@ -111,6 +123,9 @@ class Config(JsonObject):
     def _check(self) -> None:
         validation.choice("scope", self.scope, ("batch", "dataset"))
         validation.choice("diameter", self.diameter, ("exact", "ball", "centroid"))
+        validation.choice("sampling", self.sampling, SAMPLINGS)
+        if self.max_batch_size is not None and self.sampling != "poisson":
+            raise StudyError(f"max_batch_size belongs to sampling 'poisson', and to it only; got sampling {self.sampling!r}.")
         if self.target_beta is not None:
             validation.probability("target_beta", self.target_beta, strict=True)
         if self.gap is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,16 +11,22 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from betastar.datasets.study import Recipe, Study
-from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private
+from betastar.runs.trained_model import fully_connected
+from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private, private_loader
 
 
 def network(study: Study) -> nn.Module:
-    """Fully connected with tanh, as in the paper."""
-    sizes = [study.columns, *study.recipe.hidden, len(study.classes)]
-    layers: list[nn.Module] = []
-    for wide, narrow in pairwise(sizes):
-        layers += [nn.Linear(wide, narrow), nn.Tanh()]
-    return nn.Sequential(*layers[:-1])
+    """The model of a study, with new weights."""
+    return fully_connected([study.columns, *study.recipe.hidden, len(study.classes)])
+
+
+def sampled_loader(data: TensorDataset, batch_size: int, sampling: str, max_batch_size: int | None) -> DataLoader[Any]:
+    """The loader of a sampling. Opacus makes plain Poisson sampling of it."""
+    if sampling == "shuffled":
+        return DataLoader(data, batch_size=batch_size, shuffle=True)
+    loader: DataLoader[Any] = DataLoader(data, batch_size=batch_size)
+    plain = sampling == "poisson" and max_batch_size is None
+    return loader if plain else private_loader(loader, sampling, max_batch_size=max_batch_size)
 
 
 class PrivateTraining:
@@ -39,6 +44,10 @@ class PrivateTraining:
         The parameters of training.
     gap, target_attribute_beta : float, optional
         With one of them gaps are clipped, as `make_attribute_private` does.
+    sampling : str
+        How batches are drawn, as in `betastar.DPSGD`.
+    max_batch_size : int, optional
+        With Poisson sampling: of a larger batch, so many records are kept at random.
     """
 
     def __init__(
@@ -49,6 +58,8 @@ class PrivateTraining:
         recipe: Recipe,
         gap: float | None = None,
         target_attribute_beta: float | None = None,
+        sampling: str = "poisson",
+        max_batch_size: int | None = None,
     ) -> None:
         self.module, self.data, self.secret = module, data, secret
         self.engine = PrivacyEngine(accountant="betastar")
@@ -58,9 +69,10 @@ class PrivateTraining:
         parts: dict[str, Any] = {
             "module": module,
             "optimizer": torch.optim.Adam(module.parameters(), lr=recipe.learning_rate),
-            "data_loader": DataLoader(data, batch_size=recipe.batch_size),
+            "data_loader": sampled_loader(data, recipe.batch_size, sampling, max_batch_size),
             "noise_multiplier": recipe.noise_multiplier,
             "max_grad_norm": recipe.max_grad_norm,
+            "poisson_sampling": sampling == "poisson" and max_batch_size is None,
         }
         if gap is None and target_attribute_beta is None:
             self.model, self.optimizer, self.loader = self.engine.make_private(**parts)

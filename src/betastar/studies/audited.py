@@ -112,6 +112,11 @@ def of_run(path: str | Path) -> Config:
         raise StudyError(
             f"the run in {path} clips gaps, which audits of training do not play yet: only betastar audit mechanism."
         )
+    if not config.plain_poisson:
+        raise StudyError(
+            f"the run in {path} draws batches by sampling {config.sampling!r}, which audits of training do not play: they play "
+            "Poisson sampling without a largest batch. betastar audit mechanism plays the others."
+        )
     with Inside(folder / DATA):
         return replace(config, seed=int(data["seed"]))
 

@@ -1,15 +1,18 @@
 """Attribute-inference risk while a model trains with Opacus. Needs the extra `betastar[training]`."""
 
 from betastar.training.attribute_privacy import make_attribute_private
+from betastar.training.batch_samplers import BallsInBinsSampler, FixedSizeSampler, TruncatedPoissonSampler
 from betastar.training.budget import Budget, BudgetExhausted, Proof
 from betastar.training.checks.noise import NoiseError
-from betastar.training.checks.sampling import SamplingError
+from betastar.training.checks.sampling_error import SamplingError
 from betastar.training.checks.step_checks import NotProved
 from betastar.training.gap_clipping import GapClipping
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.monitor import AttributeMonitor
 from betastar.training.opacus.accountant import BetastarAccountant
+from betastar.training.opacus.samplers import ShufflingWarning
+from betastar.training.private_loader import private_loader
 from betastar.training.records import Records
 from betastar.training.secrets.restated_columns import RestatedSecretWarning
 from betastar.training.secrets.secret import Secret
@@ -17,10 +20,12 @@ from betastar.training.writers import JsonLines, TensorBoard, Writer
 
 __all__ = [
     "AttributeMonitor",
+    "BallsInBinsSampler",
     "BetastarAccountant",
     "Budget",
     "BudgetExhausted",
     "Exposure",
+    "FixedSizeSampler",
     "GapClipping",
     "GradientError",
     "JsonLines",
@@ -32,7 +37,10 @@ __all__ = [
     "RestatedSecretWarning",
     "SamplingError",
     "Secret",
+    "ShufflingWarning",
     "TensorBoard",
+    "TruncatedPoissonSampler",
     "Writer",
     "make_attribute_private",
+    "private_loader",
 ]

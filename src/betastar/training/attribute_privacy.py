@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from betastar import validation
 from betastar.risk.calibrate import Target
 from betastar.risk.plan import plan
-from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import FARTHEST
 from betastar.training.batch_capture import Criterion
+from betastar.training.batch_samplers import EpochSampler
 from betastar.training.gap_clipping import GapClipping
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records, pair
@@ -42,6 +42,7 @@ def make_attribute_private(
     clipping: str = "flat",
     loss_reduction: str = "mean",
     noise_generator: torch.Generator | None = None,
+    poisson_sampling: bool | None = None,
     split: Callable[[Any], Records] = pair,
     memory: int = 1 << 27,
 ) -> tuple[GradSampleHooks, DPOptimizer, DataLoader[Any]]:
@@ -72,6 +73,9 @@ def make_attribute_private(
         The engine whose accountant counts the steps; by default a new one with the accountant of betastar.
     clipping, loss_reduction, noise_generator : objects
         As in `make_private`.
+    poisson_sampling : bool, optional
+        As in `make_private`: whether Opacus replaces what the loader does by Poisson sampling. By default it does, unless
+        `private_loader` made the loader.
     split : callable
         Turns a batch of the loader into `Records`, if batches are not (inputs, target, ...).
     memory : int
@@ -112,7 +116,7 @@ def make_attribute_private(
     ...     criterion(model(inputs), target).backward()
     ...     optimizer.step()
     >>> optimizer.gap_clipping
-    GapClipping('flag': 0.1)
+    GapClipping('flag': 0.1, 4 steps)
     >>> bool(optimizer.gap_clipping.risk().bayes_security.lower > 0.98)
     True
     """
@@ -124,6 +128,8 @@ def make_attribute_private(
         raise TypeError(f"criterion must be callable, got {criterion!r}.")
     gaps, targets = _wishes(secrets, gap, bayes_security, epochs)
     engine = PrivacyEngine(accountant="betastar") if engine is None else engine
+    if poisson_sampling is None:
+        poisson_sampling = not isinstance(data_loader.batch_sampler, EpochSampler)
     model, private, loader = engine.make_private(
         module=module,
         optimizer=optimizer,
@@ -133,10 +139,11 @@ def make_attribute_private(
         clipping=clipping,
         loss_reduction=loss_reduction,
         noise_generator=noise_generator,
+        poisson_sampling=poisson_sampling,
     )
     adapter = OpacusAdapter(model, private, loader, accountant=engine.accountant)
     if targets:
-        run = DPSGD(noise_multiplier, adapter.sample_rate(), validation.whole("epochs", epochs) * len(loader))
+        run = adapter.drawn().scheme.run(noise_multiplier, validation.whole("epochs", epochs) * len(loader))
         gaps = [plan(attribute=target, run=run).gap for target in targets]
     source = Source(loader.dataset, loader.collate_fn, split, adapter.device)
     private.gap_clipping = GapClipping(adapter, criterion, secrets, gaps, source, memory)

@@ -128,6 +128,6 @@ class BatchCapture:
 def too_many(number: int) -> RuntimeError:
     """The error for several forward passes before one step."""
     return RuntimeError(
-        f"the monitor saw {number} forward passes before optimizer.step(): with Poisson sampling a step has one "
+        f"the monitor saw {number} forward passes before optimizer.step(): a step on sampled records has one "
         "batch (for several physical ones use BatchMemoryManager; evaluate under torch.no_grad())."
     )

@@ -16,6 +16,7 @@ from betastar import validation
 from betastar.arrays import Real
 from betastar.bounds import affinity
 from betastar.rounding import plain, significant
+from betastar.scenario.sampling_scheme import DrawnBatch
 from betastar.scenario.threats import FARTHEST
 from betastar.training.leakage import LeakageSum
 
@@ -128,14 +129,14 @@ class BudgetAccount:
         rounding = CHARGE[1] + SUM_ROUNDING * batch
         return FARTHEST if distances is None else np.minimum(FARTHEST, np.asarray(distances) * (1.0 + CHARGE[0]) + rounding)
 
-    def affordable(self, largest: float | None, gaps: Real | None, rate: float, noise: float, batch: float) -> bool:
-        """Whether the budget allows one more step with these distances, rate and noise."""
-        after = self._leakage.after(self._charged(largest, gaps, batch), rate, noise)
+    def affordable(self, largest: float | None, gaps: Real | None, drawn: DrawnBatch, noise: float, batch: float) -> bool:
+        """Whether the budget allows one more step with these distances, sampling and noise."""
+        after = self._leakage.after(self._charged(largest, gaps, batch), drawn, noise)
         return float(after.max()) <= self.budget.allowance
 
-    def pay(self, largest: float | None, gaps: Real | None, rate: float, noise: float, batch: float) -> None:
+    def pay(self, largest: float | None, gaps: Real | None, drawn: DrawnBatch, noise: float, batch: float) -> None:
         """Charge one step."""
-        self._leakage.add(self._charged(largest, gaps, batch), rate, noise)
+        self._leakage.add(self._charged(largest, gaps, batch), drawn, noise)
 
     @property
     def spent(self) -> float:
@@ -156,8 +157,9 @@ class BudgetAccount:
 
     def state_dict(self) -> dict[str, Any]:
         """What was spent, to be saved."""
-        return {"spent": self._leakage.sums.copy(), "exhausted": self.exhausted}
+        return {"spent": self._leakage.state_dict(), "exhausted": self.exhausted}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what was saved."""
-        self._leakage.sums, self.exhausted = np.array(state["spent"]), bool(state["exhausted"])
+        self._leakage.load_state_dict(state["spent"])
+        self.exhausted = bool(state["exhausted"])

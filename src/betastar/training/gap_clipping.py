@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import nn
 
 from betastar import validation
+from betastar.display import Display
 from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import down, plain
 from betastar.scenario.run import DPSGD
+from betastar.scenario.sampling_scheme import DrawnSteps
 from betastar.scenario.threats import AttributeInference, Membership
 from betastar.training import attaching, processes
 from betastar.training.batch_capture import BatchCapture, Criterion, too_many
 from betastar.training.checks.step_checks import BROKEN_PROMISES, StepChecks
 from betastar.training.gap_clipped_sum import GapClippedSum, clipped_secrets
 from betastar.training.gradients.side_effects import GradientError
-from betastar.training.opacus.accountant import run_of
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.opacus.provided_sums import ProvidedSums
 from betastar.training.records import Records
+from betastar.training.saved_training import SavedTraining, gap_display, gap_files
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
 
 
-class GapClipping:
+class GapClipping(SavedTraining):
     """Clips the gaps of an optimizer's steps, and says what is promised because of it.
 
     Opacus neither computes nor clips gradients of single records: gap clipping does both, from one pass over all variants of the
@@ -86,6 +89,8 @@ class GapClipping:
         self._adapter = adapter
         #: The gap of each secret by its name, in clipping norms.
         self.gaps = {secret.name: float(gap) for secret, gap in zip(secrets, gaps, strict=True)}
+        #: The number of values of each secret.
+        self.counts = {secret.name: secret.count for secret in secrets}
         clipped = clipped_secrets(secrets, self.gaps)
         every = clipped or list(secrets[:1])
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
@@ -96,7 +101,7 @@ class GapClipping:
         self.clipped_sum = GapClippedSum(training, clipped, self.gaps, validation.whole("memory", memory))
         self._checks = StepChecks(adapter, source, proves=True, follow_records=True)
         self._capture = BatchCapture(adapter, criterion, source)
-        self._steps = 0
+        self._steps = DrawnSteps()
         self._broken = False  # whether part of a logical batch has failed
         self._provided_sums = ProvidedSums(adapter)
         adapter.around_step(self._step)
@@ -115,20 +120,22 @@ class GapClipping:
         with self._checks.voiding(*BROKEN_PROMISES):
             try:
                 batch = self._batch()
-                self._checks.require(self._steps)
+                self._checks.require(len(self._steps))
                 sums = self.clipped_sum.total(batch)
                 self._require_same_gradient(batch)
             except BaseException:
                 self._broken = self._adapter.inside_logical_batch()
                 raise
             self._checks.batch(batch)
-            rate, deviation = self._adapter.sample_rate(), self._adapter.noise_multiplier() * self._adapter.max_grad_norm()
+            drawn, noise = self._adapter.drawn(), self._adapter.noise_multiplier()
+            deviation = noise * self._adapter.max_grad_norm()
             self._provided_sums.provide(sums, len(batch))
             taken = take()
             self._provided_sums.require_used()
             if taken:
-                self._checks.added(rate, deviation)
-        self._steps += taken
+                self._checks.added(drawn, deviation)
+        if taken:
+            self._steps.add(noise, drawn)
         return taken
 
     def _batch(self) -> Records:
@@ -172,9 +179,9 @@ class GapClipping:
 
     @property
     def run(self) -> DPSGD:
-        """Noise, sampling rate and number of the steps so far. Raises `NotProved` if a step was taken without these gaps."""
-        self._checks.require(self._steps)
-        return run_of(self._adapter.accountant)
+        """Noise, sampling and number of the steps so far. Raises `NotProved` if a step was taken without these gaps."""
+        self._checks.require(len(self._steps))
+        return self._steps.run
 
     def distance(self, secret: str | None = None) -> float:
         """Give the largest distance that two values of a secret can have at any step, rounded outward.
@@ -253,7 +260,7 @@ class GapClipping:
         return analyze(self._run(steps), Membership(relation), method)
 
     def _run(self, steps: int | None) -> DPSGD:
-        return self.run if steps is None else DPSGD(self._adapter.noise_multiplier(), self._adapter.sample_rate(), steps)
+        return self.run if steps is None else self._adapter.drawn().scheme.run(self._adapter.noise_multiplier(), steps)
 
     def promise(self, steps: int | None = None) -> str:
         """Say what may be published, in one sentence for each secret.
@@ -295,7 +302,7 @@ class GapClipping:
         dict
             A training that is made alike goes on after `load_state_dict`.
         """
-        return {"made": self._made(), "steps": self._steps, "checks": self._checks.state_dict()}
+        return {"made": self._made(), "steps": self._steps.state_dict(), "checks": self._checks.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state. Load the model's state and the accountant's as well.
@@ -314,8 +321,8 @@ class GapClipping:
             theirs = state["made"].get(name)
             if theirs != mine:
                 raise ValueError(f"the state belongs to another training: its {name} is {theirs!r}, not {mine!r}.")
-        self._steps = int(state["steps"])
-        self._checks.load_state_dict(state["checks"], self._steps)
+        self._steps.load_state_dict(state["steps"])
+        self._checks.load_state_dict(state["checks"], len(self._steps))
 
     def _made(self) -> dict[str, object]:
         """What a saved state must have been made with."""
@@ -323,9 +330,21 @@ class GapClipping:
             "gaps": dict(self.gaps),
             "secret": self._secret.digest(),
             "noise_multiplier": self._adapter.noise_multiplier(),
-            "sample_rate": self._adapter.sample_rate(),
+            "sampling": asdict(self._adapter.drawn().scheme),
             "max_grad_norm": self._adapter.settings()[:2],
         }
 
+    @property
+    def steps(self) -> int:
+        """The number of steps so far."""
+        return len(self._steps)
+
+    def _files(self) -> Mapping[str, str]:
+        return gap_files(self)
+
+    def _display(self, brief: bool) -> Display:
+        return gap_display(self, brief)
+
     def __repr__(self) -> str:
-        return f"GapClipping({', '.join(f'{name!r}: {plain(gap)}' for name, gap in self.gaps.items())})"
+        gaps = ", ".join(f"{name!r}: {plain(gap)}" for name, gap in self.gaps.items())
+        return f"GapClipping({gaps}, {self.steps} {'step' if self.steps == 1 else 'steps'})"

@@ -1,18 +1,21 @@
-"""History: distance, noise and sampling rate of each step of a run, and the risks that follow from them."""
+"""History: distance, noise and sampling of each step of a run, and the risks that follow from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import erfc, sqrt
 from typing import Any
 
 import numpy as np
+from scipy.special import erfcinv
 
 from betastar.arrays import Real
 from betastar.risk.analyze import analyze
 from betastar.risk.risk import Risk
 from betastar.rounding import down
 from betastar.scenario.run import DPSGD
+from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
 from betastar.training.leakage import LeakageSum
 
@@ -36,34 +39,48 @@ class Measured(AttributeInference):
         return f"{super().describe()} [{self.label}]"
 
 
+@lru_cache(maxsize=16)
+def _leakage_of_bins(scheme: SamplingScheme, noise: float) -> float:
+    """Λ of one epoch of balls in bins against membership inference, by the affinity."""
+    assert scheme.batches is not None
+    beta = analyze(scheme.run(noise, scheme.batches), method="affinity").bayes_security.estimate
+    return float(erfcinv(float(beta))) ** 2
+
+
 class History:
-    """Distance R_t, noise and sampling rate of each step so far."""
+    """Distance R_t, noise and sampling of each step so far."""
 
     def __init__(self, scope: str, diameter: str) -> None:
         self.scope, self.diameter = scope, diameter
         self._distances: list[float] = []
         self._measured: list[bool] = []
-        self._noises: list[float] = []
-        self._rates: list[float] = []
+        self._drawn = DrawnSteps()
+        self._last: tuple[DrawnBatch, float] | None = None  # sampling and noise of the last step
         self._leakage, self._leakage_of_membership = LeakageSum(), LeakageSum()
 
     def __len__(self) -> int:
         return len(self._distances)
 
-    def add(self, distance: float | None, rate: float, noise: float) -> None:
+    def add(self, distance: float | None, drawn: DrawnBatch, noise: float) -> None:
         """Add one step. A distance of None means that it was not measured: the last distance is taken for it, or 2 at first."""
         last = self._distances[-1] if self._distances else FARTHEST
         self._distances.append(last if distance is None else distance)
         self._measured.append(distance is not None)
-        self._rates.append(rate)
-        self._noises.append(noise)
-        self._leakage.add(self._distances[-1], rate, noise)
-        self._leakage_of_membership.add(FARTHEST, rate, noise)
+        self._drawn.add(noise, drawn)
+        self._last = drawn, noise
+        self._leakage.add(self._distances[-1], drawn, noise)
+        if drawn.scheme.sampling != "balls-in-bins":
+            self._leakage_of_membership.add(FARTHEST, drawn, noise)
 
     @property
     def distances(self) -> Real:
         """The distance R_t of each step, in clipping norms."""
         return np.array(self._distances)
+
+    @property
+    def last_distance(self) -> float:
+        """The distance that the last step is charged with."""
+        return self._distances[-1]
 
     @property
     def skipped(self) -> int:
@@ -82,49 +99,51 @@ class History:
 
     @property
     def run(self) -> DPSGD:
-        """Noise, rate and number of steps so far."""
-        if not len(self):
-            raise ValueError("no step was taken yet: there is nothing to analyse.")
-        total: DPSGD | None = None
-        start = 0
-        for i in range(1, len(self) + 1):
-            if i == len(self) or (self._noises[i], self._rates[i]) != (self._noises[start], self._rates[start]):
-                part = DPSGD(self._noises[start], self._rates[start], i - start)
-                total, start = part if total is None else total + part, i
-        assert total is not None
-        return total
+        """Noise, sampling and number of steps so far. An unfinished epoch counts as a whole one where epochs count."""
+        return self._drawn.run
 
     def risk(self, method: str = "exact") -> Risk:
         """Attribute inference against the run so far; its description carries the scope."""
-        run = self.run
-        return analyze(run, Measured(self.distances, self.label), method)
+        return analyze(self.run, Measured(self._drawn.spread(self.distances), self.label), method)
 
     def membership(self, relation: str = "substitution", method: str = "exact") -> Risk:
         """Membership inference against the same run."""
         return analyze(self.run, Membership(relation), method)
 
     def quick(self) -> dict[str, float]:
-        """β* so far as erfc(√Λ°), the estimate of the affinity, which costs nothing. Logs and progress bars show it."""
-        attribute, membership = self._leaked()
-        return {"attribute": erfc(sqrt(attribute)), "membership": erfc(sqrt(membership))}
+        """β* so far as erfc(√Λ°), the estimate of the affinity, which costs nothing. Logs and progress bars show it.
 
-    def _leaked(self) -> tuple[float, float]:
-        """The leakage so far about the secret, and about membership."""
-        return self._leakage.largest, self._leakage_of_membership.largest
+        An attribute is charged with the membership figure where that is less.
+        """
+        membership = self._leakage_of_membership.largest
+        for noise, scheme, _ in self._drawn.whole_epochs():
+            if scheme.sampling == "balls-in-bins":
+                membership += _leakage_of_bins(scheme, noise)
+        attribute = min(self._leakage.largest, membership)
+        return {"attribute": erfc(sqrt(attribute)), "membership": erfc(sqrt(membership))}
 
     def entry(self) -> dict[str, Any]:
         """The last step as a flat mapping, for writers."""
-        beta = self.quick()
+        assert self._last is not None
+        (drawn, noise), beta = self._last, self.quick()
+        more = {"bayes_security_attribute": beta["attribute"], "bayes_security_membership": beta["membership"]}
+        return self._step(len(self), noise, drawn.scheme, self._drawn.epochs) | more
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All steps as flat mappings, without the figures that go with each of them."""
+        return [self._step(number, *drawn) for number, drawn in enumerate(self._drawn.each(), start=1)]
+
+    def _step(self, number: int, noise: float, scheme: SamplingScheme, epoch: int) -> dict[str, Any]:
         return {
-            "step": len(self),
+            "step": number,
             "scope": self.scope,
             "diameter": self.diameter,
-            "distance": self._distances[-1],
-            "measured": self._measured[-1],
-            "noise_multiplier": self._noises[-1],
-            "sample_rate": self._rates[-1],
-            "bayes_security_attribute": beta["attribute"],
-            "bayes_security_membership": beta["membership"],
+            "distance": self._distances[number - 1],
+            "measured": self._measured[number - 1],
+            "noise_multiplier": noise,
+            "sample_rate": scheme.sample_rate,
+            **scheme.told(),
+            **({"epoch": epoch} if scheme.in_epochs else {}),
         }
 
     def progress(self, secret: str) -> str:
@@ -155,12 +174,12 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """All steps, to be saved."""
         state: dict[str, Any] = {"distances": list(self._distances), "measured": list(self._measured)}
-        state |= {"noises": list(self._noises), "rates": list(self._rates)}
-        return state | {"leaked": self._leaked()}
+        state |= {"drawn": self._drawn.state_dict()}
+        return state | {"leaked": [one.state_dict() for one in (self._leakage, self._leakage_of_membership)]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from saved steps."""
         self._distances, self._measured = list(state["distances"]), list(state["measured"])
-        self._noises, self._rates = list(state["noises"]), list(state["rates"])
+        self._drawn.load_state_dict(state["drawn"])
         for leakage, leaked in zip((self._leakage, self._leakage_of_membership), state["leaked"], strict=True):
-            leakage.sums = np.array([leaked])
+            leakage.load_state_dict(leaked)

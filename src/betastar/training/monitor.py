@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from betastar import validation
 from betastar.arrays import Real
+from betastar.display import Display
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.training import attaching, processes
@@ -26,12 +28,13 @@ from betastar.training.ledger import Ledger
 from betastar.training.monitored_steps import Accounts, MonitoredSteps
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records, pair
+from betastar.training.saved_training import SavedTraining, monitor_display, monitor_files
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
 from betastar.training.writers import Writer
 
 
-class AttributeMonitor:
+class AttributeMonitor(SavedTraining):
     """Measures at each step how far the clipped gradients of a record can move when its secret takes another value.
 
     The distance of a record is the largest distance between its clipped gradients over two values of the secret, in units of the
@@ -66,7 +69,8 @@ class AttributeMonitor:
     split : callable
         Turns a batch of the loader into `Records`, if batches are not (inputs, target, ...).
     amplification : bool
-        False analyses a loader that does not draw batches by Poisson sampling as if every record took part in every step.
+        False analyses any loader without replacement as if every record took part in every step. True analyses what the loader
+        does: Poisson sampling of Opacus, a loader of `private_loader`, or shuffling of PyTorch, of which little is proved.
     accountant : IAccountant, optional
         The accountant of the `PrivacyEngine`, which counts the steps. A budget needs it if the optimizer's step hook was
         replaced.
@@ -235,7 +239,7 @@ class AttributeMonitor:
 
     @property
     def run(self) -> DPSGD:
-        """Noise, sampling rate and number of the steps so far."""
+        """Noise, sampling and number of the steps so far. An unfinished epoch counts as a whole one, where epochs count."""
         return self.history.run
 
     def risk(self, method: str = "exact") -> Risk:
@@ -377,10 +381,16 @@ class AttributeMonitor:
     def _made(self) -> dict[str, object]:
         """What a saved state must have been made with."""
         made: dict[str, object] = {"secret": self.secret.name, "values": self.secret.digest(), "records": len(self._source)}
-        made |= {"noise_multiplier": self._adapter.noise_multiplier(), "sample_rate": self._adapter.sample_rate()}
+        made |= {"noise_multiplier": self._adapter.noise_multiplier(), "sampling": asdict(self._adapter.drawn().scheme)}
         made |= {"max_grad_norm": self._adapter.settings()[:2]}
         made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self._ledger_every}
         return made | {"budget": repr(self.budget_account.budget) if self.budget_account else None}
+
+    def _files(self) -> Mapping[str, str]:
+        return monitor_files(self)
+
+    def _display(self, brief: bool) -> Display:
+        return monitor_display(self, brief)
 
     def __repr__(self) -> str:
         return f"AttributeMonitor({self.secret.name!r}, {len(self.history)} steps, {self.scope} scope)"

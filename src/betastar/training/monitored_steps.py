@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from betastar.scenario.sampling_scheme import DrawnBatch
 from betastar.training.attaching import MeasuredTraining
 from betastar.training.batch_capture import BatchCapture, Criterion, too_many
 from betastar.training.budget import BudgetAccount, BudgetExhausted
 from betastar.training.checks.batches import require_known
 from betastar.training.checks.gradients import GradientCheck
-from betastar.training.checks.sampling import largest_batch
 from betastar.training.checks.step_checks import StepChecks
 from betastar.training.history import History
 from betastar.training.ledger import Ledger
@@ -96,31 +96,31 @@ class MonitoredSteps:
             return take()
         with self.checks.voiding(Exception, except_for=BudgetExhausted):
             try:
-                rate, noise, norm = self._before()
+                drawn, noise, norm = self._before()
                 taken = take()
                 if taken:
                     self._gradients.summed()
-                    self.checks.added(rate, noise * norm)
+                    self.checks.added(drawn, noise * norm)
             except Exception:
                 self._gradients.forget()
                 raise
         if taken:
-            self._record(rate, noise)
+            self._record(drawn, noise)
         return taken
 
-    def _before(self) -> tuple[float, float, float]:
-        """Measure at the weights that the gradients belong to. Returns the rate, the noise and the clipping norm of the step."""
+    def _before(self) -> tuple[DrawnBatch, float, float]:
+        """Measure at the weights that the gradients belong to. Returns the sampling, the noise and the clipping norm."""
         batches, indices = self._take_batches(), self.indices
         self.indices = None
         self.require_all_seen()
-        rate, noise, norm = self._adapter.sample_rate(), self._adapter.noise_multiplier(), self._adapter.max_grad_norm()
+        drawn, noise, norm = self._adapter.drawn(), self._adapter.noise_multiplier(), self._adapter.max_grad_norm()
         for number, batch in enumerate(batches):
             self._measure_batch(batch, indices, number, len(batches))
         if self._scope == "dataset":
             self._measure_dataset()
         if self._account and not self._affordable():
             raise self._account.refusal(len(self._history))
-        return rate, noise, norm
+        return drawn, noise, norm
 
     def _measure_batch(self, batch: Records, indices: Tensor | None, number: int, batches: int) -> None:
         """Check one of the batches since the last step and, in batch scope, measure it."""
@@ -138,7 +138,7 @@ class MonitoredSteps:
     def _take_batches(self) -> list[Records]:
         """The batches that the loop has run the model on since the last step."""
         batches = self.capture.take()
-        if len(batches) > 1 and self._adapter.sample_rate() < 1.0:
+        if len(batches) > 1 and self._adapter.drawn().scheme.sample_rate < 1.0:
             if self._adapter.rows() != len(batches[-1]):
                 raise too_many(len(batches))
             batches = batches[-1:]
@@ -161,18 +161,21 @@ class MonitoredSteps:
         """Whether the budget allows a step with the distances that were measured."""
         if self._account is None:
             return True
-        rate, noise, measured = self._adapter.sample_rate(), self._adapter.noise_multiplier(), self._measurement
-        return self._account.affordable(measured.largest, measured.gaps, rate, noise, largest_batch(len(self._source), rate))
+        drawn, noise, measured = self._adapter.drawn(), self._adapter.noise_multiplier(), self._measurement
+        return self._account.affordable(measured.largest, measured.gaps, drawn, noise, self._largest_batch(drawn))
 
-    def _record(self, rate: float, noise: float) -> None:
-        """Record a step that the optimizer takes, with the rate and the noise that it had before."""
+    def _largest_batch(self, drawn: DrawnBatch) -> float:
+        return drawn.scheme.largest_batch(len(self._source))
+
+    def _record(self, drawn: DrawnBatch, noise: float) -> None:
+        """Record a step that the optimizer takes, with the sampling and the noise that it had before."""
         measured = self._measurement
         if self._scope == "batch" and self._due():
             measured.join_processes(self._each_record())
         if self._account:
-            self._account.pay(measured.largest, measured.gaps, rate, noise, largest_batch(len(self._source), rate))
+            self._account.pay(measured.largest, measured.gaps, drawn, noise, self._largest_batch(drawn))
+        self._history.add(measured.largest, drawn, noise)
         if self._ledger is not None:
-            self._ledger.step(measured.gaps, rate, noise)
-        self._history.add(measured.largest, rate, noise)
+            self._ledger.step(measured.gaps, drawn.scheme.sample_rate, noise, drawn, self._history.last_distance)
         self.forget()
         self._recorded()

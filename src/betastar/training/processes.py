@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import numpy as np
 import torch
 from torch import distributed
 
 from betastar.arrays import Real
+
+Made = TypeVar("Made")
 
 
 def together() -> bool:
@@ -19,6 +24,20 @@ def share(number: int) -> torch.Tensor:
     if not together():
         return torch.arange(number)
     return torch.arange(distributed.get_rank(), number, distributed.get_world_size())
+
+
+def part(records: torch.Tensor) -> torch.Tensor:
+    """The share of this process of some records. Each record is in the share of one process."""
+    return records[share(len(records))] if together() else records
+
+
+def of_first(make: Callable[[], Made]) -> Made:
+    """What the first process makes, for all processes. All of them have to call this."""
+    if not together():
+        return make()
+    made: list[Any] = [make() if distributed.get_rank() == 0 else None]
+    distributed.broadcast_object_list(made, src=0)
+    return made[0]
 
 
 def maximum(value: float) -> float:

@@ -14,7 +14,7 @@ from math import erfc, sqrt
 from scipy.special import gammainc
 from torch import Tensor
 
-from betastar.training.checks.sampling import ERROR
+from betastar.training.checks.sampling_error import ERROR
 
 
 class NoiseError(RuntimeError):

@@ -8,9 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
+from betastar.scenario.sampling_scheme import DrawnBatch
 from betastar.training import processes
 from betastar.training.checks.noise import NoiseCheck, NoiseError
-from betastar.training.checks.sampling import SamplingCheck, SamplingError
+from betastar.training.checks.sampling import SamplingCheck
+from betastar.training.checks.sampling_error import SamplingError
 from betastar.training.checks.step_counter import StepCounter, digest
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records
@@ -95,17 +97,17 @@ class StepChecks:
         if self._follow:
             self._prints.append(records.fingerprints())
 
-    def added(self, rate: float, deviation: float) -> None:
-        """Check a step that has added noise of this standard deviation to a sum over records sampled with this rate."""
+    def added(self, drawn: DrawnBatch, deviation: float) -> None:
+        """Check a step that has added noise of this standard deviation to a sum over a batch that was drawn so."""
         rows, prints = processes.total(self._rows), processes.gathered(self._prints)
         self._rows, self._prints = 0, []
         noise = self._adapter.added_noise()
         if noise is not None:
             self._noise.step(noise, deviation, self._adapter.parameter_names())
-        if rate < 1.0:
-            self._sampling.step(rows, rate)
+        if drawn.scheme.sample_rate < 1.0:
+            self._sampling.step(rows, drawn)
         if self._follow:
-            self._sampling.sampled(prints, rate, lambda: self._source.fingerprints)
+            self._sampling.sampled(prints, drawn, lambda: self._source.fingerprints)
 
     def state_dict(self) -> dict[str, Any]:
         """What was checked, to be saved."""

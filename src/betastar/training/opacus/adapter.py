@@ -1,4 +1,4 @@
-"""The only module, with `provided_sums.py`, that touches what Opacus does not promise (`internals.py` lists these parts).
+"""The only module, with `provided_sums.py` and `loaders.py`, that touches what Opacus does not promise (see `internals.py`).
 
 `OpacusAdapter` checks at the start whether each of these parts is there, and refuses by name and version of Opacus if not.
 """
@@ -18,14 +18,15 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOptimizer, DPPerLayerOptimizer
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 from opacus.optimizers.fsdpoptimizer_fast_gradient_clipping import FSDPOptimizerFastGradientClipping
-from opacus.utils import batch_memory_manager, fast_gradient_clipping_utils
+from opacus.utils import fast_gradient_clipping_utils
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from betastar.training.opacus import internals
+from betastar.scenario.sampling_scheme import DrawnBatch, poisson
+from betastar.training.opacus import internals, samplers
 from betastar.training.opacus.internals import require_internals, require_parts
-from betastar.training.opacus.samplers import poisson_rate, refuse_repeating, require_batch_size
+from betastar.training.opacus.loaders import logical_sampler
 
 DISTRIBUTED = (DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping, FSDPOptimizerFastGradientClipping)
 
@@ -38,8 +39,8 @@ class OpacusAdapter:
     model, optimizer, loader : objects
         What `make_private` returned.
     amplification : bool
-        Whether steps are charged with the loader's sampling rate. The loader must then draw batches by Poisson sampling.
-        Otherwise every step is charged as if all records took part in it.
+        Whether steps are charged as the loader draws its batches, which must be in a way that can be analysed. Otherwise every
+        step is charged as if all records took part in it.
     accountant : IAccountant, optional
         The accountant of the engine, if the optimizer's step hook does not lead to it.
 
@@ -93,7 +94,7 @@ class OpacusAdapter:
         self.noise_multiplier()
         self.max_grad_norm()
         self.loss_reduction: str = optimizer.loss_reduction
-        self._amplified = amplification
+        self._amplified, self._sampler = amplification, logical_sampler(loader)
         self.accountant = self._find_accountant(accountant)
         self._require_sampling()
 
@@ -121,13 +122,17 @@ class OpacusAdapter:
 
     def _require_sampling(self) -> None:
         """Refuse a loader whose batches are not sampled as the steps are charged."""
-        rate = self.sample_rate()
+        rate = self.drawn().scheme.sample_rate
         if not self._amplified:
-            refuse_repeating(self._batch_sampler())
-        elif self.loss_reduction == "mean":
+            samplers.refuse_repeating(self._sampler)
+            return
+        samplers.warn_of_shuffling(self._sampler)
+        if self.accountant is not None and hasattr(self.accountant, "follow"):
+            self.accountant.follow(self.loader)
+        if self.loss_reduction == "mean":
             number = torch.distributed.get_world_size() if self._distributed else 1
-            records = len(cast(Sized, self.loader.dataset))
-            require_batch_size(self.optimizer.expected_batch_size * number, records, rate)
+            divisor = self.optimizer.expected_batch_size * number
+            samplers.require_batch_size(divisor, self._records(), self._sampler, rate)
 
     @property
     def device(self) -> torch.device:
@@ -171,13 +176,12 @@ class OpacusAdapter:
         """The settings that distances depend on, besides weights, buffers and records."""
         return self.max_grad_norm(), self.layer_norms(), self.outer.training
 
-    def _batch_sampler(self) -> Any:
-        sampler = self.loader.batch_sampler
-        return sampler.sampler if isinstance(sampler, batch_memory_manager.BatchSplittingSampler) else sampler
+    def _records(self) -> int:
+        return len(cast(Sized, self.loader.dataset))
 
-    def sample_rate(self) -> float:
-        """The probability with which each record is sampled at this moment; 1 without amplification."""
-        return poisson_rate(self._batch_sampler()) if self._amplified else 1.0
+    def drawn(self) -> DrawnBatch:
+        """How the last batch of the loader was drawn; without amplification, as if every batch held all records."""
+        return samplers.drawn_of(self._sampler, self._records()) if self._amplified else poisson(1.0)
 
     def _find_accountant(self, given: IAccountant | None) -> IAccountant | None:
         """The given accountant, or the one that Opacus's own step hook reports to; None if the hook is not Opacus's own."""

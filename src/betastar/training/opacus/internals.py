@@ -1,6 +1,6 @@
 """The parts of Opacus that it does not promise, and the check that the installed version of Opacus has them.
 
-`adapter.py` and `provided_sums.py` are the only modules that use these parts. `tests/training/test_opacus_adapter.py` reads the
+`adapter.py`, `provided_sums.py` and `loaders.py` are the only modules that use these parts. `test_opacus_adapter.py` reads the
 names below and fails if another module uses one of them.
 """
 
@@ -41,6 +41,8 @@ OF_GHOST_MODEL = ("max_grad_norm",)
 OF_GHOST_CLASS = ("per_sample_gradient_norms",)
 OF_LAYERWISE_OPTIMIZER = ("max_grad_norms",)
 OF_DISTRIBUTED_OPTIMIZER = ("rank", "world_size")
+#: What `make_private` calls its loader, and how it asks an accountant for the function that counts steps.
+OF_MAKE_PRIVATE = ("data_loader", "get_optimizer_hook_fn")
 #: An attribute that Opacus writes on a layer during a backward pass and may leave there.
 LEFT_ON_LAYERS = "max_batch_len"
 
@@ -96,3 +98,7 @@ def require_internals() -> None:
     """
     for owner, names in OF_OPACUS:
         require_parts(owner, names, where=owner.__name__)
+    for name in OF_MAKE_PRIVATE:
+        code = opacus.PrivacyEngine.make_private.__code__
+        if name not in (*code.co_names, *code.co_varnames):
+            raise UnsupportedOpacus(f"has no {name} in PrivacyEngine.make_private, which the figures and proofs rest on")

@@ -1,0 +1,292 @@
+"""Batch samplers that a proof is known for, besides the Poisson sampler of Opacus: balls in bins, fixed size, truncated Poisson.
+
+A sampler draws all batches of an epoch when the epoch begins, so that several processes can share one draw, and so that a
+training that was interrupted within an epoch can go on with the batches that are left.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from betastar import validation
+from betastar.scenario.sampling_scheme import SamplingScheme
+from betastar.training import processes
+
+#: The batches of an epoch, each the numbers of its records.
+Batches: TypeAlias = list[Tensor]
+
+
+class EpochSampler(Sampler[list[int]]):
+    """Draws the batches of one epoch after the other; the base of the batch samplers.
+
+    Each iteration is an epoch, whose batches are drawn anew. With several processes (torch.distributed), the first one draws, and
+    each takes its share of each batch.
+
+    Attributes
+    ----------
+    dataset_size : int
+        The number of records.
+    steps : int
+        The number of batches of an epoch.
+    generator : torch.Generator, optional
+        Where random numbers come from; torch's own generator by default.
+    """
+
+    def __init__(self, dataset_size: int, steps: int, generator: torch.Generator | None) -> None:
+        self.dataset_size: int = validation.whole("dataset_size", dataset_size)
+        self.steps: int = validation.whole("steps", steps)
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator must be a torch.Generator, got {generator!r}.")
+        self.generator = generator
+        self._epoch = ""
+        self._left: Batches = []  # the batches that this epoch still has
+        self._resumed = False  # whether the next iteration goes on with what is left
+
+    @property
+    @abstractmethod
+    def scheme(self) -> SamplingScheme:
+        """How the batches are drawn, as it is analysed."""
+
+    @abstractmethod
+    def _draw(self) -> Batches:
+        """The batches of an epoch."""
+
+    @property
+    def sample_rate(self) -> float:
+        """The probability of each record at each step."""
+        return self.scheme.sample_rate
+
+    @property
+    def epoch(self) -> str:
+        """A text that is another one for each epoch: that of the last batch; empty before the first."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if not self._resumed:
+            self._begin()
+        self._resumed = False
+        epoch, left = self._epoch, self._left
+        while left:
+            self._epoch, self._left = epoch, left  # another iteration may have begun meanwhile
+            yield processes.part(left.pop(0)).tolist()
+
+    def _begin(self) -> None:
+        """Begin an epoch. All processes have to, at the same time."""
+        self._epoch, self._left = processes.of_first(lambda: (uuid.uuid4().hex, self._draw()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state of the sampler, to be saved next to the model's.
+
+        Whoever knows it knows who is sampled next, so that it has to be kept secret until the training is complete. A loader with
+        worker processes draws batches ahead of the training: save it between epochs then.
+
+        Returns
+        -------
+        dict
+            A sampler that is made alike goes on with the same batches after `load_state_dict`.
+        """
+        sizes = torch.tensor([len(batch) for batch in self._left], dtype=torch.int64)
+        return {
+            "made": self._made(),
+            "epoch": self._epoch,
+            "sizes": sizes,
+            "records": torch.cat(self._left) if self._left else torch.zeros(0, dtype=torch.int64),
+            "generator": None if self.generator is None else self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state. If torch's own generator is used, its state has to be set as well (torch.set_rng_state).
+
+        Parameters
+        ----------
+        state : mapping
+            What `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another sampler.
+        """
+        for name, mine in self._made().items():
+            theirs = state["made"].get(name)
+            if theirs != mine:
+                raise ValueError(f"the state belongs to another sampler: its {name} is {theirs!r}, not {mine!r}.")
+        if (self.generator is None) != (state["generator"] is None):
+            raise ValueError("generator must be given to the sampler that was saved and to this one, or to none of them.")
+        self._epoch, self._left = state["epoch"], list(state["records"].split(state["sizes"].tolist()))
+        self._resumed = bool(self._left)
+        if self.generator is not None:
+            self.generator.set_state(state["generator"])
+
+    def _made(self) -> dict[str, Any]:
+        """What a saved state must have been made with."""
+        return {"sampler": type(self).__name__, "dataset_size": self.dataset_size, "steps": self.steps}
+
+    def __repr__(self) -> str:
+        given = {name: value for name, value in self._made().items() if name != "sampler"}
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in given.items())})"
+
+
+class BallsInBinsSampler(EpochSampler):
+    """Draws, for each record independently, one of the steps of the epoch: each record takes part exactly once an epoch.
+
+    The sizes of the batches vary, and a batch may be empty: `private_loader` makes a loader that copes with that.
+
+    Parameters
+    ----------
+    dataset_size : int
+        The number of records.
+    steps : int
+        The number of batches of an epoch.
+    generator : torch.Generator, optional
+        Where random numbers come from; torch's own generator by default.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a number is outside its range, or if something is not of its type.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from betastar.training import BallsInBinsSampler
+    >>> sampler = BallsInBinsSampler(dataset_size=10, steps=3, generator=torch.Generator().manual_seed(0))
+    >>> batches = list(sampler)
+    >>> len(batches), sorted(record for batch in batches for record in batch)
+    (3, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+
+    def __init__(self, dataset_size: int, steps: int, generator: torch.Generator | None = None) -> None:
+        super().__init__(dataset_size, steps, generator)
+
+    @property
+    def scheme(self) -> SamplingScheme:
+        """How the batches are drawn, as it is analysed."""
+        return SamplingScheme("balls-in-bins", 1.0 / self.steps, self.steps, self.dataset_size)
+
+    def _draw(self) -> Batches:
+        bins = torch.randint(self.steps, (self.dataset_size,), generator=self.generator)
+        sizes = torch.bincount(bins, minlength=self.steps)
+        return list(torch.argsort(bins, stable=True).split(sizes.tolist()))
+
+
+class FixedSizeSampler(EpochSampler):
+    """Draws so many records without replacement, anew at each step.
+
+    Parameters
+    ----------
+    dataset_size : int
+        The number of records.
+    batch_size : int
+        The number of records of each batch.
+    steps : int, optional
+        The number of batches of an epoch; by default as many as a loader of PyTorch has, ⌈dataset_size / batch_size⌉. Opacus
+        divides sums of gradients by ⌊dataset_size / steps⌋, which is the batch size if that divides the data set.
+    generator : torch.Generator, optional
+        Where random numbers come from; torch's own generator by default.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a number is outside its range, if a batch is larger than the data set, or if something is not of its type.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from betastar.training import FixedSizeSampler
+    >>> sampler = FixedSizeSampler(dataset_size=10, batch_size=4, generator=torch.Generator().manual_seed(0))
+    >>> [len(batch) for batch in sampler]
+    [4, 4, 4]
+    >>> sampler.sample_rate
+    0.4
+    """
+
+    def __init__(
+        self, dataset_size: int, batch_size: int, steps: int | None = None, generator: torch.Generator | None = None
+    ) -> None:
+        size, batch = validation.whole("dataset_size", dataset_size), validation.whole("batch_size", batch_size)
+        if batch > size:
+            raise validation.wrong("batch_size", f"must be at most the {size} records of the data set, got {batch}.")
+        super().__init__(size, -(-size // batch) if steps is None else steps, generator)
+        self.batch_size: int = batch
+
+    @property
+    def scheme(self) -> SamplingScheme:
+        """How the batches are drawn, as it is analysed."""
+        rate = self.batch_size / self.dataset_size
+        return SamplingScheme("fixed-size", rate, self.steps, self.dataset_size, self.batch_size)
+
+    def _draw(self) -> Batches:
+        return [self._batch() for _ in range(self.steps)]
+
+    def _batch(self) -> Tensor:
+        return torch.randperm(self.dataset_size, generator=self.generator)[: self.batch_size].sort().values
+
+    def _made(self) -> dict[str, Any]:
+        return super()._made() | {"batch_size": self.batch_size}
+
+
+class TruncatedPoissonSampler(EpochSampler):
+    """Draws each record with probability 1 / steps, independently, and keeps at most so many records of a batch, at random.
+
+    Parameters
+    ----------
+    dataset_size : int
+        The number of records.
+    steps : int
+        The number of batches of an epoch.
+    max_batch_size : int
+        The largest size of a batch, at least the mean size dataset_size / steps before batches are cut off.
+    generator : torch.Generator, optional
+        Where random numbers come from; torch's own generator by default.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If a number is outside its range, if the largest size is below the mean, or if something is not of its type.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from betastar.training import TruncatedPoissonSampler
+    >>> sampler = TruncatedPoissonSampler(1000, steps=10, max_batch_size=110, generator=torch.Generator().manual_seed(0))
+    >>> max(len(batch) for batch in sampler) <= 110
+    True
+    """
+
+    def __init__(self, dataset_size: int, steps: int, max_batch_size: int, generator: torch.Generator | None = None) -> None:
+        super().__init__(dataset_size, steps, generator)
+        self.max_batch_size: int = validation.whole("max_batch_size", max_batch_size)
+        if self.max_batch_size * self.steps < self.dataset_size:
+            mean = f"{self.dataset_size} / {self.steps} = {self.dataset_size / self.steps:g}"
+            raise validation.wrong("max_batch_size", f"must be at least the mean batch size, {mean}, got {max_batch_size}.")
+
+    @property
+    def scheme(self) -> SamplingScheme:
+        """How the batches are drawn, as it is analysed."""
+        return SamplingScheme("poisson", 1.0 / self.steps, self.steps, self.dataset_size, max_batch_size=self.max_batch_size)
+
+    def _draw(self) -> Batches:
+        return [self._batch() for _ in range(self.steps)]
+
+    def _batch(self) -> Tensor:
+        # In double precision: single precision has 2²⁴ values, so that a small probability would be off by some of its digits.
+        coins = torch.rand(self.dataset_size, generator=self.generator, dtype=torch.float64)
+        drawn = (coins < 1.0 / self.steps).nonzero().flatten()
+        if len(drawn) <= self.max_batch_size:
+            return drawn
+        kept = torch.randperm(len(drawn), generator=self.generator)[: self.max_batch_size]
+        return drawn[kept].sort().values
+
+    def _made(self) -> dict[str, Any]:
+        return super()._made() | {"max_batch_size": self.max_batch_size}
