@@ -81,6 +81,9 @@ def _rows(facts: Facts) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         ("membership" if i == 0 else "", *row) for i, row in enumerate(wording.table(_answer(member) | curve, short=True))
     ]
+    if facts.person is not None:
+        of_person = wording.table(_answer(facts.person), short=True)
+        rows += [(f"a person, {facts.records_per_person} records" if i == 0 else "", *row) for i, row in enumerate(of_person)]
     for one in facts.attributes:
         about = "≈ " if one.kind == "batch" else ""
         known = "proved" if one.kind == "proved" else "measured"

@@ -77,7 +77,7 @@ class Against:
     @property
     def title(self) -> str:
         if isinstance(self.threat, Membership):
-            return "Membership inference"
+            return "Membership inference" if self.threat.records == 1 else f"A person with {self.threat.records} records"
         known = {"proved": "proved in advance", "assumed": "for the distance given"}
         return f"Attribute inference: {self.name}, {known.get(self.kind, 'as measured')}"
 
@@ -118,6 +118,9 @@ class Facts:
     exposures: dict[int, float] = field(default_factory=dict)
     #: Columns from which the secret can be read off, as the run describes them.
     restated: tuple[str, ...] = ()
+    #: The training records of the person who has most, if a column says whose record it is; and the limit that was set.
+    records_per_person: int | None = None
+    max_records_per_person: int | None = None
     #: What the run was made with, if it says so.
     versions: str = ""
     #: Audits that were kept with the run.
@@ -152,6 +155,25 @@ class Facts:
         if any(segment.sampling == "shuffled" for segment in self.run.segments):
             return None
         return Against(Membership("add-remove"), "membership", "worst", self.run)
+
+    @cached_property
+    def person(self) -> Against | None:
+        """Membership of the person who has most records; None if nobody has several, or if nothing is proved of that."""
+        return None if self.records_per_person in (None, 1) or self.person_unknown else self._of_person()
+
+    @cached_property
+    def person_unknown(self) -> str | None:
+        """Why nothing is proved of several records of a person under this sampling."""
+        if self.records_per_person in (None, 1):
+            return None
+        try:
+            self._of_person().threat.steps(next(iter(self.run.scalars())))
+        except ValueError as reason:
+            return str(reason)
+        return None
+
+    def _of_person(self) -> Against:
+        return Against(Membership(records=self.records_per_person or 1), "person", "worst", self.run)
 
     @property
     def proof(self) -> str | None:
@@ -225,6 +247,8 @@ def of_run(path: str | Path) -> Facts:
         entries=record.epochs,
         exposures={entry.record: max(entry.bayes_security, least) for entry in record.folder.ledger},
         restated=() if status is None else status.restated,
+        records_per_person=None if status is None else status.records_per_person,
+        max_records_per_person=config.max_records_per_person,
         versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
         audits=played(record.folder, run),
         seed=_seed(record),

@@ -79,7 +79,15 @@ def verdicts(facts: Facts) -> list[Verdict]:
         "An attacker who sees every update and guesses which of two records was used is right at most "
         f"{right(member.lower)} of the time, against 50 % without the model."
     )
-    return [_verdict(member, text), *(_verdict(one, _sentence(one)) for one in facts.attributes)]
+    people = []
+    if facts.person is not None:
+        of_person = (
+            f"If they ask about a person with {facts.records_per_person} records, all of which were used or all replaced by "
+            f"another's, they are right at most {right(facts.person.lower)} of the time. "
+            + ("Nobody has more records than that." if facts.is_public else "Nobody in the training data has more.")
+        )
+        people = [_verdict(facts.person, of_person)]
+    return [_verdict(member, text), *people, *(_verdict(one, _sentence(one)) for one in facts.attributes)]
 
 
 def _verdict(one: Against, sentence: str) -> Verdict:
@@ -123,6 +131,11 @@ def notices(facts: Facts) -> list[str]:
         remarks.append(
             "A budget could end this run before the steps that are counted here. Whether it did depends on the data and is not "
             "told; the figure for membership covers the steps, not what the moment of the end may tell."
+        )
+    if facts.person_unknown:
+        remarks.append(
+            f"Some people have up to {facts.records_per_person} records, and the figures are for one record: "
+            f"{facts.person_unknown}"
         )
     if facts.restated:
         remarks.append(
