@@ -63,7 +63,6 @@ def test_over_steps_keeps_the_sampling(sampling: str) -> None:
     assert steps.tolist() == ([1, 11, 20, 30] if sampling == "fixed-size" else [10, 20, 20, 30])
 
 
-
 def test_heatmap_takes_a_risk_or_an_array() -> None:
     noises, rates = np.geomspace(0.5, 8, 6), np.geomspace(1e-4, 1e-1, 5)
     risk = bs.analyze(bs.DPSGD(noises[:, None], rates, 100))
