@@ -174,14 +174,18 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
         (f"{BETA.title}, exact", [BETA.rounded(one.integrated) for one in columns]),
-        (f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]),
     ]
+    if facts.add_remove is not None:  # of shuffling there is an attack that exists, and no estimate
+        rows.append((f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]))
     if all_plain(facts.run):
         rows.append((f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]))
     if brief:
         return heads, rows
     rows += [
-        (f"{BETA.short}, certified", [BETA.rounded(float(one.certified.bayes_security.lower)) for one in columns]),
+        (
+            f"{BETA.short}, certified",
+            [BETA.rounded(float(one.certified.bayes_security.lower)) if one.has_certificate else "none" for one in columns],
+        ),
         (METRICS["advantage"].title, [METRICS["advantage"].rounded(1 - one.lower) for one in columns]),
         (METRICS["success"].title.format(plain(0.5)), [right(one.lower) for one in columns]),
     ]
@@ -256,7 +260,8 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             "Accountant",
             f"betastar {version('betastar')}. β*, advantage and right guesses: exact (an integral, or for attributes a dynamic "
             "programme, its numerical error estimated and added). TPR, ε, δ and μ: certified (proved from both sides, "
-            "discretisation and rounding included).",
+            "discretisation and rounding included)"
+            + ("." if facts.membership.has_certificate else "; of membership exact, as balls in bins have no certificate."),
         ),
         (
             "Trust model",
