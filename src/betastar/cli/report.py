@@ -16,8 +16,8 @@ class ReportOptions:
     output: Path | None = option(None, "File or folder.", "in the run's folder or beside the JSON")
     format: str | None = None
     public: bool = option(False, "Leave out everything that depends on the training records, so that it may be published.")
-    author: str = option("", "Who makes the report.")
-    purpose: str = option("", "What the report is for.")
+    author: str | None = None
+    purpose: str | None = None
     target: str | None = option(None, 'What the advice is to reach, such as "bayes_security>=0.95".', "the next band")
     list_records: bool = False
     force: bool = False
@@ -50,8 +50,8 @@ def report(options: ReportOptions) -> None:
             options.list_records,
             options.force,
             options.public,
-            options.author,
-            options.purpose,
+            options.author or "",
+            options.purpose or "",
             wish,
         )
     said = verdicts(facts)
@@ -62,7 +62,8 @@ def report(options: ReportOptions) -> None:
     def told(one: Against) -> Json:
         return {"threat": one.name, "kind": one.kind, "bayes_security": {"lower": one.lower, "estimate": one.estimate}}
 
-    against = zip((facts.membership, *facts.attributes), said, strict=True)
+    people = [] if facts.person is None else [facts.person]
+    against = zip((facts.membership, *people, *facts.attributes), said, strict=True)
     every = [told(one) | {"band": verdict.band} for one, verdict in against]
     advised = [{"threat": step.threat, **step.advice.as_json()} for step in next_steps(facts, wish)]
     answer = {

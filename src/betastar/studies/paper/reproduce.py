@@ -13,6 +13,7 @@ from pathlib import Path
 from betastar import files
 from betastar.datasets.study import StudyError
 from betastar.figures import plots
+from betastar.runs.reading import Json
 from betastar.studies.paper import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, numbers, ours, table, tightness
 from betastar.studies.paper.sheet import Sheet, training_seconds
 
@@ -72,25 +73,32 @@ def reproduce(
     versions = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy", "scipy", "dp-accounting")}
     versions["python"] = platform.python_version()
     command = f"betastar reproduce {' '.join(which)}{' --quick' if quick else ''}"
-    about = {
+    comparison: Json = {
         "command": command,
         "seeds": list(range(sheet.seeds)),
         "epochs": sheet.epochs,
         "seconds": round(took),
         "training_seconds": round(trained),
         "versions": versions,
+        "rows": [asdict(row) for row in sheet.rows],
     }
-    comparison = json.dumps({**about, "rows": [asdict(row) for row in sheet.rows]}, indent=1) + "\n"
-    lines = ["# The paper and betastar", "", f"Made by `{command}`, seeds {about['seeds']}: {_times(took, trained)}.", ""]
-    lines += ["| | paper | betastar | why they differ |", "|---|---|---|---|"]
-    lines += [f"| {row.what} | {row.paper} | {row.ours} | {row.why} |".replace("β*", "β\\*") for row in sheet.rows]
-    lines += ["", *_figures(output), f"Versions: {', '.join(f'{name} {number}' for name, number in versions.items())}."]
     contents: dict[Path, str | bytes] = {
-        output / "comparison.json": comparison,
-        output / "comparison.md": "\n".join(lines) + "\n",
+        output / "comparison.json": json.dumps(comparison, indent=1) + "\n",
+        output / "comparison.md": page(comparison, output),
     }
     files.write_all(contents, private=False)
     return output / "comparison.md"
+
+
+def page(comparison: Json, folder: Path) -> str:
+    """The comparison as Markdown: its rows, and the figures that are in the folder."""
+    times = _times(comparison["seconds"], comparison["training_seconds"])
+    lines = ["# The paper and betastar", "", f"Made by `{comparison['command']}`, seeds {comparison['seeds']}: {times}.", ""]
+    lines += ["| | paper | betastar | why they differ |", "|---|---|---|---|"]
+    for row in comparison["rows"]:
+        lines.append(f"| {row['what']} | {row['paper']} | {row['ours']} | {row['why']} |".replace("β*", "β\\*"))
+    versions = ", ".join(f"{name} {number}" for name, number in comparison["versions"].items())
+    return "\n".join([*lines, "", *_figures(folder), f"Versions: {versions}."]) + "\n"
 
 
 def _figures(folder: Path) -> list[str]:
