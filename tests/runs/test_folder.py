@@ -200,7 +200,7 @@ def test_a_folder_without_a_format_is_read(config: Config, copy: Path) -> None:
         ("config.json", {"study": None}, "study must be text, got None"),
         ("config.json", {"drop": "name"}, "drop must be a list of items, each of which is text, got 'name'"),
         ("config.json", {"between": [1.0]}, "between must be a list of 2 items, each of which is a number or null, got [1.0]"),
-        ("config.json", {"weather": "shuffled"}, "the entry 'weather' is unknown"),
+        ("config.json", {"weather": "fine"}, "the entry 'weather' is unknown"),
         ("status.json", {"versions": {"torch": 2}}, "versions['torch'] must be text, got 2"),
         ("status.json", {"gaps": [0.1]}, "gaps must be an object, each of whose values is a number or null, got [0.1]"),
         ("status.json", {"finished": 1}, "finished must be true or false, got 1"),
