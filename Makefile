@@ -80,6 +80,9 @@ audits: $(READY)
 golden: $(READY)
 	$(BIN)/python tests/golden/generate.py
 	$(BIN)/python -m tests.golden.adaptive
+	$(BIN)/python -m tests.golden.allocation
+	$(BIN)/python tests/golden/groups.py
+	$(BIN)/python -m tests.golden.samplings
 
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "betastar needs Python 3.11 or later"'

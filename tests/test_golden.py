@@ -76,6 +76,21 @@ def test_public_api_agrees(row: dict[str, Any]) -> None:
     assert beta.lower - 1e-15 <= float(row["beta"]) <= beta.upper + 1e-15
 
 
+@pytest.mark.parametrize("row", json.loads((Path(__file__).parent / "golden" / "samplings.json").read_text()), ids=str)
+def test_other_samplings(row: dict[str, Any]) -> None:
+    """Batches of a fixed size, where the value is exact, and batches that are cut off, where it is an upper bound."""
+    if row["kind"] == "fixed-size":
+        size, drawn, noise, steps = row["numbers"]
+        run = bs.DPSGD(noise, drawn / size, steps, "fixed-size", dataset_size=size)
+    else:
+        size, rate, most, noise, steps = row["numbers"]
+        run = bs.DPSGD(noise, rate, steps, max_batch_size=most, dataset_size=size)
+    risk = bs.analyze(run, bs.Membership("add-remove")).advantage
+    assert risk.upper == pytest.approx(row["advantage"], rel=2e-4)
+    proof = bs.analyze(run, bs.Membership("add-remove"), method="certified").advantage
+    assert proof.lower - 1e-5 <= row["advantage"] <= proof.upper + 1e-5
+
+
 def certificate_holds(row: dict[str, Any]) -> None:
     truth = float(row["beta"])
     symmetric = row["kind"] == "glued" or row["segments"][0][2] != 1.0

@@ -147,7 +147,8 @@ def test_every_json_key_is_a_word_of_the_vocabulary(words: str) -> None:
 def test_every_field_of_the_page_is_a_word_of_the_vocabulary() -> None:
     assert set(models.Ask.model_fields) | set(models.AskTarget.model_fields) <= set(PARAMETERS)
     assert set(RUN) <= set(models.Ask.model_fields)
-    assert set(models.AskCurve.model_fields) - set(PARAMETERS) == {"rest"}, "whether a slider moves is no parameter"
+    for asked in (models.AskOfPage, models.AskTargetOfPage):
+        assert set(asked.model_fields) - set(PARAMETERS) == {"rest"}, "whether a slider moves is no parameter"
     answer, calibrated = models.answer_models()
     assert set(calibrated.model_fields) <= {*told(), *PARAMETERS, *KEYS}
     assert set(told()) <= set(answer.model_fields)

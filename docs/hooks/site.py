@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from betastar.web import static_page  # noqa: E402
 from docs.hooks import bench, rooms, snippets  # noqa: E402
 
 #: A link to a test, [words](test:test_exact.py::test_range_and_error), leads to its source on this page.
@@ -22,6 +25,15 @@ TESTS = "reference/tests.md"
 #: Letters that browsers show in their own shape only if they are characters of their own.
 LETTERS = {r"\mathcal N": "𝒩", r"\mathbb E": "𝔼"}
 TAG = re.compile(r"\\tag\{(\d+)\}")
+
+
+#: The page of `betastar explore` as one file, which a page of the site shows.
+EXPLORE = "assets/explore.html"
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    files.append(File.generated(config, EXPLORE, content=static_page.html()))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -124,3 +124,16 @@ def test_risk_from_other_mechanisms() -> None:
         bs.Risk.from_pld(optimistic)
     with pytest.raises(TypeError, match="pld must be a dp_accounting"):
         bs.Risk.from_pld(np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("records", "rate", "noise", "steps"), [(2, 0.02, 1.0, 200), (8, 256 / 26048, 3.51, 2040), (5, 0.1, 2.0, 20)]
+)
+def test_groups_are_their_mixtures_of_gaussians(records: int, rate: float, noise: float, steps: int) -> None:
+    weights = [math.comb(records, j) * rate**j * (1.0 - rate) ** (records - j) for j in range(records + 1)]
+    theirs = pld_module.from_mixture_gaussian_mechanism(noise, list(range(records + 1)), weights).self_compose(steps)
+    ours = bs.analyze(bs.DPSGD(noise, rate, steps), bs.Membership("add-remove", records=records))
+    for delta in (1e-3, 1e-5, 1e-7):
+        assert ours.epsilon(delta).estimate == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=2e-3)
+        assert ours.epsilon(delta).lower <= theirs.get_epsilon_for_delta(delta)
+    assert ours.advantage.lower <= theirs.get_delta_for_epsilon(0.0) <= ours.advantage.upper * 1.01

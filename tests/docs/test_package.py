@@ -53,8 +53,9 @@ def closure(names: list[str]) -> dict[str, Distribution]:
 
 def test_what_is_in_them(built: dict[str, Path]) -> None:
     wheel = zipfile.ZipFile(built["wheel"]).namelist()
-    for name in ("betastar/py.typed", "betastar/web/page/index.html", "betastar/report/templates/report.html.j2"):
-        assert name in wheel
+    pages = ("web/page/index.html", "web/browser/contour.js", "report/templates/report.html.j2")
+    for name in ("py.typed", *pages):
+        assert f"betastar/{name}" in wheel
     assert "betastar/datasets/data/adult.csv.xz" in wheel
     assert all(name.startswith("betastar") for name in wheel)
     with tarfile.open(built["sdist"]) as archive:

@@ -29,7 +29,7 @@ def test_tradeoff_draws_the_curve_to_rely_on(log: bool) -> None:
     assert rates.min() == (1e-5 if log else 0.0)
     again = plots.tradeoff(bs.analyze(RUN, method="certified"), ax, log)
     assert again is ax
-    assert list(lines(ax)) == ["guessing", "age", "membership inference (substitution)"], "one line of guessing"
+    assert list(lines(ax)) == ["guessing without the model", "age", "membership inference (substitution)"], "one line of guessing"
 
 
 def test_over_steps_draws_each_moment() -> None:

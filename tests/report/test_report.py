@@ -19,13 +19,13 @@ import pytest
 import betastar as bs
 from betastar.report import statement
 from betastar.report.facts import load
-from betastar.report.report import draw, render, summarise, write
+from betastar.report.report import Request, draw, render, summarise, write
 from betastar.risk.plan import enforced
 from betastar.rounding import percent
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
-from betastar.vocabulary import METRICS
+from betastar.vocabulary import METRICS, band
 
 from ..command import COMMAND, call
 from ..datasets.test_data import people
@@ -142,7 +142,7 @@ def test_the_page_is_whole_and_its_numbers_are_analyzes(run: Path, tmp_path: Pat
         f"torch {status['versions']['torch']}",
     ):
         assert said in text
-    assert text.count("<svg") == text.count("<figcaption") == 5
+    assert text.count("<svg") == text.count("<figcaption") == 6
     assert 'id="tradeoff-log-' in text
 
 
@@ -152,7 +152,7 @@ def test_numbers_are_rounded_to_the_safe_side() -> None:
         assert said >= 1 - beta / 2
         assert said - (1 - beta / 2) < 1.01e-3
         assert (said > 0.5) == (beta < 1.0)
-    assert [statement.band(beta) for beta in (1.0, 0.98, 0.97999, 0.9, 0.89999, 0.0)] == (
+    assert [band(beta) for beta in (1.0, 0.98, 0.97999, 0.9, 0.89999, 0.0)] == (
         ["strong", "strong", "moderate", "moderate", "weak", "weak"]
     )
 
@@ -160,15 +160,14 @@ def test_numbers_are_rounded_to_the_safe_side() -> None:
 def test_record_indices_only_on_request(run: Path) -> None:
     facts = load(run)
     figures = list(draw(facts))
-    plain, listed, plain_words, words = (
-        render(facts, figures, kind, records) for kind in ("html", "md") for records in (False, True)
-    )
+    requests = (Request(records=records) for records in (False, True))
+    plain, plain_words, listed, words = (render(facts, figures, kind, request) for request in requests for kind in ("html", "md"))
     assert 'id="records"' in checked(listed)
     assert 'id="records"' not in plain
     ledger = [line.split(",") for line in (run / "ledger.csv").read_text().splitlines()[1:]]
     worst = min(ledger, key=lambda row: float(row[2]))
     assert f"<tr><td>{worst[0]}</td><td>{beta(float(worst[2]))}</td></tr>" in listed
-    assert listed.count("<tr><td>") == 21, "and the head of the other table"
+    assert listed.count("<tr><td>") == 22, "and the heads of the other two tables"
     row = f"| {worst[0]} | {beta(float(worst[2]))} |"
     assert row in words
     assert row not in plain_words
@@ -373,14 +372,14 @@ def test_markdown_has_its_figures_beside_it(run: Path, tmp_path: Path) -> None:
     text = files[0].read_text()
     linked = re.findall(r"!\[.*?\]\((.*?)\)", text)
     assert [name.replace("%20", " ") for name in linked] == [
-        f"my report-{name}.png" for name in ("epochs", "tradeoff", "tradeoff-log", "accuracy", "exposure")
+        f"my report-{name}.png" for name in ("guesses", "epochs", "tradeoff", "tradeoff-log", "accuracy", "exposure")
     ]
     assert all(file.stat().st_size > 3000 for file in files)
     tables = [block for block in text.split("\n\n") if block.startswith("|")]
     for table in tables:
         assert len({line.count("|") for line in table.splitlines()}) == 1
     files[0].unlink()
-    with pytest.raises(ValueError, match=r"my report-epochs\.png is there already"):
+    with pytest.raises(ValueError, match=r"my report-guesses\.png is there already"):
         write(run, files[0])
     assert not files[0].exists()
     write(run, files[0], force=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from betastar.datasets.study import StudyError
-from betastar.studies.paper.reproduce import SCRIPTS, reproduce
+from betastar.studies.paper.reproduce import CAPTIONS, SCRIPTS, page, reproduce
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
 
@@ -78,3 +78,15 @@ def test_the_committed_full_run() -> None:
     assert any("synthetic" in one["why"] for one in rows)
     for path in COMMITTED.glob("*.png"):
         assert path.stat().st_size < 300_000
+
+
+def test_the_committed_page_has_every_figure_with_its_caption_in_the_papers_order() -> None:
+    comparison = json.loads((COMMITTED / "comparison.json").read_text())
+    text = (COMMITTED / "comparison.md").read_text()
+    assert text == page(comparison, COMMITTED)
+    shown = re.findall(r"\]\(([\w-]+)\.png\)", text)
+    assert shown == list(CAPTIONS)
+    assert set(CAPTIONS) == set(SCRIPTS) - {"table", "numbers"}
+    assert {path.stem for path in COMMITTED.glob("*.png")} == set(shown)
+    for caption in CAPTIONS.values():
+        assert caption.replace("β*", "β\\*") in text

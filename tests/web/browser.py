@@ -58,6 +58,8 @@ def chromium() -> Iterator[Any]:
             browser.close()
 
 
+#: Milliseconds that a page is waited for: a machine that others use may take long.
+PATIENCE = 120_000
 #: Limits of the page's times: for every answer, and for the curves as well.
 ANSWERS, CURVES = ("SECONDS", "MOVING"), ("SECONDS", "MOVING", "GLANCE", "EXACT", "CERTIFYING")
 #: The same command with time enough, so that a slow machine shows what a fast one shows.
@@ -90,7 +92,36 @@ def explored(*words: str, unhurried: tuple[str, ...] = (), **variables: str) -> 
         said["code"] = process.returncode
 
 
+#: Moves a slider `count` times, `every` so many milliseconds, as fast as a hand does. Tells when the number changed (milliseconds
+#: after the first move, and after the last one) and what it was.
+DRAG = """async ({ name, from, by, count, every }) => {
+    const beta = document.getElementById("beta"), slider = document.getElementById(`${name}-slider`), changes = [];
+    const watch = new MutationObserver(() => changes.push([performance.now(), beta.textContent]));
+    watch.observe(beta, { childList: true, characterData: true, subtree: true });
+    const start = performance.now();
+    let last = start;
+    for (let i = 0; i < count; i += 1) {
+        await new Promise((later) => setTimeout(later, Math.max(0, start + i * every - performance.now())));
+        slider.value = from + i * by;
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        last = performance.now();
+    }
+    const now = document.body.dataset.version;
+    while (beta.dataset.version !== now || beta.dataset.rough !== "false") await new Promise((later) => setTimeout(later, 10));
+    watch.disconnect();
+    const during = changes.filter(([at]) => at <= last).length;
+    return { during, after: changes.at(-1)[0] - last, texts: changes.map(([, text]) => text) };
+}"""
+
+
+def drag(page: Any, name: str = "noise") -> dict[str, Any]:
+    """Two seconds of dragging, 60 events a second."""
+    told: dict[str, Any] = page.evaluate(DRAG, {"name": name, "from": 300, "by": 3, "count": 120, "every": 1000 / 60})
+    return told
+
+
 def visit(page: Any, url: str, query: str = "") -> None:
+    page.set_default_timeout(PATIENCE)
     page.goto(url + query)
     settle(page)
 
@@ -105,5 +136,5 @@ def settle(page: Any, rest: bool = False) -> None:
             return beta.rough === "false" && beta.version === now && drawn("epochs-chart") && drawn("tradeoff-chart");
         }""",
         arg=rest,
-        timeout=60_000,
+        timeout=PATIENCE,
     )

@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
 from typing import Any
 
 import betastar as bs
-from betastar.answers import wording
+from betastar.answers import advice, wording
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
 from betastar.validation import ArgumentError
 from betastar.vocabulary import METRICS, PARAMETERS, RUN, Metric
 
 Answer = dict[str, Any]
+#: The prior of a fair coin.
+EVEN = PARAMETERS["prior"].default
 
 
 class TooSlowError(ValueError):
     """An answer would take longer than its asker wants to wait."""
 
 
-def answer(setting: Setting) -> Answer:
-    """Everything that is said about a setting."""
+def answer(setting: Setting, advised: bool = False, wishes: Sequence[Wish] = ()) -> Answer:
+    """Everything that is said about a setting.
+
+    Parameters
+    ----------
+    setting : Setting
+        What was run, and who attacks.
+    advised : bool
+        Whether the answer has advice, which takes some more certified figures.
+    wishes : sequence of Wish
+        The person's own targets, for the advice; the next band by default.
+
+    Returns
+    -------
+    dict
+        It can be written as JSON.
+    """
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         risk = setting.risk()
     success = risk.success(setting.prior)  # needed for the sentence in any case
     at_prior = {"prior": setting.prior, **bound(success)}
     metrics = {name: at_prior if name == "success" else reading(setting, risk, METRICS[name]) for name in setting.metrics}
+    even = None if setting.prior == EVEN else risk.success(EVEN)
+    more = {"advice": _advice(setting, risk, wishes)} if advised else {}
     return {
         **metrics,
-        "sentence": wording.sentence(setting, success, _other_samplings(setting)),
+        "sentence": wording.sentence(setting, success, _other_samplings(setting), even),
         "certainty": wording.certainty(setting, risk.bayes_security),
         "assumptions": wording.assumptions(setting),
         "warnings": [*(str(one.message) for one in said), *setting.rate_notice],
@@ -39,7 +59,14 @@ def answer(setting: Setting) -> Answer:
         "python": setting.python(),
         "command": setting.command(),
         **_final_model(setting),
+        **more,
     }
+
+
+def _advice(setting: Setting, risk: bs.Risk, wishes: Sequence[Wish]) -> Answer | None:
+    """What would reach the target or the next band; None if it is reached, or if no bound is certified for the setting."""
+    said = advice.advise(setting, float(risk.bayes_security.lower), wishes)
+    return None if said is None else said.as_json()
 
 
 def _final_model(setting: Setting) -> Answer:

@@ -13,6 +13,7 @@ import betastar as bs
 from betastar import plugins
 from betastar.rounding import plain
 from betastar.scenario.run import opacus_differs
+from betastar.scenario.sampled_segments import at_most_all
 from betastar.scenario.samplings import IN_EPOCHS
 from betastar.scenario.threats import Threat
 from betastar.validation import WrongValueError
@@ -84,6 +85,8 @@ class Setting:
             choose("method", self.method, METHODS)
         for metric in self.metrics:
             choose("metric", metric, told())
+        if self.records_per_person is not None:
+            at_most_all(self.records_per_person, self.dataset_size, "records_per_person")
         for name in OF_THREATS:
             if name in word.takes and getattr(self, name) is None:
                 raise WrongValueError(name, "{argument} must be given with threat {word}.", {"word": self.threat})

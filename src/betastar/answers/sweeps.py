@@ -23,7 +23,7 @@ from betastar.answers.settings import Setting, choose
 from betastar.risk.risk import SMALLEST_FPR
 from betastar.rounding import plain
 from betastar.validation import MUST, WrongValueError
-from betastar.vocabulary import METRICS, RUN, told
+from betastar.vocabulary import LEVELS, METRICS, RUN, told
 
 PICTURES = (".png", ".svg", ".pdf")
 WHOLE = ("batch_size", "dataset_size", "steps")
@@ -185,7 +185,7 @@ class Result:
             xlabel=RUN[across].label,
             ylabel=RUN[down].label,
             title=f"{metric.title if safe else metric.name + condition} ({metric.safe_end} end)",
-            levels=(0.9, 0.98) if safe else (),
+            levels=LEVELS if safe else (),
             limits=(0.0, 1.0) if metric.limited else None,
             risky=not safe,
         )

@@ -8,24 +8,59 @@ from typing import Any
 import betastar as bs
 from betastar.answers.settings import Setting
 from betastar.bounds.certified import COARSE
-from betastar.rounding import nearest, nearest_percent, plain, significant
+from betastar.rounding import nearest_percent, plain, significant
 from betastar.scenario.threats import FARTHEST, reduction
 from betastar.validation import ArgumentError
-from betastar.vocabulary import DIGITS, METHODS, METRICS, SAMPLINGS, THREATS, decimals, parameter_of
+from betastar.vocabulary import DIGITS, METHODS, METRICS, SAMPLINGS, THREATS, parameter_of
 
+#: What the number means for a person; `share` is what the attacker reaches, `idle` what they reach without the model.
+SENTENCE = "{attacker} is right {about} {share} of the time, against {idle} % without the model."
 #: Bounds wider than this are said to be wide.
 WIDE = 0.01
 
 
-def sentence(setting: Setting, success: bs.Bound, others: Mapping[str, bs.Bound] | None = None) -> str:
-    """What the number means for a person, rounded up. others: the same with other samplings."""
+def sentence(
+    setting: Setting, success: bs.Bound, others: Mapping[str, bs.Bound] | None = None, even: bs.Bound | None = None
+) -> str:
+    """What the number means for a person, rounded up.
+
+    Parameters
+    ----------
+    setting : Setting
+        What was run, who attacks, and the prior.
+    success : Bound
+        The share of right guesses with that prior.
+    others : mapping of str to Bound, optional
+        The same with other samplings.
+    even : Bound, optional
+        The share of right guesses at even odds, to stand beside another prior.
+
+    Returns
+    -------
+    str
+        With another prior than even odds, both are said, each with what a naive attacker reaches.
+    """
     idle = max(setting.prior, 1.0 - setting.prior)
     about = METHODS[setting.chosen_method].approximate
-    reach = float(success.estimate if about else success.upper)
-    share = METRICS["success"].rounded(reach, setting.prior)
+    word, who = "about" if about else "at most", THREATS[setting.threat].attacker
+
+    def share(bound: bs.Bound, prior: float) -> str:
+        return METRICS["success"].rounded(float(bound.estimate if about else bound.upper), prior)
+
+    reach = share(success, setting.prior)
+    said = SENTENCE.format(attacker=who, about=word, share=reach, idle=f"{100 * idle:.10g}")
+    if even is not None:
+        known = at_prior(reach, setting.prior, word)
+        said = f"{who}{known} At even odds it is {word} {share(even, 0.5)} against 50 %."
+    return said + _nothing_better(setting, success, others or {})
+
+
+def at_prior(share: str, prior: float, word: str = "at most") -> str:
+    """What an attacker reaches who knows how frequent one of two answers is, and what a naive one reaches."""
+    likelier = "the rarer" if prior < 0.5 else "the likelier"
     return (
-        f"{THREATS[setting.threat].attacker} is right {'about' if about else 'at most'} {share} of the time, "
-        f"against {100 * idle:.10g} % without the model." + _nothing_better(setting, success, others or {})
+        f", and knows that {likelier} of the two answers has probability {plain(prior)}, is right {word} {share} of the time, "
+        f"against {100 * max(prior, 1.0 - prior):.10g} % without the model, by always guessing the likelier answer."
     )
 
 
@@ -112,13 +147,5 @@ def table(answer: Mapping[str, Any], short: bool = False) -> list[tuple[str, str
     for metric in METRICS.values():
         bounds = answer.get(metric.name, ())
         for one in bounds if isinstance(bounds, list | tuple) else (bounds,):
-            at = one.get(metric.at or "smallest_fpr")
-            title = (metric.short if short else metric.title).format(at and plain(at))
-            idle = metric.without_model(one.get(metric.at))
-            relied = metric.rounded(one[metric.safe_end], one.get(metric.at))
-            if metric.share:
-                near = f"{100 * one['estimate']:.{decimals(one[metric.safe_end] - idle)}f} %"
-                rows.append((title, relied, near, f"{100 * idle:.10g} %"))
-            else:
-                rows.append((title, relied, nearest(one["estimate"]), plain(idle)))
+            rows.append(metric.row(one, one.get(metric.at or "smallest_fpr"), short))
     return rows

@@ -128,9 +128,9 @@ def _died(built: Transform, widest: float, tilt: float) -> tuple[float, float, f
     frequencies = np.linspace(0.0, pi / widest, 200)
 
     def sizes(theta: float) -> Real:
-        """The largest modulus beyond each frequency, relative to that at 0."""
+        """The largest modulus beyond each frequency, relative to that at 0 if that is above 1."""
         values = np.abs(1.0 + built.excess(theta + 1j * frequencies))
-        return np.maximum.accumulate(values[::-1])[::-1] / values[0]
+        return np.maximum.accumulate(values[::-1])[::-1] / np.maximum(values[0], 1.0)
 
     strip = np.max([sizes(theta) for theta in (0.0, 0.5, 1.0)], axis=0)
     last = int(np.argmax(strip <= max(SILENT, 2.0 * float(strip[-1]))))

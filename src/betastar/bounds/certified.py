@@ -102,7 +102,8 @@ def certify(steps: Sequence[AnyStep], symmetric: bool, tolerance: float, attaine
     families = (transform.line, transform.symmetric) if symmetric and attained and plain else (transform.line,)
     lower, _, upper = affinity.bounds(affinity.largest(build, steps), max(affinity.total(family, exist) for family in families))
     lower = min(lower, BELOW_ONE)
-    enclosed = refined(steps, symmetric, tolerance, sqrt(8.0 * exponent), upper < NOTHING_LEFT)
+    told = not plain and any(kinds.kind(step).advantage(step) >= 1.0 for step in steps)  # no grid is needed to know it
+    enclosed = None if told else refined(steps, symmetric, tolerance, sqrt(8.0 * exponent), upper < NOTHING_LEFT)
     if enclosed is None:
         idle = min(exp(no_noise.never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
         return Certificate(no_noise.curve(steps), (), idle, upper) if idle > lower else Certificate(None, (), lower, upper)

@@ -9,8 +9,9 @@ from math import asinh, inf, log, pi, sqrt
 import numpy as np
 
 from betastar.arrays import Real
+from betastar.bounds.complex_functions import log1p
 from betastar.bounds.parts import EPS, AnyPart
-from betastar.bounds.transform import Transform, log1p
+from betastar.bounds.transform import Transform
 
 #: What two steps of the trapezoidal rule must agree to, relative to the integral of the modulus.
 TOLERANCE = 1e-9
@@ -89,7 +90,9 @@ class Composition:
         table = cumulants(self.bulk, thetas)
         known = np.isfinite(np.stack(table)).all(axis=0)
         first, last = 0, INSIDE
-        if sum(one.lost for _, one in self.bulk) > 0.0:  # losses that are too large for the nodes are missed near the ends
+        if any(
+            one.lost > 0.0 or one.missing != 0.0 for _, one in self.bulk
+        ):  # losses that are too large for the nodes are missed near the ends
             first = INSIDE // 2 + 1 - int(np.argmin(np.append(known[INSIDE // 2 :: -1], False)))
             last = INSIDE // 2 + int(np.argmin(np.append(known[INSIDE // 2 :], False)))
         elif not known.all():

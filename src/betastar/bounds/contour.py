@@ -21,6 +21,7 @@ import numpy as np
 
 from betastar.arrays import Complex, Real
 from betastar.bounds.answers import Answers
+from betastar.bounds.complex_functions import exp, log1p
 from betastar.bounds.composition import (
     BEYOND_REACH,
     BEYOND_WIDE_REACH,
@@ -32,7 +33,6 @@ from betastar.bounds.composition import (
     Strip,
 )
 from betastar.bounds.parts import EPS
-from betastar.bounds.transform import exp, log1p
 
 #: The same as TOLERANCE, for Q(L > τ).
 MASS_TOLERANCE = 1e-6

@@ -1,4 +1,4 @@
-r"""Random allocation: the density of the privacy loss of one epoch, by an integral over one frequency (theory, section 13).
+r"""Random allocation: the density of the privacy loss of one epoch, by an integral over one frequency (theory, section 15).
 
 A record is in one of t batches, drawn uniformly. With s = 1/σ and independent y_i ~ N(0, s²), one for each batch, the
 likelihoods of the two worlds against "no record" are (1/t)·Σ e^{y_i - s²/2} and (1/t)·Σ e^{-y_i - s²/2} (add/remove: 1). The
@@ -29,8 +29,8 @@ from math import ceil, expm1, floor, inf, log, log1p, pi, sinh, sqrt
 import numpy as np
 
 from betastar.arrays import Complex, Real
-from betastar.bounds.transform import expm1 as complex_expm1
-from betastar.bounds.transform import log1p as complex_log1p
+from betastar.bounds.complex_functions import expm1 as complex_expm1
+from betastar.bounds.complex_functions import log1p as complex_log1p
 
 #: Step in y as a share of the distance to where the integrand grows; steps of the logarithm of u for s ≤ 1, and above.
 DENSITY, STEP, COARSE_STEP = 0.15, 0.035, 0.05

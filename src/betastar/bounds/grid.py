@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from betastar.arrays import Complex, Real, Whole
+from betastar.bounds.complex_functions import log1p as complex_log1p
 from betastar.bounds.discrete import DiscreteCurve, Side
-from betastar.bounds.transform import log1p as complex_log1p
 
 #: (gain, mass) = (P(S) - Q(S), Q(S)) of the outcomes S with a loss above each l.
 Tails = Callable[[Real], tuple[Real, Real]]

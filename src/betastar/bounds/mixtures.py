@@ -11,33 +11,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, log, pi, sqrt
+from math import log1p as log1p_real
 
 import numpy as np
 from scipy.special import ndtri
 
 from betastar.arrays import Booleans, Complex, Real
 from betastar.bounds.answers import Answers
+from betastar.bounds.complex_functions import expm1, log1p
 from betastar.bounds.one_step import Directions
 from betastar.bounds.parts import EPS, half_line, on_half_line
-from betastar.bounds.transform import (
-    COARSE_COUNT,
-    COARSE_DENSITY,
-    COARSE_NOISE,
-    DENSITY,
-    REACH,
-    Transform,
-    expm1,
-    log1p,
-)
-from betastar.scenario.mixture import Pair, pair
+from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, REACH, Transform
+from betastar.scenario.mixture import UNSEEN, Pair, pair
 from betastar.scenario.step import MixtureStep
 
-#: Logarithm of the share of the largest term of a sum below which terms are left out.
-UNSEEN = -60.0
 #: What takes the place of WIDE_REACH on a path that does not climb: beyond it there is less than 1e-30.
 FAR = 11.5
 #: Largest loss of a node, and of minus the logarithm of its weight: their exponentials must not overflow.
 LARGEST = 650.0
+#: Overlap of the two worlds of one step below which it tells everything.
+NOTHING_LEFT = 1e-40
+#: Likelihood of the outcome 0, less than 1 by so much, at which no plateau is left.
+NO_PLATEAU = 1.0 - 1e-12
 #: Nodes at which a sum is computed at once: few enough that not all terms matter at them.
 TOGETHER = 128
 
@@ -47,23 +42,28 @@ def mixture(step: MixtureStep, wide: bool = False, density: float = DENSITY) -> 
     """The transform of one step of a mixture; its count does not matter."""
     worlds = pair(step)
     sigma, mirrored = step.noise, step.mirrored
+    if worlds.overlap() < NOTHING_LEFT:  # M(z) ≤ √(2·overlap) at z = 1/2 is lost in rounding
+        nothing = np.zeros(0, dtype=np.complex128)
+        return Transform(nothing, nothing, mirrored=mirrored, lost=1.0, deficit=1.0, missing=0.0 if mirrored else 1.0)
     reach = FAR if wide else REACH
     end = _end(worlds.weights / worlds.sampled, worlds.shifts / sigma, reach)
     weights, shifts = _seen(worlds.weights, worlds.shifts / sigma, end)
+    unseen = float(worlds.weights[len(weights) :].sum())
     height = _height(shifts, sigma, step.real_zeros)
     width = density * height
-    right, left = ceil(end / width), 0 if mirrored else ceil(reach / width)
+    right, left = max(1, ceil(end / width)), 0 if mirrored else ceil(reach / width)
     z = width * (np.arange(-left, right) + 0.5) + 1j * height
-    loss, log_below = _losses(z, weights, shifts, mirrored)
-    _follow_branch(z, loss, left, weights, shifts, mirrored)
+    loss, log_below = _losses(z, weights, shifts, unseen, mirrored)
+    _follow_branch(z, loss, left, weights, shifts, unseen, mirrored)
     log_weight = log_below - 0.5 * z * z + log(width / sqrt(2.0 * pi))
     held = (loss.real < LARGEST) & (log_weight.real > -LARGEST)
     ends = sigma * (float(z[-1].real if held.all() else z[~held][0].real) - 0.5 * width)
     lost = worlds.probability_above(ends)
-    rest = 0.0
-    if not mirrored and worlds.sampled < 1.0:
-        rest = float(np.log1p(np.expm1(-0.5 * shifts**2) @ weights))
-    return Transform(np.exp(log_weight[held]), loss[held], mirrored=mirrored, rest=rest, lost=lost, irrelevant=0.0)
+    deficit = float(np.exp((log_weight + loss)[~held]).sum().real)
+    weight, loss = np.exp(log_weight[held]), loss[held]
+    idle = float(np.expm1(-0.5 * shifts**2) @ weights) - unseen  # A(0) - 1
+    rest = log1p_real(idle) if not mirrored and worlds.sampled < 1.0 and idle > -NO_PLATEAU else 0.0
+    return Transform(weight, loss, mirrored=mirrored, rest=rest, lost=lost, deficit=deficit, irrelevant=0.0)
 
 
 def _end(shares: Real, means: Real, reach: float) -> float:
@@ -88,8 +88,8 @@ def _height(means: Real, sigma: float, real_zeros: bool) -> float:
     return min(0.5 * pi / unit, 1.2)
 
 
-def _losses(z: Complex, weights: Real, means: Real, mirrored: bool) -> tuple[Complex, Complex]:
-    """log A(z)/B(z) and log B(z), up to multiples of 2πi, with B(z) = A(-z), or 1.
+def _losses(z: Complex, weights: Real, means: Real, unseen: float, mirrored: bool) -> tuple[Complex, Complex]:
+    """log A(z)/B(z) and log B(z), up to multiples of 2πi, with B(z) = A(-z), or 1. unseen: weight of terms that are 0 in A.
 
     log1p((A - B)/B) keeps its digits where A ≈ B.
     """
@@ -110,7 +110,7 @@ def _losses(z: Complex, weights: Real, means: Real, mirrored: bool) -> tuple[Com
         far = gap.real.max(axis=1) >= 30.0
         ratio = (shares * expm1(np.minimum(gap.real, 30.0), gap.imag)).sum(axis=1)  # (A - B)/B
         if not mirrored:
-            ratio -= weights[~seen].sum()  # of terms that are 0 in A, but not in B = Σ w
+            ratio -= weights[~seen].sum() + unseen  # of terms that are 0 in A, but not in B = Σ w
         near = ~far & (ratio.real > -0.5) & (np.abs(ratio) < 1e8)
         loss[at : at + TOGETHER] = np.where(near, log1p(np.where(near, ratio, 0.0)), ahead - behind)
         below[at : at + TOGETHER] = behind
@@ -126,12 +126,17 @@ def _log_sum(z: Complex, logs: Real, means: Real) -> tuple[Complex, Booleans]:
     return np.log(terms.sum(axis=1)) + most, seen
 
 
-def _follow_branch(z: Complex, loss: Complex, start: int, weights: Real, means: Real, mirrored: bool) -> None:
+def _follow_branch(z: Complex, loss: Complex, start: int, weights: Real, means: Real, unseen: float, mirrored: bool) -> None:
     """Continue the loss from the real line, where it is real, up to the node `start`, and along the path from there."""
-    steps = 16 + ceil(4.0 * z[start].imag * means[-1])
-    upwards = z[start].real + 1j * z[start].imag * np.arange(steps + 1) / steps
-    phases = np.unwrap(_losses(upwards, weights, means, mirrored)[0].imag)
-    loss.imag[start] = phases[-1] - phases[0]
+    logs, x = np.log(weights) - 0.5 * means**2, z[start : start + 1].real + 0j
+    slope, steps = 0.0, 16
+    for side in (1.0, -1.0) if mirrored else (1.0,):  # the phase grows like the mean of the terms, and bends with their spread
+        total, seen = _log_sum(side * x, logs, means)
+        slope += float(np.exp(logs[seen] + side * x.real * means[seen] - total.real) @ means[seen])
+        steps += ceil(4.0 * z[start].imag * float(means[seen][-1] - means[seen][0]))
+    heights = z[start].imag * np.arange(steps + 1) / steps
+    phases = np.unwrap(_losses(x + 1j * heights, weights, means, unseen, mirrored)[0].imag - slope * heights)
+    loss.imag[start] = phases[-1] - phases[0] + slope * heights[-1]
     loss.imag[start:] = np.unwrap(loss.imag[start:])
     loss.imag[start::-1] = np.unwrap(loss.imag[start::-1])
 

@@ -19,7 +19,7 @@ Notation: everything is in units of the clipping norm; t = x/σ; a, b are the me
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import ceil, erf, inf, log, nan, pi, sqrt
 from math import expm1 as expm1_real
@@ -28,6 +28,7 @@ from math import log1p as log1p_real
 import numpy as np
 
 from betastar.arrays import Complex, Real
+from betastar.bounds.complex_functions import expm1, log1p
 
 #: Step of the trapezoidal rule as a share of the distance to the nearest singularity: exp(-2π / .19) = 4e-15.
 DENSITY = 0.19
@@ -47,42 +48,6 @@ ROUNDING, NOTHING = 4e-16, 2.0**-53
 BLOCK = 1 << 14
 
 
-def expm1(re: Real, im: Real) -> Complex:
-    """exp(re + i·im) - 1 without cancellation near 0, by the tangent of im/2: one function instead of a sine and a cosine."""
-    gain = np.expm1(re)
-    tangent = np.tan(0.5 * im)
-    square = tangent * tangent
-    share = 2.0 * (gain + 1.0) / (1.0 + square)  # 2·e^re·cos²(im/2)
-    out = np.empty(gain.shape, dtype=np.complex128)
-    np.multiply(share, tangent, out=out.imag)
-    np.subtract(gain, share * square, out=out.real)
-    return out
-
-
-def exp(re: Real, im: Real) -> Complex:
-    """exp(re + i·im), in the same way."""
-    tangent = np.tan(0.5 * im)
-    square = tangent * tangent
-    share = np.exp(re) / (1.0 + square)
-    out = np.empty(share.shape, dtype=np.complex128)
-    np.multiply(2.0 * share, tangent, out=out.imag)
-    np.multiply(share, 1.0 - square, out=out.real)
-    return out
-
-
-def log1p(w: Complex) -> Complex:
-    """Principal logarithm of 1 + w without cancellation near 0; log(0) becomes a very negative number."""
-    a, b = w.real, w.imag
-    with np.errstate(over="ignore"):
-        square = 2.0 * a + a * a + b * b  # |1 + w|² - 1
-    out = np.empty(w.shape, dtype=np.complex128)
-    near = 0.5 * np.log1p(np.maximum(square, -0.9))
-    far = np.log(np.maximum(np.hypot(1.0 + a, b), 1e-150))
-    out.real = np.where(np.abs(square) < 0.5, near, far)
-    out.imag = np.arctan2(b, 1.0 + a)
-    return out
-
-
 @dataclass(frozen=True)
 class Transform:
     """M(z) of one step, as weights and losses on a path in the complex plane.
@@ -93,7 +58,8 @@ class Transform:
     rest: loss of a step whose output is 0. Low noise piles mass up there, so that M^T oscillates like e^{z·T·rest}.
     lost: probability of the first distribution that no node carries, as its loss is so large that e^L overflows. In the strip
         0 < Re z < 1 it does not count; beyond, M is not known if it is more than LOST.
-    missing: the same of the second distribution, at losses of -∞: M(z) - 1 is less by so much.
+    deficit: what Σ w·e^L of the nodes lacks for that reason: the probability beyond the last node, on the path itself.
+    missing: the same of a transform that was reversed, at losses of -∞: M(z) - 1 is less by so much.
     doubt: probability that the nodes have wrong, in either world, where the law is known to an absolute error only.
     dies: beyond this imaginary part of z the nodes are too far apart, and M counts as 0.
     most_tilted: beyond this real part of z (and, mirrored, of 1 - z) the nodes are too far apart before M has died.
@@ -106,6 +72,7 @@ class Transform:
     atom: float = 0.0
     rest: float = 0.0
     lost: float = 0.0
+    deficit: float = 0.0
     missing: float = 0.0
     irrelevant: float = 1e-17
     doubt: float = 0.0
@@ -114,7 +81,7 @@ class Transform:
     _gain: float = field(init=False, repr=False)  # Σ w (e^L - 1): 0 for a whole law, the total variation for a half
 
     def __post_init__(self) -> None:
-        gain = (self.weight @ expm1(self.loss.real, self.loss.imag)).real + self.lost if self.mirrored else self.missing
+        gain = (self.weight @ expm1(self.loss.real, self.loss.imag)).real + self.deficit if self.mirrored else self.missing
         object.__setattr__(self, "_gain", float(gain))
 
     def excess(self, z: Complex) -> Complex:
@@ -209,24 +176,15 @@ class Transform:
     def affinity_gap(self) -> float:
         """1 - ρ = ½∫(√P - √Q)²: a sum of positive terms (theory, section 5)."""
         root = expm1(0.5 * self.loss.real, 0.5 * self.loss.imag)
-        half = 0.5 * (float((self.weight @ (root * root)).real) + self.lost + self.missing)
+        half = 0.5 * (float((self.weight @ (root * root)).real) + self.deficit + self.missing)
         return 2.0 * half if self.mirrored else half
 
     def reversed(self) -> Transform:
         """The transform of (Q, P): L becomes -L, and the path is reflected so that e^{iuL} decays again."""
         if self.mirrored:
             return self
-        return Transform(
-            (self.weight * np.exp(self.loss)).conj(),
-            -self.loss.conj(),
-            rest=-self.rest,
-            lost=self.missing,
-            missing=self.lost,
-            irrelevant=self.irrelevant,
-            doubt=self.doubt,
-            dies=self.dies,
-            most_tilted=self.most_tilted,
-        )
+        weight = (self.weight * np.exp(self.loss)).conj()
+        return replace(self, weight=weight, loss=-self.loss.conj(), rest=-self.rest, deficit=self.missing, missing=self.deficit)
 
     def sector(self, sign: float) -> float:
         """Largest angle by which z may lean towards `sign` from the vertical with every e^{z(L - rest)} decaying."""

@@ -39,7 +39,7 @@ def analyze(setting: Setting, required: RequireOption, printed: JsonOption) -> N
     from betastar.cli import printing
 
     wishes = wished(required)
-    answer = json_answers.answer(setting)
+    answer = json_answers.answer(setting, advised=True, wishes=wishes)
     printing.as_json(answer) if printed.json else printing.one(answer)
     demand([(setting, "")], wishes)
 
@@ -103,14 +103,18 @@ def compare(
     asked = [Setting(**given) for *_, given in cases]
     wishes = wished(required)
     answers = [json_answers.answer(one) for one in asked]
-    names = []
+    shared = printing.shared_by(answers)
+    names: list[str] = []
+    brief: list[str] = []
     for (name, way, _), answer in zip(cases, answers, strict=True):
-        words = [name or printing.label(answer["parameters"]) if options.setting or not way else "", way or ""]
-        names.append(", ".join(word for word in words if word))
+        own = answer["parameters"]
+        for made, label in ((names, printing.label(own)), (brief, printing.label(own, set(own) - shared) or printing.label(own))):
+            words = [name or label if options.setting or not way else "", way or ""]
+            made.append(", ".join(word for word in words if word))
     if printed.json:
         printing.as_json({"settings": [{"name": name, **answer} for name, answer in zip(names, answers, strict=True)]})
     else:
-        printing.side_by_side(answers, names)
+        printing.side_by_side(answers, brief)
     demand(zip(asked, names, strict=True), wishes)
 
 
@@ -179,24 +183,36 @@ def sweep(
 class ExploreOptions:
     port: int = option(8765, min=1, max=65535)
     browser: bool = True
+    export: Path | None = None
+    force: bool = False
     json: bool = option(False, "Print where the page is as one JSON object.")
 
 
 def explore(options: ExploreOptions) -> None:
     """Serve a page with sliders for the parameters of a training, and see how the risk follows them.
 
-    The page is served on this machine and for this machine only; nothing leaves it.
+    The page is served on this machine and for this machine only; nothing leaves it. With --export it is written as one file
+    instead, which opens without a server or a network and computes the method exact in the browser.
 
     \b
     Examples:
       betastar explore
       betastar explore --port 9000 --no-browser
+      betastar explore --export page.html
     """
     from importlib.util import find_spec
 
     missing = [name for name in ("fastapi", "uvicorn", "plotly") if find_spec(name) is None]
     if missing:
         raise ValueError(f"the page needs {', '.join(missing)}: pip install 'betastar[web]'.")
+    if options.export is not None:
+        from betastar.cli import printing
+        from betastar.web import static_page
+
+        size = static_page.export(options.export, options.force)
+        written = {"export": str(options.export), "bytes": size}
+        printing.as_json(written) if options.json else print(f"The page is in {options.export}; open it in a browser.")
+        return
     from betastar.web.server import serve
 
     serve(options.port, options.browser, options.json)

@@ -31,6 +31,8 @@ class Played:
         A row for each attacker, by the columns of HEADS.
     remarks : tuple of str
         What else there is to know.
+    kind : str
+        One of KINDS.
     """
 
     title: str
@@ -39,6 +41,7 @@ class Played:
     own: bool
     rows: tuple[tuple[str, ...], ...] = ()
     remarks: tuple[str, ...] = ()
+    kind: str = "mechanism"
 
 
 def played(folder: RunFolder, run: DPSGD) -> tuple[Played, ...]:
@@ -54,7 +57,7 @@ def _in_words(kind: str, title: str, told: Json, run: DPSGD) -> Played:
     first = next(iter(told["audits"].values())) if kind == "training" else told
     audited = str(first["run"])
     own = audited == repr(run)
-    said: Json = {"sentence": str(told["sentence"]), "violated": bool(told["violated"]), "own": own}
+    said: Json = {"sentence": str(told["sentence"]), "violated": bool(told["violated"]), "own": own, "kind": kind}
     remarks: tuple[str, ...] = () if own else (f"Not this very run, {run!r}, but another one was audited: {audited}.",)
     if kind == "mechanism":
         return Played(f"{title}: {told['threat']}", rows=(_row("the best there is", told),), remarks=remarks, **said)

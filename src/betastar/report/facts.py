@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import plain
+from betastar.run_files import TRAINING
 from betastar.runs.config import Config
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
 from betastar.runs.reading import Inside, Json, object_of, parsed
@@ -83,7 +84,7 @@ class Against:
     @property
     def title(self) -> str:
         if isinstance(self.threat, Membership):
-            return "Membership inference"
+            return "Membership inference" if self.threat.records == 1 else f"A person with {self.threat.records} records"
         known = {"proved": "proved in advance", "assumed": "for the distance given"}
         return f"Attribute inference: {self.name}, {known.get(self.kind, 'as measured')}"
 
@@ -111,6 +112,8 @@ class Facts:
     run: DPSGD
     parameters: Json
     command: str
+    #: The name of the study, without what is said of the run.
+    name: str = "A setting"
     attributes: tuple[Against, ...] = ()
     is_run: bool = False
     finished: bool = True
@@ -122,14 +125,32 @@ class Facts:
     exposures: dict[int, float] = field(default_factory=dict)
     #: Columns from which the secret can be read off, as the run describes them.
     restated: tuple[str, ...] = ()
+    #: The training records of the person who has most, if a column says whose record it is; and the limit that was set.
+    records_per_person: int | None = None
+    max_records_per_person: int | None = None
     #: What the run was made with, if it says so.
     versions: str = ""
     #: Audits that were kept with the run.
     audits: tuple[Played, ...] = ()
-    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn) or "deleted" (drawn).
+    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn), "deleted" (drawn) or "own"
+    #: (of a training loop of one's own; it is not known).
     seed: str = ""
+    #: The file of the run that describes its columns and secrets.
+    described_in: str = STATUS
     #: A notice about the sampling rate of Opacus, if a setting does not choose between the two rates.
     rate_notice: str | None = None
+    #: The share of the training records that hold each value of the attribute; of a setting, what is known of the two answers.
+    shares: dict[str, float] = field(default_factory=dict)
+    #: A hash of the records, and the day of the last epoch, if the run has them.
+    fingerprint: str = ""
+    run_date: str = ""
+    #: The run as it was planned, if a budget could end it at a moment that depends on the data; and its β*.
+    planned: DPSGD | None = None
+    budgeted: float | None = None
+    #: The command with the name of the table instead of its path.
+    public_command: str = ""
+    #: Whether everything that depends on the data is left out.
+    is_public: bool = False
 
     @cached_property
     def membership(self) -> Against:
@@ -141,6 +162,25 @@ class Facts:
         if any(segment.sampling == "shuffled" for segment in self.run.segments):
             return None
         return Against(Membership("add-remove"), "membership", "worst", self.run)
+
+    @cached_property
+    def person(self) -> Against | None:
+        """Membership of the person who has most records; None if nobody has several, or if nothing is proved of that."""
+        return None if self.records_per_person in (None, 1) or self.person_unknown else self._of_person()
+
+    @cached_property
+    def person_unknown(self) -> str | None:
+        """Why nothing is proved of several records of a person under this sampling."""
+        if self.records_per_person in (None, 1):
+            return None
+        try:
+            self._of_person().threat.steps(next(iter(self.run.scalars())))
+        except ValueError as reason:
+            return str(reason)
+        return None
+
+    def _of_person(self) -> Against:
+        return Against(Membership(records=self.records_per_person or 1), "person", "worst", self.run)
 
     @property
     def proof(self) -> str | None:
@@ -154,9 +194,14 @@ class Facts:
         return " ".join(proved) or self.budget
 
     @property
+    def measured(self) -> Against | None:
+        """The attribute that a monitor measured."""
+        return next((one for one in self.attributes if one.kind in ("batch", "dataset")), None)
+
+    @property
     def internal(self) -> bool:
         """Whether some number depends on the data in a way that no theorem covers."""
-        return any(one.kind in ("batch", "dataset") for one in self.attributes) or bool(self.exposures)
+        return self.measured is not None or bool(self.exposures)
 
 
 def load(source: str | Path) -> Facts:
@@ -164,6 +209,10 @@ def load(source: str | Path) -> Facts:
     path = Path(source)
     if str(source) == "-":
         return of_setting(parsed(sys.stdin.read(), "standard input"), "standard input")
+    if (path / TRAINING).exists():
+        from betastar.report.own_training import of_own_training
+
+        return of_own_training(path)
     if path.is_dir():
         return of_run(path)
     if not path.exists():
@@ -175,7 +224,9 @@ def of_setting(given: Json, source: str) -> Facts:
     """The facts of a JSON object that `setting.read` understands."""
     told = setting.read(given, source)
     attributes = () if told.threat is None else (Against(told.threat, told.secret, "assumed", told.run),)
-    return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes, rate_notice=told.rate_notice)
+    shares = {} if told.prior is None else {"yes": told.prior, "no": 1.0 - told.prior}
+    more: Json = {"rate_notice": told.rate_notice, "shares": shares}
+    return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes=attributes, **more)
 
 
 def of_run(path: str | Path) -> Facts:
@@ -186,22 +237,36 @@ def of_run(path: str | Path) -> Facts:
     epochs = f"{len(record.epochs)} {'epoch' if len(record.epochs) == 1 else 'epochs'}"
     title = Path(config.study).stem if status is None else status.study
     stopped = status is not None and status.stopped
+    attributes = tuple(_attributes(record, run))
+    # Folders of earlier versions extrapolated beyond what holds for any record.
+    least = max((one.lower for one in attributes if one.kind in ("batch", "dataset")), default=0.0)
     facts = Facts(
         title=f"{title}: {epochs} of DP-SGD",
+        name=title,
         run=run,
         parameters=_parameters(config, status, run),
         command=_command(config),
-        attributes=tuple(_attributes(record, run)),
+        attributes=attributes,
         is_run=True,
         finished=status is not None and status.finished,
         stopped=f"the next step would break the budget of β* ≥ {config.target_beta}." if stopped else None,
         budget=recomputed.budget(record),
         entries=record.epochs,
-        exposures={entry.record: entry.bayes_security for entry in record.folder.ledger},
+        exposures={entry.record: max(entry.bayes_security, least) for entry in record.folder.ledger},
         restated=() if status is None else status.restated,
+        records_per_person=None if status is None else status.records_per_person,
+        max_records_per_person=config.max_records_per_person,
         versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
         audits=played(record.folder, run),
         seed=_seed(record),
+        shares={} if status is None else status.shares or {},
+        fingerprint=str((record.folder.data or {}).get("sha256", "")),
+        run_date=str((record.folder.timings or [{}])[-1].get("date", "")),
+        planned=_planned(record),
+        budgeted=config.target_beta,
+        public_command=_command(
+            replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
+        ),
     )
     _check_epochs(record, facts)
     recomputed.agree(record, run)
@@ -238,6 +303,15 @@ def _run(record: RunRecord) -> DPSGD:
         if not steps and status is not None:
             return recomputed.run_of_status(status, record.step_count)
         return recomputed.run_of_steps(steps)
+
+
+def _planned(record: RunRecord) -> DPSGD | None:
+    """The run as it was planned, if a budget could end it earlier; None if nothing says how long it was planned to be."""
+    config, status = record.config, record.status
+    if config.target_beta is None or status is None:
+        return None
+    epochs = config.epochs if status.stopped else status.epochs
+    return None if epochs is None else recomputed.run_of_status(status, epochs * -(-status.records // status.batch_size))
 
 
 def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
@@ -288,6 +362,11 @@ def _command(config: Config) -> str:
             words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (option, str(one))]
     seed = [] if config.seed is None else ["--seed", "SEED"]
     return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
+
+
+def _without_folders(config: Config) -> Config:
+    """The configuration with the names of tables instead of their paths."""
+    return replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
 
 
 def _quoted(word: str) -> str:

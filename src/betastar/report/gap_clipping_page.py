@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = {"age": "#c8553d", "sex": "#3b6ea8", "race": "#5b8c5a", "marital_status": "#8e6c8a", "item": "#c8553d"}
+#: Marks of the lines, for print without colours; and the colour of what is deleted.
+MARKS = {"age": "o-", "sex": "s-", "race": "^-", "marital_status": "D-", "item": "o-"}
+PALE = "#c9c4b8"
+#: How far apart the seeds of two lines are drawn, in points.
+BESIDE = 4.0
 TITLES = {"age": "age", "sex": "sex", "race": "race", "marital_status": "marital status", "item": "first item"}
 TEMPLATES = Path(__file__).parent / "templates"
 #: One training of the study: an entry of results.json.
@@ -34,13 +39,17 @@ def write(folder: str | Path) -> Path:
     path = Path(folder)
     results = json.loads((path / "results.json").read_text())
     runs: list[Run] = results["runs"]
-    plots.save(_by_gap(runs), path / "gap")
-    plots.save(_by_noise(runs), path / "noise")
-    plots.save(_groups(runs), path / "groups")
+    for name, ax in figures(runs).items():
+        plots.save(ax, path / name, *plots.FORMATS)
     template = jinja2.Template((TEMPLATES / "gap_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
     file = path / "README.md"
     files.write(file, template.render(_words(runs, results)) + "\n", private=False)
     return file
+
+
+def figures(runs: list[Run]) -> dict[str, Axes]:
+    """The figures of the page, by the names of their files."""
+    return {"gap": _by_gap(runs), "noise": _by_noise(runs), "groups": _groups(runs)}
 
 
 def _words(runs: list[Run], results: Json) -> Json:
@@ -144,80 +153,88 @@ def _deleting(runs: list[Run]) -> str:
 # ---------------------------------------------------------------------- figures
 
 
+def _accuracies(runs: Iterable[Run]) -> list[float]:
+    """The accuracy of each seed, in percent."""
+    return [100.0 * run["accuracy"] for run in runs]
+
+
 def _by_gap(runs: list[Run]) -> Axes:
-    """Accuracy against 1 - β*, on a logarithmic axis: each point to the left is a narrower gap."""
-    ax = plots.axes(size=(5.6, 3.8))
+    """Accuracy against 1 - β*, on a logarithmic axis: each place to the right is a narrower gap, each small point a seed."""
+    ax = plots.axes(size=(5.6, 4.0))
     noise = _of(runs, "adult", "noise_multiplier")[0]
     plain = _baseline(runs, "adult", noise)
-    for secret in _of(runs, "adult", "secret", kind="gap"):
-        points = [(1.0 - min(run["attribute"] for run in plain), accuracy(plain))]
-        for gap in _of(runs, "adult", "gap", kind="gap"):
-            some = select(runs, study="adult", secret=secret, kind="gap", gap=gap)
-            points.append((1.0 - min(run["attribute"] for run in some), accuracy(some)))
-        x, y = zip(*points, strict=True)
-        ax.plot(x, y, "o-", color=COLOURS[secret], ms=4, lw=1.2, label=TITLES[secret])
+    for k, secret in enumerate(_of(runs, "adult", "secret", kind="gap")):
+        gaps = _of(runs, "adult", "gap", kind="gap")
+        places = [plain, *(select(runs, study="adult", secret=secret, kind="gap", gap=gap) for gap in gaps)]
+        leaks = [1.0 - min(run["attribute"] for run in some) for some in places]
+        plots.seeds(
+            ax, leaks, [_accuracies(some) for some in places], MARKS[secret], COLOURS[secret], TITLES[secret], BESIDE * (k + 1)
+        )
         gone = accuracy(select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise))
         ax.axhline(gone, color=COLOURS[secret], lw=0.9, ls=":")
     ax.set_xscale("log")
     ax.invert_xaxis()
     ax.set_xlabel("1 − β* against attribute inference, proved (better to the right)")
     ax.set_ylabel("accuracy (%)")
-    ax.legend(fontsize=8, title="dotted: column deleted", title_fontsize=8, framealpha=0.9, edgecolor="none")
+    plots.legend(ax, columns=4, title="Lines: mean of the seeds, which are the small points. Dotted: column deleted.")
     return ax
 
 
 def _by_noise(runs: list[Run]) -> Axes:
-    ax = plots.axes(size=(5.6, 3.8))
+    """Accuracy against noise, for plain DP-SGD and for each secret at the same β*."""
+    ax = plots.axes(size=(5.6, 4.0))
     noises = _of(runs, "adult", "noise_multiplier", kind="target")
 
-    def line(pick: Callable[[float], list[Run]], style: str, colour: str, label: str) -> None:
-        ax.plot(noises, [accuracy(pick(noise)) for noise in noises], style, color=colour, ms=4, lw=1.2, label=label)
+    def line(pick: Callable[[float], list[Run]], style: str, colour: str, label: str, aside: float) -> None:
+        plots.seeds(ax, noises, [_accuracies(pick(noise)) for noise in noises], style, colour, label, aside)
 
-    line(lambda noise: _baseline(runs, "adult", noise), "s--", plots.OTHER, "plain DP-SGD (no promise)")
-    for secret in _of(runs, "adult", "secret", kind="target"):
+    line(lambda noise: _baseline(runs, "adult", noise), "s--", plots.OTHER, "plain DP-SGD (no promise)", -BESIDE)
+    for k, secret in enumerate(_of(runs, "adult", "secret", kind="target")):
         line(
             lambda noise, secret=secret: select(runs, study="adult", secret=secret, kind="target", noise_multiplier=noise),  # type: ignore[misc]
-            "o-",
+            MARKS[secret],
             COLOURS[secret],
             f"{TITLES[secret]}, β* ≥ .99",
+            BESIDE * (k + 1),
         )
     ax.set_xscale("log")
     ax.set_xticks(noises, [f"{noise:g}" for noise in noises])
     ax.minorticks_off()
     ax.set_xlabel("noise multiplier")
     ax.set_ylabel("accuracy (%)")
-    ax.legend(frameon=False, fontsize=8)
+    plots.legend(ax, columns=2, title="Lines: mean of the seeds, which are the small points.")
     return ax
 
 
 def _groups(runs: list[Run]) -> Axes:
-    """A panel for each secret, with three bars for each group."""
-    from matplotlib.figure import Figure
-
+    """A panel for each secret, with three bars for each group: the mean of the seeds, and a line that reaches over all."""
     secrets = _of(runs, "adult", "secret", kind="gap")
     noise = _of(runs, "adult", "noise_multiplier")[0]
     narrow = min(_of(runs, "adult", "gap", kind="gap"))
-    figure = Figure(figsize=(9.6, 3.0 * -(-len(secrets) // 2)), layout="constrained")
-    panels = figure.subplots(-(-len(secrets) // 2), 2).flat
-    for ax, secret in zip(panels, secrets, strict=False):
-        plots.axes(ax)
+    height = -(-len(secrets) // 2)
+    panels = plots.panels(height, min(2, len(secrets)), (9.6, 3.0 * height), len(secrets))
+    for ax, secret in zip(panels, secrets, strict=True):
         kinds = {
-            "plain DP-SGD": (_baseline(runs, "adult", noise), plots.OTHER),
-            f"gap {narrow:g}": (select(runs, study="adult", secret=secret, kind="gap", gap=narrow), COLOURS[secret]),
-            "deleted": (select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise), "#c9c4b8"),
+            "plain DP-SGD": (_baseline(runs, "adult", noise), plots.OTHER, ""),
+            f"gap {narrow:g}": (select(runs, study="adult", secret=secret, kind="gap", gap=narrow), COLOURS[secret], ""),
+            "column deleted": (select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise), PALE, "////"),
         }
         sizes = _sizes(kinds["plain DP-SGD"][0], secret)
         names = sorted(sizes, key=str if secret == "age" else lambda name, sizes=sizes: -sizes[name])
-        for k, (label, (some, colour)) in enumerate(kinds.items()):
+        for k, (label, (some, colour, hatch)) in enumerate(kinds.items()):
             heights = [_group_accuracy(some, secret, name) for name in names]
-            ax.bar([i + 0.27 * (k - 1) for i in range(len(names))], heights, 0.25, color=colour, label=label)
+            each = [[_group_accuracy([run], secret, name) for run in some if name in run["groups"][secret]] for name in names]
+            below = [max(0.0, top - min(seeds)) for top, seeds in zip(heights, each, strict=True)]
+            above = [max(0.0, max(seeds) - top) for top, seeds in zip(heights, each, strict=True)]
+            places = [i + 0.27 * (k - 1) for i in range(len(names))]
+            ax.bar(places, heights, 0.25, color=colour, label=label, hatch=hatch, edgecolor="white", linewidth=0)
+            ax.errorbar(places, heights, [below, above], fmt="none", ecolor="#202020", elinewidth=0.8, capsize=1.5)
         shown = [f"{_short(name)}\n{100 * sizes[name] / sum(sizes.values()):.0f} %" for name in names]
         ax.set_xticks(range(len(names)), shown, fontsize=7)
         ax.set_ylim(50, 100)
-        ax.set_title(TITLES[secret], fontsize=10)
         ax.set_ylabel("accuracy (%)")
-        ax.legend(frameon=False, fontsize=7, ncols=3, loc="upper center")
-    return ax
+        plots.legend(ax, columns=3, title=TITLES[secret])
+    return panels[0]
 
 
 def _losses(runs: list[Run]) -> str:

@@ -5,22 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from betastar import validation
+from betastar.answers.targets import Wish
 from betastar.figures import plots
 from betastar.files import check, write_all
-from betastar.report import statement
+from betastar.report import odds, publication, statement
+from betastar.report.about import Made, about, quality
 from betastar.report.audits import HEADS
 from betastar.report.errors import ReportError
 from betastar.report.facts import Facts, load
+from betastar.report.next_steps import next_steps
 from betastar.report.recomputed import SAME, contradiction
-from betastar.rounding import nearest_percent, plain
+from betastar.rounding import plain
+from betastar.runs.code_commit import code_commit
 from betastar.runs.folder import EPOCHS, STEPS
-from betastar.vocabulary import METRICS
+from betastar.vocabulary import BANDS, MEANING, METRICS
 
 if TYPE_CHECKING:
     import jinja2
@@ -31,6 +36,8 @@ FORMATS = ("html", "md")
 #: The number of most exposed records that are listed on request.
 LISTED = 20
 BETA = METRICS["bayes_security"]
+#: What the curve of an attribute is, by the kind of its figure.
+CURVES = {"proved": "proved in advance", "assumed": "for the distance given", "dataset": "as measured", "batch": "as measured"}
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,47 @@ class Figure:
     ax: Axes
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a report is asked for, besides its source and its place.
+
+    Attributes
+    ----------
+    records : bool
+        Whether the most exposed records are listed.
+    public : bool
+        Whether everything that depends on the training records is left out.
+    author, purpose : str
+        Who makes the report, and what for.
+    wish : Wish or None
+        The target that the advice is about; the next band by default.
+    """
+
+    records: bool = False
+    public: bool = False
+    author: str = ""
+    purpose: str = ""
+    wish: Wish | None = None
+
+    def made(self) -> Made:
+        """When, by whom, what for and with which code."""
+        return Made(date.today().isoformat(), self.author, self.purpose, code_commit() or "")
+
+
+#: A report without anything that must be asked for.
+NOTHING = Request()
+
+
 def write(
-    source: str | Path, output: str | Path | None = None, kind: str | None = None, records: bool = False, force: bool = False
+    source: str | Path,
+    output: str | Path | None = None,
+    kind: str | None = None,
+    records: bool = False,
+    force: bool = False,
+    public: bool = False,
+    author: str = "",
+    purpose: str = "",
+    wish: Wish | None = None,
 ) -> tuple[Facts, list[Path]]:
     """Write the report on a run folder or a JSON file.
 
@@ -60,6 +106,12 @@ def write(
         Whether the most exposed records are listed.
     force : bool
         Whether existing files are overwritten.
+    public : bool
+        Whether everything that depends on the training records is left out.
+    author, purpose : str
+        Who makes the report, and what for.
+    wish : Wish, optional
+        The target that the advice is about; the next band by default.
 
     Returns
     -------
@@ -78,19 +130,23 @@ def write(
         raise ReportError(f"a report needs {missing[0]}, which is not installed: pip install 'betastar[report]'.")
     ending = Path(output or "").suffix.lower().lstrip(".")
     kind = validation.choice("format", kind or (ending if ending in FORMATS else "html"), FORMATS)
-    path = _place(source, output, kind)
+    if public and records:
+        raise ReportError("--public leaves out single records: choose between it and --list-records.")
+    request = Request(records, public, author, purpose, wish)
+    path = _place(source, output, kind, "report-public" if public else "report")
     _keep([path], force)  # before the work
     facts = load(source)
     for one in facts.attributes:
         if one.known and one.known[0] > float(one.certified.bayes_security.upper) + SAME:
             said, most = f"that β* ({one.name}) is {one.known[0]:.6f}", f"{float(one.certified.bayes_security.upper):.6f}"
             raise contradiction(Path(source) / EPOCHS, said, f"the distances in {STEPS} give at most {most}")
+    facts = publication.public(facts) if public else facts
     figures = list(draw(facts))
     files = [path] if kind == "html" else [path, *(path.with_name(f"{path.stem}-{figure.name}.png") for figure in figures)]
     _keep(files, force)
-    contents: dict[Path, str | bytes] = {path: render(facts, figures, kind, records, prefix=f"{path.stem}-")}
+    contents: dict[Path, str | bytes] = {path: render(facts, figures, kind, request, prefix=f"{path.stem}-")}
     contents |= {file: plots.image(figure.ax) for figure, file in zip(figures, files[1:], strict=False)}
-    write_all(contents, private=facts.is_run)
+    write_all(contents, private=facts.is_run and not public)
     return facts, files
 
 
@@ -101,7 +157,7 @@ def _keep(files: list[Path], force: bool) -> None:
             raise ReportError(f"{file} is there already: choose another name with -o, or --force to overwrite it.")
 
 
-def _place(source: str | Path, output: str | Path | None, kind: str) -> Path:
+def _place(source: str | Path, output: str | Path | None, kind: str, name: str) -> Path:
     """The path of the report."""
     given = Path(source)
     if output is None:
@@ -109,9 +165,9 @@ def _place(source: str | Path, output: str | Path | None, kind: str) -> Path:
             raise ReportError(f"{given} is a symbolic link: name what it points to, or another place for the report with -o.")
         if str(source) == "-":
             raise ReportError("--output is needed for a setting from standard input: -o report.html.")
-        return given / f"report.{kind}" if given.is_dir() else given.with_suffix(f".{kind}")
+        return given / f"{name}.{kind}" if given.is_dir() else given.with_suffix(f".{kind}")
     path = Path(output)
-    path = path / f"report.{kind}" if path.is_dir() else path
+    path = path / f"{name}.{kind}" if path.is_dir() else path
     if not path.parent.is_dir():
         raise ReportError(f"there is no folder {path.parent} for {path.name}: make it first, or choose another with -o.")
     return path
@@ -128,13 +184,15 @@ def summarise(path: str | Path) -> Path:
 
 def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
     """The figures, in the order of the report."""
+    if not brief:
+        yield _guesses(facts)
     if facts.entries:
         yield Figure(
             "epochs",
             "β* after each epoch",
-            "Bayes security after each epoch: 1 is no leak at all, and each epoch costs a little. The band reaches from what an "
-            "attack attains to what no gradients at these distances exceed.",
-            plots.over_epochs(facts.entries),
+            "Bayes security after each epoch: 1 is no leak at all, and each epoch costs a little. Each line is the number to "
+            "rely on. A band reaches from it up to what an attack attains.",
+            plots.over_epochs(facts.entries, secret=_secret(facts)),
         )
     else:
         ax = plots.over_steps(facts.run, facts.membership.threat)
@@ -151,25 +209,43 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
             "accuracy",
             "privacy against accuracy",
             "Each point is an epoch: it shows what the model has learned, and what that cost in privacy.",
-            plots.accuracy(facts.entries),
+            plots.accuracy(facts.entries, secret=_secret(facts)),
         )
     if facts.exposures:
         yield Figure(
             "exposure",
             "exposure of records",
             f"How exposed single records are, of the {len(facts.exposures):,} that were measured. Those on the left are exposed "
-            "more.",
-            plots.exposure(list(facts.exposures.values())),
+            "more, and none is exposed more than the figure for any record says.",
+            plots.exposure(list(facts.exposures.values()), any_record=facts.measured.lower if facts.measured else None),
         )
 
 
+def _guesses(facts: Facts) -> Figure:
+    """A hundred guesses of each attacker, at even odds."""
+    against = [facts.membership, *facts.attributes]
+    shares = {one.name: 1.0 - one.lower / 2.0 for one in against}
+    said = "; ".join(f"{name}: {statement.right(2.0 * (1.0 - share)).removesuffix(' %')} right" for name, share in shares.items())
+    return Figure(
+        "guesses",
+        f"Of 100 guesses at even odds, 50 are right without the model. With it, at most so many: {said}",
+        "A hundred guesses of an attacker at even odds: right without the model, right because of the model, and wrong.",
+        plots.guesses(shares),
+    )
+
+
+def _secret(facts: Facts) -> str:
+    """The name of the attribute that was measured."""
+    return facts.measured.name if facts.measured else "attribute"
+
+
 def _tradeoffs(facts: Facts) -> Iterator[Figure]:
-    colors = {"proved": plots.PROVED}
     for log in (False, True):
         ax = plots.tradeoff(facts.membership.certified, log=log, label="membership")
         for one in facts.attributes:
-            label = plots.plain(f"{one.name}, {one.kind}" if one.kind == "proved" else one.name)
-            plots.tradeoff(one.certified, ax, log, label, colors.get(one.kind, plots.ATTRIBUTE))
+            color = plots.PROVED if one.kind == "proved" else plots.ATTRIBUTE
+            label = f"{plots.plain(one.name)}, {CURVES[one.kind]}"
+            plots.tradeoff(one.certified, ax, log, label, color, plots.DASHES[color])
         if log:
             caption = "The same for rare false alarms: it shows which records an attacker can name who must hardly ever be wrong."
             yield Figure("tradeoff-log", "trade-off curve at low false-positive rates", caption, ax)
@@ -181,7 +257,9 @@ def _tradeoffs(facts: Facts) -> Iterator[Figure]:
             yield Figure("tradeoff", "trade-off curve", caption, ax)
 
 
-def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False, brief: bool = False, prefix: str = "") -> str:
+def render(
+    facts: Facts, figures: list[Figure], kind: str, request: Request = NOTHING, brief: bool = False, prefix: str = ""
+) -> str:
     """The report's text."""
     environment = _environment(kind)
     verdicts = statement.verdicts(facts)
@@ -190,18 +268,23 @@ def render(facts: Facts, figures: list[Figure], kind: str, records: bool = False
         facts=facts,
         verdict=verdicts[0],
         others=verdicts[1:],
-        meaning=statement.MEANING,
-        bands=statement.BANDS,
+        meaning=MEANING,
+        bands=BANDS,
         notices=statement.notices(facts),
         figures={figure.name: figure for figure in figures},
         prefix=prefix,
         brief=brief,
-        accuracy=nearest_percent(facts.entries[-1]["accuracy"]) if facts.entries else None,
+        about=[] if brief else about(facts, request.made()),
+        quality=quality(facts),
+        odds=[] if brief else odds.sentences(facts),
+        next_steps=[] if brief else next_steps(facts, request.wish),
         metrics=statement.metrics(facts, brief),
+        appendix=[] if brief else statement.appendix(facts),
+        appendix_words=statement.APPENDIX,
         statement=statement.statement(facts),
         claims=statement.claims(facts),
         protected=statement.PROTECTED if facts.attributes else (),
-        exposed=[(record, BETA.rounded(beta)) for record, beta in exposed[:LISTED]] if records else [],
+        exposed=[(record, BETA.rounded(beta)) for record, beta in exposed[:LISTED]] if request.records else [],
         worst=BETA.rounded(exposed[0][1]) if exposed else None,
         median=BETA.rounded(exposed[len(exposed) // 2][1]) if exposed else None,
         parameters={name: _shown(value) for name, value in facts.parameters.items()},

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from betastar import validation
 from betastar.report.errors import ReportError
 from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD, opacus_differs
@@ -29,6 +30,8 @@ class Setting:
     secret: str
     #: A notice about the sampling rate of Opacus, if the setting does not choose between the two rates.
     rate_notice: str | None
+    #: The probability of "yes" before the attack, if it is not that of a fair coin.
+    prior: float | None = None
 
     @property
     def command(self) -> str:
@@ -43,7 +46,8 @@ def read(given: Json, source: str) -> Setting:
 
     batch_size and dataset_size may stand for the rate ("opacus": true takes that of Opacus), then epochs for the steps.
     "sampling" and "max_batch_size" say how batches are drawn, as in `DPSGD`.
-    "distance" (clipping norms) adds attribute inference, "threat" names what it is about; other keys are left alone.
+    "distance" (clipping norms) adds attribute inference, "threat" names what it is about, "prior" is the probability of "yes"
+    before the attack; other keys are left alone.
     """
     inner = given.get("parameters")
     known = {key: value for key, value in (inner if isinstance(inner, dict) else given).items() if value is not None}
@@ -68,7 +72,17 @@ def read(given: Json, source: str) -> Setting:
         parameters["distance"] = distance
     asked = opacus is None and "batch_size" in names and run.sampling == "poisson"
     notice = opacus_differs(known["batch_size"], known["dataset_size"]) if asked else None
-    return Setting(run, parameters, threat, _secret(known.get("threat")), notice)
+    return Setting(run, parameters, threat, _secret(known.get("threat")), notice, _prior(known.get("prior"), source))
+
+
+def _prior(given: Any, source: str) -> float | None:
+    """The prior, if it is not even odds."""
+    if given is None or given == 0.5:
+        return None
+    try:
+        return float(validation.probability("prior", given, strict=True))
+    except (ValueError, TypeError) as problem:
+        raise ReportError(f"{source}: {problem}") from None
 
 
 def _numbers(known: Json, names: tuple[str, ...], source: str) -> list[Any]:

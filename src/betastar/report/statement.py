@@ -11,21 +11,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from betastar.report.facts import Against, Facts
+from betastar.report.publication import LEFT_OUT
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.rounding import plain, significant, tiny
 from betastar.scenario.run import DPSGD
 from betastar.scenario.samplings import all_plain
-from betastar.vocabulary import DIGITS, METRICS
+from betastar.vocabulary import DIGITS, METRICS, band
+from betastar.vocabulary import MEANING as MEANING
 
 BETA = METRICS["bayes_security"]
 
-#: Lowest β* of each band. An example, and the report says so.
-BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
-MEANING = {
-    "strong": "the model tells an attacker next to nothing about a single record.",
-    "moderate": "the model gives a determined attacker a small but measurable edge.",
-    "weak": "the model gives a determined attacker a clear edge over guessing.",
-}
 #: What a number of each kind is called.
 TAGS = {
     "worst": "holds for any data",
@@ -42,6 +37,8 @@ SEEDS = {
     "there is one, to yourself.",
     "kept": "It was drawn at random. Keep seed.json and checkpoint.pt to yourself, from which the noise can be computed: they "
     "are deleted when the run is complete.",
+    "own": "How the generator of this loop was seeded is not known here. A seed that can be guessed is as good as known, and so "
+    "is the state of the generator in a checkpoint: keep both to yourself.",
     "deleted": "It was drawn at random, and deleted with the state of the generator when the run was complete: the noise cannot "
     "be computed from the run's folder.",
 }
@@ -51,15 +48,11 @@ REPEAT = {
     "guessable": _SAME,
     "given": _SAME,
     "kept": "The command draws another seed than that of this run: the same parameters, other noise.",
+    "own": "The command computes β* against membership inference again; training again is up to the loop.",
     "deleted": "The seed of this run is deleted, and the command draws another one: the same parameters, other noise.",
 }
 FPRS = (0.1, 0.01, 0.001)
 DELTAS = (1e-5, 1e-6)
-
-
-def band(beta: float) -> str:
-    """The name of the band that a β* is in."""
-    return next(name for least, name in BANDS if beta >= least)
 
 
 def right(beta: float) -> str:
@@ -86,7 +79,15 @@ def verdicts(facts: Facts) -> list[Verdict]:
         "An attacker who sees every update and guesses which of two records was used is right at most "
         f"{right(member.lower)} of the time, against 50 % without the model."
     )
-    return [_verdict(member, text), *(_verdict(one, _sentence(one)) for one in facts.attributes)]
+    people = []
+    if facts.person is not None:
+        of_person = (
+            f"If they ask about a person with {facts.records_per_person} records, all of which were used or all replaced by "
+            f"another's, they are right at most {right(facts.person.lower)} of the time. "
+            + ("Nobody has more records than that." if facts.is_public else "Nobody in the training data has more.")
+        )
+        people = [_verdict(facts.person, of_person)]
+    return [_verdict(member, text), *people, *(_verdict(one, _sentence(one)) for one in facts.attributes)]
 
 
 def _verdict(one: Against, sentence: str) -> Verdict:
@@ -126,6 +127,16 @@ def notices(facts: Facts) -> list[str]:
             f"Training was stopped: {facts.stopped} When it stopped depends on the data; the figure for membership covers the "
             "steps that were taken, not what the moment of the stop may tell."
         )
+    if facts.is_public and facts.budget:
+        remarks.append(
+            "A budget could end this run before the steps that are counted here. Whether it did depends on the data and is not "
+            "told; the figure for membership covers the steps, not what the moment of the end may tell."
+        )
+    if facts.person_unknown:
+        remarks.append(
+            f"Some people have up to {facts.records_per_person} records, and the figures are for one record: "
+            f"{facts.person_unknown}"
+        )
     if facts.restated:
         remarks.append(
             f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs "
@@ -157,9 +168,8 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     rows : list of (str, list of str)
         The name of a metric, and its value for each threat.
     """
-    both = [facts.membership] if facts.add_remove is None else [facts.membership, facts.add_remove]
-    columns = [*both, *facts.attributes]
-    heads = ["membership, substitution", "membership, add or remove"][: len(both)]
+    columns = _columns(facts)
+    heads = ["membership, substitution", "membership, add or remove"][: len(columns) - len(facts.attributes)]
     short = {"proved": "proved", "assumed": "assumed"}
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
@@ -186,11 +196,32 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     for delta in DELTAS:
         values = [float(one.certified.epsilon(delta).upper) for one in columns]
         rows.append((epsilon.title.format(plain(delta)), [epsilon.rounded(value, delta) for value in values]))
-    rows.append(("δ at ε 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]))
     fits, gdp_mu = [one.certified.gdp_mu for one in columns], METRICS["gdp_mu"]
     rows.append((gdp_mu.title.format(plain(fits[0].smallest_fpr)), [gdp_mu.rounded(float(fit.upper)) for fit in fits]))
-    rows.append(("regret of that fit", [significant(float(fit.regret), DIGITS) for fit in fits]))
     return heads, rows
+
+
+#: What the rows of the appendix are, for those who compare reports.
+APPENDIX = (
+    "δ at ε = 1 is the least δ for which the run is (1, δ)-differentially private, rounded up.",
+    "The regret of the Gaussian fit is by how much the curve of Gaussian differential privacy with the μ above overstates the "
+    "best attacker, at most: 0 means that μ alone tells the whole curve.",
+)
+
+
+def appendix(facts: Facts) -> list[tuple[str, list[str]]]:
+    """Rows that few people need, with the columns of `metrics`."""
+    columns = _columns(facts)
+    return [
+        ("δ at ε 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]),
+        ("regret of the Gaussian fit", [significant(float(one.certified.gdp_mu.regret), DIGITS) for one in columns]),
+    ]
+
+
+def _columns(facts: Facts) -> list[Against]:
+    """The threats of the tables."""
+    both = [facts.membership] if facts.add_remove is None else [facts.membership, facts.add_remove]
+    return [*both, *facts.attributes]
 
 
 def _paper(one: Against) -> float:
@@ -204,6 +235,7 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
     sampling = _sampling(facts.run)
     drew = "Opacus" if all_plain(facts.run) else "betastar"
     made = f", as {drew} drew it in this run." if facts.is_run else "; a training that draws batches otherwise is not covered."
+    left_out = [("Left out", LEFT_OUT)] if facts.is_run and facts.is_public else []
     return [
         ("Unit of privacy", "One record (one row of the training data). A person with several rows is protected less."),
         (
@@ -238,10 +270,13 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         ),
         (
             "Source",
-            "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in them; "
-            "files that contradict each other are refused. They are not signed: whoever can write into the folder can change "
-            "them all. What the columns are, how many values the attribute has and what restates it is taken from status.json, "
-            "unverified."
+            "The run's own record of noise, rate and steps, from which all figures were computed again. It stays with whoever "
+            "trained the model."
+            if facts.is_run and facts.is_public
+            else "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in "
+            "them; files that contradict each other are refused. They are not signed: whoever can write into the folder can "
+            "change them all. What the columns are, how many values the attribute has and what restates it is taken from "
+            f"{facts.described_in}, unverified."
             if facts.is_run
             else "The setting that was given. Whether a training keeps to it is not checked here.",
         ),
@@ -249,9 +284,10 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             "Not covered",
             "Other runs on the same records (the choice of parameters among them), preparation of the data such as scaling, and "
             "the test records, from which the accuracy is computed."
-            if facts.is_run
+            if facts.is_run and not facts.is_public
             else "Other runs on the same records (the choice of parameters among them) and preparation of the data.",
         ),
+        *left_out,
     ]
 
 

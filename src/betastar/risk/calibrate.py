@@ -344,7 +344,7 @@ def _search(given: dict[str, Any], target: Target, threat: Threat, drawn: Drawn)
     if probe.shape != ():
         raise TypeError("calibrate needs numbers, got arrays; call it for each setting.")
     if name == "noise_multiplier":
-        return Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, _guess_noise(threat.steps(probe), target))
+        return Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, guess_noise(threat.steps(probe), target))
     if name == "sample_rate":
         return Search(name, make, LEAST_RATE, largest_rate, True, False, min(0.01, largest_rate))
     if name == "batch_size":
@@ -361,7 +361,7 @@ def _in_braces(names: Iterable[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in names)
 
 
-def _guess_noise(steps: tuple[AnyStep, ...], target: Target) -> float:
+def guess_noise(steps: tuple[AnyStep, ...], target: Target) -> float:
     """For targets about β*, from the small-rate exponent (theory, section 5): λ ≈ (p²/2)·sinh(1/σ²) at distance 2, and
     (p²/8)(e^{1/σ²} - 1) at distance 1; other distances in proportion. Otherwise 1. steps: at noise 1."""
     beta = {"bayes_security": target.value, "advantage": 1.0 - target.value, "success": 2.0 * (1.0 - target.value)}.get(

@@ -8,7 +8,7 @@ from betastar.runs.json_object import JsonObject
 from betastar.runs.reading import Json
 
 #: Fields that only some runs have; where such a field is None, the file does not have it.
-OPTIONAL = ("secret", "values", "label", "gaps", "proof", "person", "records_per_person", "max_batch_size")
+OPTIONAL = ("secret", "values", "label", "gaps", "proof", "person", "records_per_person", "max_batch_size", "shares")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,8 @@ class Status(JsonObject):
         How batches were drawn, as in `betastar.DPSGD`.
     max_batch_size : int or None
         Of a larger batch, so many records were kept at random.
+    shares : dict of str to float, or None
+        The share of the training records that hold each value of the secret. It depends on the data.
     """
 
     batch_size: int
@@ -80,6 +82,7 @@ class Status(JsonObject):
     records_per_person: int | None = None
     sampling: str = "poisson"
     max_batch_size: int | None = None
+    shares: dict[str, float] | None = None
 
     def to_json(self) -> Json:
         """The object that status.json holds."""

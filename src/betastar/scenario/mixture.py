@@ -7,17 +7,19 @@ negative, hence the loss log P/Q increases with the outcome x. As in `step.py`, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, inf, log, log1p, sqrt
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from betastar.arrays import Real
-from betastar.scenario.step import EXACT, MixtureStep, between
+from betastar.scenario.step import EXACT, MOST, MixtureStep, between
 
 #: Terms of a binomial law that have less probability than this, together, become part of their neighbours.
 NEGLIGIBLE = 1e-100
+#: Logarithm of the share of the largest term of a sum below which terms are left out.
+UNSEEN = -60.0
 #: Entries of a matrix of outcomes and terms that are computed at once, and points of the table that thresholds start from.
 BLOCK, TABLE = 1 << 20, 1 << 13
 
@@ -70,8 +72,10 @@ class Pair:
         used = [(w, s) for w, s in zip(step.weights, step.shifts, strict=True) if w > 0.0]
         self.weights = np.array([w for w, _ in used])
         self.shifts = np.array([s for _, s in used])
-        self.noise, self.mirrored = step.noise, step.mirrored
-        self._variance = step.noise**2
+        # More noise than MOST leaks less than MOST does; less than a thousandth of every shift tells what no noise would tell.
+        least = min((s for _, s in used if s > 0.0), default=1.0)
+        self.noise, self.mirrored = min(max(step.noise, 1e-3 * least), MOST), step.mirrored
+        self._variance = self.noise**2
         self._logs = np.log(self.weights)
         self._tables: dict[tuple[float, float], tuple[Real, Real]] = {}
         #: Probability of a shift that is not 0: a sum of what is small, not 1 minus what is large.
@@ -82,7 +86,7 @@ class Pair:
         """The loss of a step, with the record, is at least the logarithm of the probability of no shift; -∞ for substitution."""
         return log1p(-self.sampled) if self.sampled < 1.0 and not self.mirrored else -inf
 
-    @property
+    @cached_property
     def middle(self) -> float:
         """The outcome at which both worlds are equally likely."""
         if self.mirrored:
@@ -103,14 +107,17 @@ class Pair:
         for at in range(0, len(x), rows):
             exponents = np.multiply.outer(x[at : at + rows] / self._variance, self.shifts)
             exponents -= 0.5 * self.shifts**2 / self._variance
-            most = (exponents + self._logs).max(axis=1)
-            shares = np.exp(exponents + self._logs - most[:, None])
+            sizes = exponents + self._logs
+            most = sizes.max(axis=1)
+            seen = (sizes - most[:, None] > UNSEEN).any(axis=0)
+            shares = np.exp(sizes[:, seen] - most[:, None])
             total = shares.sum(axis=1)
-            with np.errstate(over="ignore"):
-                near = np.log1p(np.maximum(np.expm1(np.minimum(exponents, 600.0)) @ self.weights, -0.999999))
+            value[at : at + rows] = most + np.log(total)
             moderate = (most < 1.0) & (most > -1.0)
-            value[at : at + rows] = np.where(moderate, near, most + np.log(total))
-            slope[at : at + rows] = (shares @ self.shifts) / total / self._variance
+            if moderate.any():
+                excess = np.expm1(np.minimum(exponents[moderate], 600.0)) @ self.weights
+                value[at : at + rows][moderate] = np.log1p(np.maximum(excess, -0.999999))
+            slope[at : at + rows] = (shares @ self.shifts[seen]) / total / self._variance
         return value, slope
 
     def threshold(self, losses: Real, low: float, high: float) -> Real:

@@ -40,8 +40,19 @@ class Distances:
     each: Real | None = None
 
 
+def at_most_all(records: int, size: int | None, argument: str = "records") -> None:
+    """Refuse more records of a person than there are."""
+    if size is not None and records > size:
+        raise WrongValueError(
+            argument,
+            "{argument} must be at most the {size} records of the data set, got {value}.",
+            {"size": plain(size), "value": str(records)},
+        )
+
+
 def substitution(segment: Segment, distances: Distances, records: int = 1) -> Part:
     """The part of a segment where the challenge's gradient is a or b, or where all of a person's records are replaced."""
+    at_most_all(records, segment.dataset_size)
     if segment.mixture is not None:
         raise WrongValueError(
             "relation",
@@ -63,6 +74,7 @@ def substitution(segment: Segment, distances: Distances, records: int = 1) -> Pa
 
 def add_remove(segment: Segment, records: int = 1) -> Part:
     """The part of a segment where the challenge is a record, or all records of a person, or nothing."""
+    at_most_all(records, segment.dataset_size)
     sigma, count = segment.noise_multiplier, segment.steps
     if segment.mixture is not None:
         return _mixture(segment, records)
@@ -241,12 +253,6 @@ def _law_of_group(segment: Segment, records: int) -> Callable[[float, bool], Mix
             "decide how many of them may be in a batch. DPSGD.from_epochs has both.",
         )
     size = segment.dataset_size
-    if records > size:
-        raise WrongValueError(
-            "records",
-            "{argument} must be at most the {size} records of the data set, got {value}.",
-            {"size": plain(size), "value": str(records)},
-        )
     from scipy.stats import hypergeom
 
     drawn = round(segment.sample_rate * size)

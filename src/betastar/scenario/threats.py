@@ -22,7 +22,7 @@ RELATIONS = ("substitution", "add-remove")
 #: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
 FARTHEST = 2.0
 #: Records of a person, at most.
-MOST_RECORDS = 1_000_000
+MOST_RECORDS = 100_000
 #: Different steps of a segment, at most, when the distances of a run are taken in their order.
 BLOCKS = 8
 
@@ -81,7 +81,7 @@ class Membership(_Frozen):
     Raises
     ------
     ValueError
-        If the relation is another word, or records is not a whole number between 1 and a million.
+        If the relation is another word, or records is not a whole number between 1 and 100,000.
 
     Examples
     --------

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfc
+from scipy.special import erfc, erfcinv
 
 from betastar import validation
 from betastar.arrays import Real, Whole
 from betastar.scenario.sampling_scheme import DrawnBatch, poisson
+from betastar.scenario.threats import FARTHEST
 from betastar.training.leakage import LeakageSum
 
 
@@ -78,12 +79,16 @@ class Ledger:
         #: How often each record was measured, with samplings in epochs at most once an epoch.
         self.counts: Whole = np.zeros(records, dtype=np.int64)
         self._leakage = LeakageSum(records)
+        #: The leakage of the largest distance of each step.
+        self._any_record = LeakageSum()
         self._last: Real | None = None
         self._epochs = 0  # of samplings in epochs
         self._epoch = ""
         self._counted = np.zeros(records, dtype=bool)  # whether each record was measured in this epoch
 
-    def step(self, gaps: Real | None, rate: float, noise: float, drawn: DrawnBatch | None = None) -> None:
+    def step(
+        self, gaps: Real | None, rate: float, noise: float, drawn: DrawnBatch | None = None, largest: float | None = None
+    ) -> None:
         """Add one step.
 
         Parameters
@@ -94,6 +99,8 @@ class Ledger:
             The sampling rate and the noise multiplier of the step.
         drawn : DrawnBatch, optional
             How the batch was drawn; by Poisson sampling with this rate by default.
+        largest : float, optional
+            The largest distance of the step, with which an attacker on any record is charged; that of the gaps by default.
         """
         drawn = poisson(rate) if drawn is None else drawn
         self.steps += 1
@@ -103,6 +110,9 @@ class Ledger:
         if self.scope == "dataset":
             gaps = self._last if gaps is None else gaps
             self._last = gaps
+        if largest is None:
+            largest = FARTHEST if gaps is None else float(gaps.max(initial=0.0))
+        self._any_record.add(largest, drawn, noise)
         if gaps is not None:
             measured = gaps >= 0.0
             self._leakage.add(gaps[measured], drawn, noise, measured)
@@ -131,7 +141,7 @@ class Ledger:
             What `load_state_dict` takes.
         """
         state: dict[str, Any] = {"steps": self.steps, "counts": self.counts.copy(), "last": self._last}
-        state |= {"leakage": self._leakage.state_dict()}
+        state |= {"leakage": self._leakage.state_dict(), "any_record": self._any_record.state_dict()}
         return state | {"epochs": self._epochs, "epoch": self._epoch, "counted": self._counted.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -141,9 +151,17 @@ class Ledger:
         ----------
         state : mapping
             What `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If the state was saved by a version that did not keep the largest distances.
         """
+        if "any_record" not in state:
+            raise ValueError("the state of the ledger was saved by an earlier version of betastar: go on with that version.")
         self.steps, self._last, self.counts = state["steps"], state["last"], np.array(state["counts"])
         self._leakage.load_state_dict(state["leakage"])
+        self._any_record.load_state_dict(state["any_record"])
         self._epochs, self._epoch, self._counted = state["epochs"], state["epoch"], np.array(state["counted"])
 
     @property
@@ -154,6 +172,30 @@ class Ledger:
             return erfc(np.sqrt(leakage))
         square = np.exp(-2.0 * leakage)
         return square / (1.0 + np.sqrt(-np.expm1(-2.0 * leakage)))
+
+    def beside(self, any_record: float) -> Real:
+        """Estimate the β* of each record so that it can stand beside the β* that holds for any record.
+
+        The leakage of a record is a share of the leakage of the largest distances, at most all of it: what was extrapolated
+        beyond them did not occur. The estimate erfc(√λ) with that share is 1 for a record that leaks nothing, and the β* of any
+        record for one that is the farthest at each step.
+
+        Parameters
+        ----------
+        any_record : float
+            The β* that holds for any record, as the monitor computes it from the largest distance of each step.
+
+        Returns
+        -------
+        array
+            The β* of each record, not below `any_record`.
+        """
+        any_record = float(validation.probability("any_record", any_record))
+        if any_record <= 0.0:
+            return self.bayes_security
+        total = self._any_record.largest
+        share = np.minimum(self.leakage / total, 1.0) if total > 0.0 else np.zeros(len(self.counts))
+        return np.maximum(erfc(np.sqrt(share) * erfcinv(any_record)), any_record)
 
     def most_exposed(self, number: int = 10) -> list[Exposure]:
         """List the records with the largest leakage.

@@ -174,8 +174,8 @@ class MonitoredSteps:
             measured.join_processes(self._each_record())
         if self._account:
             self._account.pay(measured.largest, measured.gaps, drawn, noise, self._largest_batch(drawn))
-        if self._ledger is not None:
-            self._ledger.step(measured.gaps, drawn.scheme.sample_rate, noise, drawn)
         self._history.add(measured.largest, drawn, noise)
+        if self._ledger is not None:
+            self._ledger.step(measured.gaps, drawn.scheme.sample_rate, noise, drawn, self._history.last_distance)
         self.forget()
         self._recorded()

@@ -4,6 +4,7 @@ The command line, the JSON answers, the page, the targets, the reports and the t
 Whoever adds an entry to METRICS, THREATS or METHODS adds a word to all of them (CONTRIBUTING.md has a recipe for each).
 """
 
+from betastar.vocabulary.bands import BANDS, LEVELS, MEANING, band, next_band
 from betastar.vocabulary.json_keys import KEYS
 from betastar.vocabulary.methods import LITTLE_NOISE, METHODS, Method, usual_method
 from betastar.vocabulary.metrics import DIGITS, METRICS, Metric, decimals, told
@@ -12,9 +13,12 @@ from betastar.vocabulary.samplings import SAMPLINGS, SEES, SamplingWord
 from betastar.vocabulary.threats import OF_THREATS, THREATS, ThreatWord
 
 __all__ = [
+    "BANDS",
     "DIGITS",
     "KEYS",
+    "LEVELS",
     "LITTLE_NOISE",
+    "MEANING",
     "METHODS",
     "METRICS",
     "OF_THREATS",
@@ -29,9 +33,11 @@ __all__ = [
     "Parameter",
     "SamplingWord",
     "ThreatWord",
+    "band",
     "decimals",
     "filled",
     "listed",
+    "next_band",
     "parameter_of",
     "parameters_of",
     "told",

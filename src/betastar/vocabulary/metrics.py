@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from betastar.rounding import percent, significant
+from betastar.rounding import nearest, percent, plain, significant
 
 #: Decimals of a percentage: so many, and more (up to the second number) where these hide the excess over guessing.
 DECIMALS, MOST_DECIMALS = 2, 6
@@ -34,6 +36,8 @@ class Metric:
     limited: bool = True
     #: Further numbers of its bound, which are keys of its JSON, too.
     also: tuple[str, ...] = ()
+    #: What it is, in a sentence or two, where it stands alone.
+    meaning: str = ""
     #: `analyze` and `sweep` report it; otherwise it is a target only.
     told: bool = True
 
@@ -64,6 +68,26 @@ class Metric:
             return percent(value, decimals(value - self.without_model(given)))
         return significant(value, digits, upwards=not self.protects)
 
+    def row(self, bound: Mapping[str, Any], given: float | None = None, short: bool = False) -> tuple[str, str, str, str]:
+        """A row for people: its title, the number to rely on, the estimate, and what it is without a model.
+
+        Parameters
+        ----------
+        bound : mapping
+            The estimate and the end to rely on, by their names.
+        given : float, optional
+            What the metric depends on, or what its title names.
+        short : bool
+            Whether there is little room for the title.
+        """
+        title = (self.short if short else self.title).format(given and plain(given))
+        at = given if self.at else None
+        relied, idle = self.rounded(bound[self.safe_end], at), self.without_model(at)
+        if not self.share:
+            return title, relied, nearest(bound["estimate"]), plain(idle)
+        near = f"{100 * bound['estimate']:.{decimals(bound[self.safe_end] - idle)}f} %"
+        return title, relied, near, f"{100 * idle:.10g} %"
+
 
 def decimals(excess: float) -> int:
     """Decimals of a percentage that show an excess over guessing."""
@@ -76,7 +100,14 @@ def decimals(excess: float) -> int:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("bayes_security", "Bayes security β*", "β*", "bayes_security>=0.98", protects=True),
+        Metric(
+            "bayes_security",
+            "Bayes security β*",
+            "β*",
+            "bayes_security>=0.98",
+            protects=True,
+            meaning="1 minus the advantage of the best attacker. At 1 they may as well toss a coin, at 0 they always know.",
+        ),
         Metric("advantage", "advantage", "advantage", "advantage<=0.05"),
         Metric(
             "success",

@@ -66,7 +66,7 @@ _RUN = (
     ),
     Parameter(
         "batch_size",
-        "Batch size, instead of the sampling rate (with the number of records).",
+        "Batch size: expected number of records in a batch. With the number of records it makes the sampling rate.",
         ("--batch",),
         suggestion="Common values are 64 to 4096.",
         label="batch size",
@@ -81,7 +81,7 @@ _RUN = (
     Parameter("steps", "Number of updates.", suggestion="It is the number of updates in all, as 2000.", label="steps"),
     Parameter(
         "epochs",
-        "Epochs, instead of steps (with the batch size and the number of records).",
+        "Epochs: passes over the training records, instead of steps (with the batch size and the number of records).",
         suggestion="Common values are 1 to 100.",
         label="epochs",
     ),
@@ -265,9 +265,12 @@ _FILES = (
     Parameter("force", "Write over an existing file."),
     Parameter("json", "Print one JSON object."),
     Parameter("format", "html (one file with everything in it) or md (figures beside it).", default="by the name of --output"),
+    Parameter("author", "Who makes the report.", metavar="NAME"),
+    Parameter("purpose", "What the report is for.", metavar="TEXT"),
     Parameter("list_records", "List the most exposed records by their index.", former=("--records",)),
     Parameter("quick", "Take minutes instead of an hour: one seed, few epochs.", negatable=True),
     Parameter("port", "Port of the page; if it is busy, the next free one is taken."),
+    Parameter("export", "Write the page as one file that needs no server, instead of serving it.", metavar="FILE"),
     Parameter("browser", "Open the page in a browser.", negatable=True),
     Parameter("version", "Print the version."),
 )

@@ -54,7 +54,7 @@ THREATS: dict[str, ThreatWord] = {
         ),
         ThreatWord(
             "attribute",
-            "which value of the attribute?",
+            "which value did the attribute have?",
             "An attacker who guesses between two values of the attribute",
             "the attacker knows the rest of the record, and the clipped gradients of the attribute's values are never farther "
             "apart than {distance} clipping norms at any step",

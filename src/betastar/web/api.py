@@ -14,12 +14,16 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 import betastar
 from betastar.answers import json_answers, targets, wording
 from betastar.answers.json_answers import Answer
-from betastar.web import live_curves, words
-from betastar.web.models import Ask, AskCurve, AskTarget, OverEpochs, Problem, Tradeoff, answer_models
+from betastar.web import live_curves, models, words
+from betastar.web.models import AskAnswerOfPage, AskOfPage, AskTargetOfPage, OverEpochs, Problem, Tradeoff, answer_models
+from betastar.web.plotly_script import plotly_script
 from betastar.web.worker import BusyError, Worker, WorkerEndedError
 
 PAGE = Path(__file__).parent / "page"
-FILES = {"": "index.html"} | {name: name for name in ("style.css", "app.js", "charts.js", "state.js", "rounding.js")}
+FILES = {"": "index.html"} | {
+    name: name
+    for name in ("style.css", "app.js", "answers.js", "asking.js", "charts.js", "pins.js", "rounding.js", "state.js", "taking.js")
+}
 #: Nobody waits longer than this for one answer, or for a curve while a slider moves.
 SECONDS, MOVING = 10.0, 3.0
 #: Of that, for the exact line over the epochs (while a slider moves, and at rest), and for its certified band.
@@ -53,7 +57,7 @@ def create_app() -> FastAPI:
     app.exception_handler(BusyError)(_busy)
     app.exception_handler(WorkerEndedError)(_ended)
     # The number does not wait for the curves, nor these for what is done at leisure.
-    numbers, curves, leisure = app.state.workers = Worker(), Worker(), Worker(patient=True)
+    numbers, curves, leisure = app.state.workers = Worker(), Worker(patience=5), Worker(patience=10)
     bad: dict[int | str, dict[str, Any]] = {
         403: {"model": Problem, "description": "Another site asked."},
         422: {"model": Problem, "description": "What was wrong, in a sentence."},
@@ -64,24 +68,25 @@ def create_app() -> FastAPI:
     answer, calibrated = answer_models()
 
     @app.get("/api/analyze", response_model=answer, response_model_exclude_unset=True, responses=bad)
-    def analyze(ask: Annotated[Ask, Query()]) -> Answer:
-        """`betastar analyze --json`."""
-        return numbers.ask(SECONDS, json_answers.answer, ask.setting())
+    def analyze(ask: Annotated[AskAnswerOfPage, Query()]) -> Answer:
+        """`betastar analyze --json`; the advice is left out unless it is asked for."""
+        return (leisure if ask.rest else numbers).ask(SECONDS, json_answers.answer, ask.setting(), ask.advice)
 
     @app.get("/api/calibrate", response_model=calibrated, response_model_exclude_unset=True, responses=bad)
-    def calibrate(ask: Annotated[AskTarget, Query()]) -> Answer:
+    def calibrate(ask: Annotated[AskTargetOfPage, Query()]) -> Answer:
         """`betastar calibrate --json`: leave out one parameter."""
-        return numbers.ask(SECONDS, json_answers.calibrated, ask.setting(), targets.parse(ask.target))
+        worker = leisure if ask.rest else numbers
+        return worker.ask(SECONDS, json_answers.calibrated, ask.setting(), targets.parse(ask.target))
 
     @app.get("/api/epochs", response_model=OverEpochs, responses=bad)
-    def epochs(ask: Annotated[AskCurve, Query()]) -> Answer:
+    def epochs(ask: Annotated[AskOfPage, Query()]) -> Answer:
         """β* over the epochs: exact, certified (at rest) and the paper's closed form."""
         if ask.rest:
             return leisure.ask(SECONDS, live_curves.over_epochs, ask.setting(), EXACT, CERTIFYING)
         return curves.ask(MOVING, live_curves.over_epochs, ask.setting(), GLANCE)
 
     @app.get("/api/tradeoff", response_model=Tradeoff, responses=bad)
-    def tradeoff(ask: Annotated[AskCurve, Query()]) -> Answer:
+    def tradeoff(ask: Annotated[AskOfPage, Query()]) -> Answer:
         """The certified trade-off curve: how many true positives an attacker can have at each false-positive rate."""
         worker, limit = (leisure, SECONDS) if ask.rest else (curves, MOVING)
         return worker.ask(limit, live_curves.tradeoff, ask.setting(), ask.rest)
@@ -92,10 +97,7 @@ def create_app() -> FastAPI:
 
     @app.get("/plotly.js", include_in_schema=False)
     def plotly() -> FileResponse:
-        import plotly
-
-        path = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-        return FileResponse(path, media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+        return FileResponse(plotly_script(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
 
     @app.get("/{name}", include_in_schema=False)
     def page(name: str) -> Response:
@@ -133,7 +135,9 @@ async def _not_valid(request: Request, problem: Exception) -> JSONResponse:
     for error in problem.errors():
         name = ".".join(str(part) for part in error["loc"][1:]) or "the query"
         given = repr(error.get("input"))
-        said.append(f"{name}: {error['msg']}, got {given if len(given) <= 80 else given[:77] + '...'}")
+        numbered = error["loc"][1:2] and models.is_number(str(error["loc"][1]))
+        wrong = f"{error['loc'][1]} must be {models.allowed(str(error['loc'][1]))}" if numbered else f"{name}: {error['msg']}"
+        said.append(f"{wrong}, got {given if len(given) <= 80 else given[:77] + '...'}")
     return JSONResponse({"detail": "; ".join(said) + "."}, 422)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
 
 from betastar.answers.settings import Setting
+from betastar.rounding import plain
 from betastar.vocabulary import KEYS, METRICS, OF_THREATS, PARAMETERS, RUN, SAMPLED, Metric, filled, told
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -45,17 +47,62 @@ class Ask(BaseModel):
     metric: list[str] = _field("metric", max_length=20)
 
     def setting(self) -> Setting:
-        given = self.model_dump(exclude={"fpr", "delta", "metric", "target", "rest"})
+        given = self.model_dump(exclude={"fpr", "delta", "metric", "target", "rest", "advice"})
         metrics = tuple(dict.fromkeys(self.metric)) or told()
         return Setting(**given, fpr=tuple(self.fpr), delta=tuple(self.delta), metrics=metrics)
+
+
+class AskAnswer(Ask):
+    advice: bool = Field(False, description="Whether the answer has advice, which takes some more certified figures.")
 
 
 class AskTarget(Ask):
     target: str = Field(max_length=200, examples=[METRICS["bayes_security"].example, METRICS["tpr"].example])
 
 
-class AskCurve(Ask):
-    rest: bool = Field(False, description="No slider is moving: take the time to be finer and to certify.")
+class AtRest(BaseModel):
+    rest: bool = Field(False, description="No slider is moving: take the time to be finer and to certify, after other questions.")
+
+
+class AskOfPage(Ask, AtRest):
+    """What the page asks: a setting, and whether a slider moves."""
+
+
+class AskAnswerOfPage(AskAnswer, AtRest):
+    """The same, and whether the answer has advice."""
+
+
+class AskTargetOfPage(AskTarget, AtRest):
+    """The same, with a target."""
+
+
+def limits(name: str) -> dict[str, float]:
+    """What a parameter may be: ge or gt, le or lt, of the number or of each of several."""
+    field = Ask.model_fields[name]
+    inner = getattr(get_args(field.annotation)[0], "__metadata__", ()) if get_origin(field.annotation) is list else ()
+    parts = [part for one in (*field.metadata, *inner) for part in (one.metadata if isinstance(one, FieldInfo) else [one])]
+    return {key: getattr(one, key) for one in parts for key in ("ge", "gt", "le", "lt") if hasattr(one, key)}
+
+
+def is_number(name: str) -> bool:
+    return name in Ask.model_fields and bool(limits(name))
+
+
+def allowed(name: str) -> str:
+    """What a parameter may be, in words."""
+    known = limits(name)
+    low, high = (("ge", "of at least"), ("gt", "greater than")), (("le", "at most"), ("lt", "below"))
+    ends = [f"{word} {_grouped(known[key])}" for side in (low, high) for key, word in side if key in known]
+    return f"a {'whole ' if is_whole(name) else ''}number {' and '.join(ends)}"
+
+
+def _grouped(limit: float) -> str:
+    """A limit as people write it: 1,000,000."""
+    return f"{int(limit):,}" if float(limit).is_integer() else plain(limit)
+
+
+def is_whole(name: str) -> bool:
+    return int in get_args(Ask.model_fields[name].annotation)
 
 
 class Answered(BaseModel):
@@ -109,6 +156,26 @@ class Tradeoff(Answered):
     epsilon: list[EpsilonUpper]
 
 
+Change = _made(
+    "Change",
+    Answered,
+    "One change that reaches a target.",
+    parameter=_said("parameter", str),
+    value=_said("value", Number),
+    instead_of=_said("instead_of", Number),
+    reached=_said("reached", float),
+)
+Advice = _made(
+    "Advice",
+    Answered,
+    KEYS["advice"],
+    target=(str, Field(description="What is to be reached.")),
+    band=_said("band", str | None),
+    sentence=_said("sentence", str),
+    options=_said("options", list[Change]),  # type: ignore[valid-type]
+)
+
+
 class Problem(BaseModel):
     detail: str
 
@@ -138,6 +205,7 @@ def answer_models() -> tuple[type[BaseModel], type[BaseModel]]:
         "What the command line prints with --json. Metrics that were not asked for are left out.",
         **metrics,
         **{name: _said(name, kind) for name, kind in said.items()},
+        advice=(Advice | None, Field(None, description=KEYS["advice"])),
         final_model=(weaker | None, Field(None, description=KEYS["final_model"])),
     )
     calibrated = _made(

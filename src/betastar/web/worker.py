@@ -25,10 +25,13 @@ class WorkerEndedError(RuntimeError):
 
 
 class Worker:
-    """Answers one question at a time in a process of its own. A patient worker has a lower priority than others."""
+    """Answers one question at a time in a process of its own. The more patient a worker is, the lower is its priority.
 
-    def __init__(self, patient: bool = False) -> None:
-        self._patient = patient
+    patience: from 0 to 19, as of `nice`.
+    """
+
+    def __init__(self, patience: int = 0) -> None:
+        self._patience = patience
         self._ready = False
         self._places = threading.BoundedSemaphore(QUESTIONS)
         self._lock = threading.Lock()
@@ -40,7 +43,7 @@ class Worker:
         # Not forked: the server has threads.
         context = multiprocessing.get_context("spawn")
         self._line, other = context.Pipe()
-        self._process = context.Process(target=_work, args=(other, self._patient), daemon=True)
+        self._process = context.Process(target=_work, args=(other, self._patience), daemon=True)
         self._process.start()
         other.close()
         self._ready = False
@@ -94,7 +97,7 @@ def _too_slow(seconds: float) -> TooSlowError:
     )
 
 
-def _work(line: Connection, patient: bool) -> None:
+def _work(line: Connection, patience: int) -> None:
     import os
     import signal
 
@@ -104,8 +107,8 @@ def _work(line: Connection, patient: bool) -> None:
 
     plugins.load()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's
-    if patient and hasattr(os, "nice"):
-        os.nice(10)
+    if patience and hasattr(os, "nice"):
+        os.nice(patience)
     line.send(True)
     while True:
         try:

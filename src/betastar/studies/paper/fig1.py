@@ -16,9 +16,7 @@ DELTAS = {"Adult": 3.8e-6, "Purchase-100": 4e-7}
 
 
 def make(sheet: Sheet) -> None:
-    from matplotlib.figure import Figure
-
-    panels = Figure(figsize=(9.6, 3.8), layout="constrained").subplots(1, 2)
+    panels = plots.panels(1, 2, (9.6, 4.0))
     studies = (("Adult", sheet.adult(), "Adult"), ("Purchase-100", sheet.purchase(), "Purchase-100 (synthetic)"))
     for ax, (name, folders, title) in zip(panels, studies, strict=True):
         _panel(ax, folders, title, DELTAS[name])
@@ -42,11 +40,14 @@ def _panel(ax: Axes, folders: list[RunFolder], title: str, delta: float) -> None
     for which, folder in enumerate(folders):
         entries = folder.epochs
         accuracy = [100 * entry["accuracy"] for entry in entries]
-        for name, colour, text in (("membership", plots.MEMBERSHIP, "MIA"), ("exact", plots.ATTRIBUTE, "AI")):
+        for name, colour, mark, text in (
+            ("membership", plots.MEMBERSHIP, "o", "membership inference"),
+            ("exact", plots.ATTRIBUTE, "s", "attribute inference"),
+        ):
             ax.plot(
                 accuracy,
                 [e[name]["estimate"] for e in entries],
-                "o",
+                mark,
                 color=colour,
                 ms=3,
                 alpha=0.6,
@@ -57,8 +58,11 @@ def _panel(ax: Axes, folders: list[RunFolder], title: str, delta: float) -> None
     right = ax.twinx()
     runs = [bs.DPSGD(status.noise_multiplier, status.sample_rate, entry["steps"]) for entry in entries]
     epsilon = [bs.analyze(run, bs.Membership("add-remove")).epsilon(delta).upper for run in runs]
-    right.plot([100 * e["accuracy"] for e in entries], epsilon, "--", color="#4c8c4a", lw=1, label=f"ε at δ = {delta:g}")
-    right.set_ylabel("ε", color="#4c8c4a")
-    ax.set(title=title, xlabel="accuracy on test records (%)", ylabel="Bayes security β*")
-    ax.legend(frameon=False, fontsize=8, loc="lower left")
-    right.legend(frameon=False, fontsize=8, loc="lower center")
+    right.plot([100 * e["accuracy"] for e in entries], epsilon, "--", color=plots.PROVED, lw=1)
+    ax.plot([], [], "--", color=plots.PROVED, lw=1, label=f"ε at δ = {delta:g} (right axis)")
+    right.set_ylabel("ε", color=plots.PROVED)
+    right.grid(False)
+    right.spines["top"].set_visible(False)
+    right.tick_params(labelsize=8)
+    ax.set(xlabel="accuracy on test records (%)", ylabel=plots.BAYES_SECURITY)
+    plots.legend(ax, title=title)

@@ -25,8 +25,8 @@ def make(sheet: Sheet) -> None:
         rates = ratios[ratios * noise <= 0.5] * noise
         ax.loglog(rates / noise, [error(p, noise) for p in rates], color=colour, label=f"σ = {noise:g}")
         ax.loglog(rates / noise, [sqrt(p * (1 - p)) / (2 * noise) or np.nan for p in rates], ":", color=colour, lw=1)
-    ax.set(xlabel="sampling rate / noise, p/σ", ylabel="total variation (dotted: its bound)", ylim=(1e-7, 1))
-    ax.legend(frameon=False, fontsize=8)
+    ax.set(xlabel="sampling rate / noise, p/σ", ylabel="total variation (dotted: its bound)", ylim=(5e-5, 1))
+    plots.legend(ax)
     sheet.save(ax, "fig2")
     total_variation = error(0.001, 1.0)
     bound = sqrt(0.001 * 0.999) / 2

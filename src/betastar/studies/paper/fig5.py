@@ -38,7 +38,7 @@ def make(sheet: Sheet) -> None:
     for (name, values), colour in zip(curves.items(), (plots.OTHER, plots.MEMBERSHIP, plots.ATTRIBUTE), strict=True):
         ax.semilogy(epochs, values, "o-", ms=3, color=colour, label=name)
     ax.set(xlabel="epochs", ylabel="seconds")
-    ax.legend(frameon=False, fontsize=8)
+    plots.legend(ax)
     sheet.save(ax, "fig5")
     ratio = curves["PLD accountant"][-1] / curves["exact"][-1]
     sheet.add(

@@ -24,8 +24,7 @@ def make(sheet: Sheet) -> None:
     exact = bs.analyze(bs.DPSGD(noises, RATE, 1)).advantage.upper
     ax.semilogy(noises, exact, "--", color=plots.ATTRIBUTE, label="advantage 1 − β*")
     ax.set(xlabel="noise σ", ylabel="bound on the advantage")
-    ax.set_ylim(top=20.0)
-    ax.legend(frameon=False, fontsize=7, ncols=2, loc="upper center")
+    plots.legend(ax)
     sheet.save(ax, "fig6")
     one = bs.analyze(bs.DPSGD(1.0, RATE, 1))
     loose = advantage_from_epsilon(0.1, float(one.delta(0.1).upper))

@@ -17,11 +17,11 @@ def make(sheet: Sheet) -> None:
     exact = risk.tradeoff(fpr).upper
     bound = np.minimum(1.0, fpr + risk.advantage.upper)
     ax = plots.axes()
-    ax.fill_between(fpr, fpr, bound, color="#e8a33d", alpha=0.25, linewidth=0, label="viable by β*")
+    ax.fill_between(fpr, fpr, bound, color="#e8a33d", alpha=0.25, linewidth=0, label="what β* alone allows")
     ax.plot(fpr, bound, color="#b97a12", lw=1, label="FPR + 1 − β*")
-    ax.plot(fpr, exact, color=plots.MEMBERSHIP, lw=1.4, label="exact curve")
+    ax.plot(fpr, exact, color=plots.MEMBERSHIP, lw=1.4, label="what the exact curve allows")
     ax.set(xlabel="false-positive rate", ylabel="true-positive rate (upper bound)")
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    plots.legend(ax)
     small = ax.inset_axes((0.12, 0.58, 0.36, 0.38))
     low = fpr <= 0.2
     small.loglog(fpr[low], bound[low], color="#b97a12", lw=1)

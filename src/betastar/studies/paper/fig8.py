@@ -55,7 +55,7 @@ def make(sheet: Sheet) -> None:
     ax.set_yscale("log")
     ax.set_xticks(list(places), names, fontsize=8)
     ax.set_ylabel("seconds an epoch")
-    ax.legend(frameon=False, fontsize=8)
+    plots.legend(ax)
     sheet.save(ax, "fig8")
     why = {"AI full": "inner products from Gram matrices instead of gradients", "no DP": f"{torch.get_num_threads()} CPU threads"}
     for name in names:

@@ -13,14 +13,24 @@ def make(sheet: Sheet) -> None:
     for which, folder in enumerate(folders):
         entries = folder.epochs
         epochs = [entry["epoch"] for entry in entries]
-        for name, style, text in (("exact", "-", "full"), ("centroid", "--", "approximate")):
+        for name, style, text in (
+            ("exact", "-", "attribute, all pairs of values"),
+            ("centroid", "--", "attribute, the approximation"),
+        ):
             label = None if which else text
             ax.plot(epochs, [e[name]["paper"] for e in entries], style, color=plots.ATTRIBUTE, lw=1, alpha=0.7, label=label)
         if not which:
             ax.plot(epochs, [e["membership"]["paper"] for e in entries], color=plots.MEMBERSHIP, lw=1, label="membership")
-            ax.plot(epochs, [e["exact"]["lower"] for e in entries], ":", color=plots.ATTRIBUTE, lw=1, label="full, relied on")
+            ax.plot(
+                epochs,
+                [e["exact"]["lower"] for e in entries],
+                ":",
+                color=plots.ATTRIBUTE,
+                lw=1,
+                label="attribute, all pairs, relied on",
+            )
     ax.set(xlabel="epoch", ylabel="Bayes security β* (closed form)")
-    ax.legend(frameon=False, fontsize=8)
+    plots.legend(ax)
     sheet.save(ax, "fig9")
     after = at(folders, 20)
     why = sheet.note or "the text of the paper swaps the two figures; the approximation can only lower β*"

@@ -34,7 +34,7 @@ def low_noise(sheet: Sheet) -> None:
     )
     ax.plot(noises, exact, "--", color=plots.MEMBERSHIP, label="exact")
     ax.set(xlabel="noise σ (p = .001, 20 epochs)", ylabel="Bayes security β*")
-    ax.legend(frameon=False, fontsize=8)
+    plots.legend(ax)
     sheet.save(ax, "low-noise")
     i = int(np.argmin(np.abs(noises - 0.5)))
     text = f"{closed[i]:.3f}, {affinity.estimate[i]:.3f}, {exact[i]:.3f}"
@@ -57,7 +57,7 @@ def scopes(sheet: Sheet) -> None:
     ax.plot(steps, everyone.distances[steps], "o-", color=plots.ATTRIBUTE, ms=3, lw=1, label="data set")
     ax.set(xlabel="step", ylabel="largest distance R (clipping norms)")
     ax.margins(y=0.15)
-    ax.legend(frameon=False, fontsize=8)
+    plots.legend(ax)
     sheet.save(ax, "scopes")
     text = f"{batch[steps].mean():.3f} against {everyone.distances[steps].mean():.3f}"
     sheet.add("Adult, mean distance: batch against data set", "", text, "the batch misses records with a larger gap")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from betastar import files
 from betastar.datasets.study import StudyError
+from betastar.figures import plots
+from betastar.runs.reading import Json
 from betastar.studies.paper import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, numbers, ours, table, tightness
 from betastar.studies.paper.sheet import Sheet, training_seconds
 
@@ -34,6 +36,24 @@ SCRIPTS: dict[str, Callable[[Sheet], None]] = {
 }
 
 
+#: What each figure shows, in the order of the page.
+CAPTIONS = {
+    "fig1": "Figure 1. Privacy against accuracy: each point is an epoch of a seed, the dashed line is ε of the first seed.",
+    "fig2": "Figure 2. The error of replacing one step's mixture by a Gaussian, for three noises; dotted, the paper's bound.",
+    "fig3": "Figure 3. Bayes security over noise and sampling rate after 5,000 steps; white lines are β* of 0.9, 0.95 and 0.98.",
+    "fig4": "Figure 4. How far the closed form is off, sampling rate 0.001; a cross marks where an accountant is off, too.",
+    "fig5": "Figure 5. Seconds for one answer, against the number of epochs.",
+    "fig6": "Figure 6. The advantage that (ε, δ) implies, for smaller and smaller ε, against the advantage itself.",
+    "fig7": "Figure 7. Right alarms at each rate of false alarms, by β* alone and by the exact curve. Small: logarithmic axes.",
+    "fig8": "Figure 8. Seconds for an epoch of Adult, by what is analysed.",
+    "fig9": "Figure 9. β* over the epochs of Adult, all seeds: all pairs of values against the approximation.",
+    "fig10": "Figure 10. How far the closed form is off, for five sampling rates; crosses as in figure 4.",
+    "low-noise": "Not in the paper: β* for little noise by three methods, where the closed form is not meant for.",
+    "scopes": "Not in the paper: the largest distance in the batch, and over all records, at the same steps.",
+    "exposure": "Not in the paper: how exposed single records of Adult are.",
+}
+
+
 def reproduce(
     which: Sequence[str], output: Path, quick: bool = False, jobs: int = 2, tell: Callable[[str], None] = lambda text: None
 ) -> Path:
@@ -53,26 +73,44 @@ def reproduce(
     versions = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy", "scipy", "dp-accounting")}
     versions["python"] = platform.python_version()
     command = f"betastar reproduce {' '.join(which)}{' --quick' if quick else ''}"
-    about = {
+    comparison: Json = {
         "command": command,
         "seeds": list(range(sheet.seeds)),
         "epochs": sheet.epochs,
         "seconds": round(took),
         "training_seconds": round(trained),
         "versions": versions,
+        "rows": [asdict(row) for row in sheet.rows],
     }
-    comparison = json.dumps({**about, "rows": [asdict(row) for row in sheet.rows]}, indent=1) + "\n"
-    lines = ["# The paper and betastar", "", f"Made by `{command}`, seeds {about['seeds']}: {_times(took, trained)}.", ""]
-    lines += ["| | paper | betastar | why they differ |", "|---|---|---|---|"]
-    lines += [f"| {row.what} | {row.paper} | {row.ours} | {row.why} |".replace("β*", "β\\*") for row in sheet.rows]
-    figures = sorted(path.name for path in output.glob("*.png"))
-    lines += ["", *(f"![{name.removesuffix('.png')}]({name})" for name in figures), "", f"Versions: {versions}."]
     contents: dict[Path, str | bytes] = {
-        output / "comparison.json": comparison,
-        output / "comparison.md": "\n".join(lines) + "\n",
+        output / "comparison.json": json.dumps(comparison, indent=1) + "\n",
+        output / "comparison.md": page(comparison, output),
     }
     files.write_all(contents, private=False)
     return output / "comparison.md"
+
+
+def page(comparison: Json, folder: Path) -> str:
+    """The comparison as Markdown: its rows, and the figures that are in the folder."""
+    times = _times(comparison["seconds"], comparison["training_seconds"])
+    lines = ["# The paper and betastar", "", f"Made by `{comparison['command']}`, seeds {comparison['seeds']}: {times}.", ""]
+    lines += ["| | paper | betastar | why they differ |", "|---|---|---|---|"]
+    for row in comparison["rows"]:
+        lines.append(f"| {row['what']} | {row['paper']} | {row['ours']} | {row['why']} |".replace("β*", "β\\*"))
+    versions = ", ".join(f"{name} {number}" for name, number in comparison["versions"].items())
+    return "\n".join([*lines, "", *_figures(folder), f"Versions: {versions}."]) + "\n"
+
+
+def _figures(folder: Path) -> list[str]:
+    """The figures that are there, in the paper's order, each with its caption."""
+    lines = []
+    for name, caption in CAPTIONS.items():
+        if (folder / f"{name}.png").exists():
+            others = [kind for kind in plots.FORMATS[1:] if (folder / f"{name}.{kind}").exists()]
+            links = f" ({', '.join(f'[{kind.upper()}]({name}.{kind})' for kind in others)})" if others else ""
+            said = caption.replace("β*", "β\\*")
+            lines += [f"![{caption}]({name}.png)", "", f"{said}{links}", ""]
+    return lines
 
 
 def _times(took: float, trained: float) -> str:

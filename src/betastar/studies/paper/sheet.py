@@ -78,7 +78,7 @@ class Sheet:
         return train_seeds(config, self.runs / f"purchase-{epochs}", range(1), 1, resume=True)
 
     def save(self, ax: Axes, name: str) -> None:
-        plots.save(ax, self.output / name, "png", "svg")
+        plots.save(ax, self.output / name, *plots.FORMATS)
 
 
 def training_seconds(runs: Path, jobs: int) -> float:

@@ -48,6 +48,7 @@ def accountant(rate: float, noise: float, steps: int) -> float:
 def panel(ax: Axes, rate: float, marked: bool, quick: bool) -> tuple[AxesImage, list[str]]:
     """One heat map; cells where the accountant fails get a cross."""
     error, advantage = errors(rate)
+    ax.grid(False)
     image = ax.imshow(error, origin="lower", aspect="auto", cmap="Reds", vmin=0, vmax=0.4)
     for i, j in np.ndindex(*error.shape):
         if error[i, j] >= 0.01:
@@ -73,7 +74,6 @@ def panel(ax: Axes, rate: float, marked: bool, quick: bool) -> tuple[AxesImage, 
 
 def fig4(sheet: Sheet) -> None:
     ax = plots.axes()
-    ax.grid(False)
     image, failed = panel(ax, 1e-3, True, sheet.quick)
     ax.figure.colorbar(image, ax=ax, label="|closed form − exact|")
     sheet.save(ax, "fig4")
@@ -95,13 +95,11 @@ def fig4(sheet: Sheet) -> None:
 
 
 def fig10(sheet: Sheet) -> None:
-    from matplotlib.figure import Figure
-
-    panels = Figure(figsize=(13.5, 3.6), layout="constrained").subplots(1, len(RATES))
+    panels = plots.panels(1, len(RATES), (13.5, 3.6))
     for ax, rate in zip(panels, RATES, strict=True):
         image, failed = panel(ax, rate, True, sheet.quick)
         if rate != 1e-3:
             worst = "; ".join(failed[:2]) + (f"; {len(failed) - 2} more" if len(failed) > 2 else "")
             sheet.add(f"cells of figure 10 where the accountant fails, p = {rate:g}", "", str(len(failed)), worst)
-    panels[0].figure.colorbar(image, ax=list(panels), label="|closed form − exact|")
+    panels[0].figure.colorbar(image, ax=panels, label="|closed form − exact|")
     sheet.save(panels[0], "fig10")

@@ -1,56 +1,27 @@
-import { drawEpochs, drawTradeoff, csv, svg, pinColour } from "./charts.js";
-import { KNOBS, DIALS, limitOf, isSlow, takes, takesDistance, SOMETIMES, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt } from "./state.js";
+import { drawEpochs, drawTradeoff } from "./charts.js";
+import { KNOBS, DIALS, limitOf, isSlow, takes, SOMETIMES, shortOf, titleOf, fromAddress, toAddress, question, targetOf, place, valueAt, problemsOf } from "./state.js";
 import { down, up, percent } from "./rounding.js";
+import { get, loadPlotly, SOURCE } from "./answers.js";
+import { Latest } from "./asking.js";
+import { Pins } from "./pins.js";
+import { offerToTake } from "./taking.js";
 import { WORDS } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const state = fromAddress();
-const shown = { answer: null, epochs: null, tradeoff: null, others: null }; // what the server said last
-// The number and its sentence need these metrics, which are quick; the certified curve has the next two; others wait until no slider moves.
+const shown = { answer: null, epochs: null, tradeoff: null, others: null }; // what was answered last
+// The number and its sentence need these metrics, which are quick; the trade-off curve has the next two; others wait until no slider moves.
 const QUICK_METRICS = ["bayes_security", "advantage", "success"], OF_CURVE = ["tpr", "epsilon"];
-const OTHERS = Object.keys(WORDS.metrics).filter((name) => ![...QUICK_METRICS, ...OF_CURVE].includes(name));
-let version = 0; // grows with every change; answers to older ones are not shown
+const OTHERS = Object.keys(WORDS.metrics).filter((name) => ![...QUICK_METRICS, ...OF_CURVE, ...SOURCE.lacks.metrics].includes(name));
+let version = 0; // grows with every change
+let oldest = 0; // answers to changes before this one are not shown: something was not allowed since
 const ROUGH = 0.01; // tolerance of an answer that is there at once
-const QUICK = 60, REST = 300; // milliseconds: wait for the real answer before showing a rough one; no slider has moved
-
-// ---- asking: one question at a time and kind, the newest next
-class Latest {
-  constructor(work) { this.work = work; this.busy = false; this.next = null; }
-  push(...job) {
-    this.next = job;
-    if (!this.busy) this.run();
-  }
-  async run() {
-    this.busy = true;
-    while (this.next) {
-      const job = this.next;
-      this.next = null;
-      try { await this.work(...job); } catch (problem) { complain(problem.message); }
-    }
-    this.busy = false;
-  }
-}
-
-// A server with too many questions refuses, and says when to ask again.
-async function get(path, query, tries = 5) {
-  const response = await fetch(`api/${path}?${query}`);
-  if (response.status === 503 && tries > 1) {
-    await new Promise((later) => setTimeout(later, 1000 * response.headers.get("Retry-After")));
-    return get(path, query, tries - 1);
-  }
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.detail);
-  return answer;
-}
+// Milliseconds: no slider has moved; a number that is not renewed looks old; between curves, so that the number comes first.
+const REST = 300, LATE = 300, PAUSE = 50;
 
 const inWords = (text) => Object.entries(KNOBS).reduce((said, [name, knob]) => said.replaceAll(knob.api, name), text);
 
-function complain(text) {
-  $("problem").textContent = inWords(text);
-  $("problem").hidden = false;
-  for (const id of ["beta", "sentence", "epochs-chart", "tradeoff-chart"]) $(id).classList.add("late");
-}
-
+// ---- asking: one question of each kind at a time, the newest next. Every answer is shown: it is newer than the one before.
 // The method that was chosen; otherwise exact, except for a target that would take long: the API chooses its method.
 function ask(asked, metrics) {
   const query = question(asked);
@@ -61,22 +32,14 @@ function ask(asked, metrics) {
   return [asked.solve ? "calibrate" : "analyze", query];
 }
 
+// On a coarse grid, where the real answer takes long: valid, too, and there at once, but wider.
+const isRough = (asked) => SOURCE.rough && isSlow(asked) && !asked.method;
+
 const number = new Latest(async (now, asked) => {
   const [path, query] = ask(asked, QUICK_METRICS);
-  let done = false;
-  if (isSlow(asked) && !asked.method) {
-    // On a coarse grid: valid, too, and there at once, but wider.
-    const rough = new URLSearchParams(query), since = performance.now();
-    rough.set("tolerance", ROUGH);
-    get(path, rough).then((answer) => setTimeout(() => {
-      if (!done && now === version) showAnswer(now, answer, true);
-    }, QUICK - (performance.now() - since)), () => {});
-  }
-  try {
-    const answer = await get(path, query);
-    if (now === version) showAnswer(now, answer, false);
-  } finally { done = true; }
-});
+  if (isRough(asked)) query.set("tolerance", ROUGH);
+  showAnswer(now, asked, await get(path, query), isRough(asked));
+}, complain);
 
 async function drawCurves(now, asked, rest) {
   const query = question(asked);
@@ -86,28 +49,37 @@ async function drawCurves(now, asked, rest) {
     const chart = $(`${kind}-chart`);
     try {
       const data = await get(kind, query);
-      if (now !== version) return;
+      if (now < oldest || now < Number(chart.dataset.version)) return;
       shown[kind] = data;
+      await loadPlotly();
       draw();
     } catch (problem) { // the number stands without its curves
-      if (now !== version) return;
-      chart.classList.add("late");
-      $(`${kind}-note`).textContent = inWords(problem.message);
+      if (now !== version || now < oldest) return;
+      empty(kind, inWords(problem.message));
     }
     chart.dataset.version = now;
     chart.dataset.rest = rest;
+    renewed(chart.id);
   }));
 }
-const curves = new Latest((now, asked) => drawCurves(now, asked, false));
+const curves = new Latest((now, asked) => drawCurves(now, asked, false), complain, PAUSE);
 const leisure = new Latest(async (now, asked) => {
-  await drawCurves(now, asked, true);
-  if (now === version) await showOthers(now, asked);
-});
+  if (isRough(asked)) {
+    const [path, query] = ask(asked, QUICK_METRICS);
+    query.set("rest", "true");
+    try { showAnswer(now, asked, await get(path, query), false); } catch { /* too slow: the rough answer stands, and says so */ }
+  }
+  const found = { ...asked, solve: "", ...(asked.solve && { [asked.solve]: state[asked.solve] }) };
+  if (now === version) await drawCurves(now, found, true);
+  if (now === version) await showOthers(now, found);
+}, complain);
 
 // By the method that was chosen, or by the API's own choice.
 async function showOthers(now, asked) {
+  if (!OTHERS.length) return;
   const query = question(asked);
   if (asked.method) query.set("method", asked.method);
+  query.set("rest", "true");
   for (const metric of OTHERS) query.append("metric", metric);
   try {
     const answer = await get("analyze", query);
@@ -117,33 +89,80 @@ async function showOthers(now, asked) {
 }
 
 // ---- showing
-function showAnswer(now, answer, rough) {
+// A text, in which what stands between backticks is code.
+function write(id, text) {
+  $(id).replaceChildren(...text.split("`").map((part, i) => (i % 2 ? Object.assign(document.createElement("code"), { textContent: part }) : part)));
+}
+
+// What was answered before does not belong to a setting that is not allowed, or has no answer: nothing of it stays.
+function complain(now, text) {
+  if (now !== version) return;
+  oldest = now + 1;
+  Object.assign(shown, { answer: null, epochs: null, tradeoff: null, others: null });
+  write("problem", inWords(text));
+  $("problem").hidden = false;
+  $("beta").textContent = "–";
+  for (const id of ["sentence", "heuristic", "band", "certainty"]) $(id).textContent = "";
+  for (const id of ["assumptions", "metrics"]) $(id).replaceChildren();
+  for (const kind of ["epochs", "tradeoff"]) empty(kind, "");
+}
+
+function empty(kind, note) {
+  shown[kind] = null;
+  $(`${kind}-chart`).classList.add("void");
+  $(`${kind}-note`).textContent = note;
+}
+
+// What is not renewed in time looks old.
+let aging = 0;
+function age() {
+  aging ||= setTimeout(() => {
+    aging = 0;
+    const of = { beta: "beta", sentence: "beta", "epochs-chart": "epochs-chart", "tradeoff-chart": "tradeoff-chart" };
+    for (const [id, dated] of Object.entries(of)) $(id).classList.toggle("late", version >= oldest && $(dated).dataset.version !== String(version));
+  }, LATE);
+}
+function renewed(...ids) {
+  clearTimeout(aging);
+  aging = 0;
+  for (const id of ids) $(id).classList.remove("late");
+  age();
+}
+
+function showAnswer(now, asked, answer, rough) {
+  const { version: newest = 0, rough: unfinished } = $("beta").dataset;
+  if (now < oldest || now < Number(newest) || (now === Number(newest) && rough && unfinished === "false")) return;
   shown.answer = answer;
-  if (answer.found) {
+  if (answer.found && asked.solve === state.solve) {
     const [api, value] = Object.entries(answer.found)[0];
     const name = Object.keys(KNOBS).find((name) => KNOBS[name].api === api);
     state[name] = value;
     fillKnob(name);
-    if (!rough) askCurves(now); // they need what was found
+    if (now === version) askCurves(now, { ...asked, [name]: value }); // they need what was found
   }
   $("problem").hidden = true;
-  for (const id of ["beta", "sentence"]) $(id).classList.remove("late");
   const beta = answer.bayes_security.lower;
-  $("beta").textContent = (rough ? "≥ " : "") + down(beta);
+  $("beta").textContent = (rough || answer.at_least ? "≥ " : "") + down(beta);
   $("beta").dataset.version = now;
   $("beta").dataset.rough = rough;
+  renewed("beta", "sentence");
   $("sentence").textContent = answer.sentence;
   $("heuristic").hidden = !answer.final_model;
   $("heuristic").textContent = answer.final_model ? answer.final_model.sentence : "";
-  $("certainty").textContent = answer.certainty;
+  write("certainty", answer.certainty);
   $("assumptions").replaceChildren(...answer.assumptions.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
   showBand();
   showMetrics();
 }
 
 function showBand() {
-  const beta = shown.answer?.bayes_security.lower;
+  const beta = shown.answer?.bayes_security.lower, bad = ["strong", "moderate"].find((id) => !(state[id] >= 0 && state[id] <= 1));
   if (beta === undefined) return;
+  if (bad || state.moderate > state.strong) {
+    $("band").className = "";
+    $("band").textContent = bad ? `no band: “${bad}” must start at a number from 0 to 1` : "no band: “moderate” must start below “strong”";
+    return;
+  }
   const word = beta >= state.strong ? "strong" : beta >= state.moderate ? "moderate" : "weak";
   $("band").className = word;
   $("band").textContent = `${word} (example: ${{ strong: `≥ ${state.strong}`, moderate: `${state.moderate} – ${state.strong}`, weak: `< ${state.moderate}` }[word]})`;
@@ -175,23 +194,22 @@ function reliedOn(metric, answer) {
 }
 
 function showEpochs() {
-  if (!shown.epochs) return;
-  $("epochs-chart").classList.remove("late");
+  if (!shown.epochs || !window.Plotly) return;
+  $("epochs-chart").classList.remove("void");
   drawEpochs($("epochs-chart"), shown.epochs, state);
-  const words = shown.epochs.exact.length ? ["Line: exact"] : [];
-  const band = shown.epochs.band;
+  const { exact, band, at_least: bound } = shown.epochs, words = exact.length ? [bound ? "Line: β* is at least this" : "Line: exact"] : [];
   if (band) words.push(band.method === "certified" ? "shaded: certified, proved from both sides" : "shaded: proved by a closed form, wide");
   if (shown.epochs.paper.length) words.push("dotted: the paper's closed form");
   $("epochs-note").textContent = [...words, "dashed: the limits of the bands"].join("; ") + ".";
 }
 
 function showTradeoff() {
-  if (!shown.tradeoff) return;
-  $("tradeoff-chart").classList.remove("late");
+  if (!shown.tradeoff || !window.Plotly) return;
+  $("tradeoff-chart").classList.remove("void");
   drawTradeoff($("tradeoff-chart"), shown.tradeoff, state);
   showMetrics();
-  const point = shown.tradeoff.tpr[0];
-  $("tradeoff-note").textContent = `Certified: with ${Number((100 * point.fpr).toPrecision(3))} % false alarms, at most ${percent(point.upper, 2)} of the true cases are found. Dotted: guessing.`;
+  const { tpr: [point], method = "certified" } = shown.tradeoff, sure = { certified: "Certified", exact: "Exact", bound: "A bound" }[method];
+  $("tradeoff-note").textContent = `${sure}: with ${Number((100 * point.fpr).toPrecision(3))} % false alarms, at most ${percent(point.upper, 2)} of the true cases are found. Dotted: guessing.`;
 }
 
 // ---- asking after a change
@@ -200,18 +218,20 @@ function changed() {
   version += 1;
   shown.others = null;
   document.body.dataset.version = version;
+  const problems = problemsOf(state);
+  if (problems.length) return complain(version, problems.join(" "));
   const now = version, asked = { ...state };
+  age();
   number.push(now, asked);
-  if (!asked.solve) askCurves(now);
+  if (!asked.solve) askCurves(now, asked);
   clearTimeout(addressing);
   addressing = setTimeout(() => history.replaceState(null, "", toAddress(state)), 150);
 }
 
-function askCurves(now) {
-  const asked = { ...state, solve: "" };
-  curves.push(now, asked);
+function askCurves(now, asked) {
+  curves.push(now, { ...asked, solve: "" });
   clearTimeout(resting);
-  resting = setTimeout(() => { if (now === version) leisure.push(now, asked); }, REST);
+  resting = setTimeout(() => { if (now === version && now >= oldest) leisure.push(now, asked); }, REST);
 }
 
 // ---- controls
@@ -223,22 +243,37 @@ function element(html) {
 
 function fillKnob(name) {
   const dial = { ...KNOBS, ...DIALS }[name], field = $(name), slider = $(`${name}-slider`);
+  if (!Number.isFinite(Number(state[name]))) return; // what stands in the field is no number
   if (document.activeElement !== field) field.value = dial.whole ? state[name] : state.solve === name ? up(Number(state[name]), 6) : String(Number(state[name]));
   slider.value = place(dial, state[name]);
   slider.setAttribute("aria-valuetext", field.value);
 }
 
+// NaN for a field that holds no number.
+const numberIn = (field) => (field.value === "" ? NaN : Number(field.value));
+
+// A “?” beside the label of a control, which shows what the vocabulary says of it.
+function offerHelp(name, text) {
+  const help = Object.assign(document.createElement("span"), { id: `${name}-help`, className: "hint help", hidden: true, textContent: text });
+  const button = element(`<button type="button" class="ask" aria-expanded="false" aria-controls="${name}-help">?</button>`);
+  button.setAttribute("aria-label", `What is ${document.querySelector(`label[for="${name}"]`).textContent}?`);
+  button.addEventListener("click", () => { help.hidden = !help.hidden; button.setAttribute("aria-expanded", !help.hidden); });
+  $(name).setAttribute("aria-describedby", help.id);
+  const label = document.querySelector(`label[for="${name}"]`);
+  label.after(button);
+  ($(`${name}-knob`) ?? { append: (one) => button.after(one) }).append(help);
+}
+
 function makeKnob(name, dial, parent, solvable) {
-  const knob = element(`<div class="knob" id="${name}-knob"><label for="${name}">${dial.label}</label>
+  const knob = element(`<div class="knob" id="${name}-knob"><span class="named"><label for="${name}">${dial.label}</label></span>
     <input id="${name}" type="number" step="any" min="0" inputmode="decimal">
     ${solvable ? `<button type="button" aria-pressed="false" aria-label="Find ${dial.label} from a target" id="${name}-find">find</button>` : "<span></span>"}
     <input id="${name}-slider" type="range" min="0" max="1000" aria-label="${dial.label}"></div>`);
   parent.append(knob);
+  offerHelp(name, dial.help);
   $(name).addEventListener("input", () => {
-    const value = Number($(name).value);
-    if ($(name).value === "" || !Number.isFinite(value)) return;
-    state[name] = value;
-    $(`${name}-slider`).value = place(dial, value);
+    state[name] = numberIn($(name));
+    if (state[name] > 0) $(`${name}-slider`).value = place(dial, state[name]);
     changed();
   });
   $(name).addEventListener("blur", () => fillKnob(name));
@@ -261,116 +296,57 @@ function fillAll() {
   }
   $("goal").hidden = !state.solve;
   for (const name of SOMETIMES) {
-    const knob = $(`${name}-knob`), shown = takes(state, DIALS[name].api);
+    const knob = $(`${name}-knob`), shown = takes(state, DIALS[name].api) && !SOURCE.lacks.parameters.includes(DIALS[name].api);
     knob.hidden = !shown;
     knob.style.display = shown ? "" : "none";
   }
   for (const option of $("target").options) option.textContent = `${shortOf(option.value, state)} ${WORDS.metrics[option.value].sign === ">=" ? "≥" : "≤"}`;
   for (const id of ["threat", "method", "sampling", "sees", "target", "limit", "strong", "moderate"]) $(id).value = state[id];
   $("log").checked = state.log;
+  for (const [id, words] of [["method", WORDS.methods], ["sampling", WORDS.samplings]]) $(`${id}-summary`).textContent = words.find(({ name }) => name === state[id])?.summary ?? "";
 }
 
 function choices(id, pairs) {
   $(id).append(...pairs.map(([value, textContent]) => Object.assign(document.createElement("option"), { value, textContent })));
 }
 choices("threat", WORDS.threats.map(({ name, question }) => [name, question]));
-choices("sampling", WORDS.samplings.map(({ name, summary }) => [name, `${name}: ${summary}`]));
+choices("sampling", WORDS.samplings.map(({ name }) => [name, name]));
 choices("sees", WORDS.sees.map(({ name, summary }) => [name, summary]));
-choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name, summary }) => [name, `${name}: ${summary}`])]);
+choices("method", [["", "the usual method"], ...WORDS.methods.map(({ name }) => [name, name])]);
 choices("target", Object.keys(WORDS.metrics).map((name) => [name, name]));
+const { threats, samplings, sees, methods, metrics } = SOURCE.lacks;
+for (const [id, lacked] of Object.entries({ threat: threats, sampling: samplings, sees, method: methods, target: metrics })) {
+  for (const value of lacked) $(id).querySelector(`[value="${value}"]`).disabled = true;
+}
+for (const [name, help] of Object.entries(WORDS.selectors)) offerHelp(name, help);
 $("caption").textContent = titleOf("bayes_security", state);
-for (const metric of ["bayes_security", "success", ...OF_CURVE]) $("pins").querySelector("thead tr").lastElementChild.before(Object.assign(document.createElement("th"), { textContent: WORDS.metrics[metric].short.split(" at ")[0] }));
+$("meaning").textContent = WORDS.metrics.bayes_security.meaning;
+write("lacks", SOURCE.lacks.sentence);
+$("origin").innerHTML = SOURCE.origin;
 for (const [name, knob] of Object.entries(KNOBS)) makeKnob(name, knob, $("training"), true);
 for (const [name, dial] of Object.entries(DIALS)) makeKnob(name, dial, $(dial.api === "max_batch_size" ? "training" : "attack"), false);
-$("training").append($("sampling").previousElementSibling, $("sampling"), $(`${SOMETIMES[0]}-knob`)); // below the sliders
+$("training").append($("sampling-choice"), $(`${SOMETIMES[0]}-knob`)); // below the sliders
 for (const id of ["sampling", "sees"]) $(id).addEventListener("change", () => { state[id] = $(id).value; fillAll(); changed(); });
 $("threat").addEventListener("change", () => { state.threat = $("threat").value; fillAll(); changed(); });
-$("method").addEventListener("change", () => { state.method = $("method").value; changed(); });
+$("method").addEventListener("change", () => { state.method = $("method").value; fillAll(); changed(); });
 $("target").addEventListener("change", () => { state.target = $("target").value; state.limit = limitOf(state.target); fillAll(); changed(); });
-$("limit").addEventListener("input", () => { if ($("limit").value !== "") { state.limit = Number($("limit").value); changed(); } });
+$("limit").addEventListener("input", () => { state.limit = numberIn($("limit")); changed(); });
 for (const id of ["strong", "moderate"]) $(id).addEventListener("input", () => {
-  if ($(id).value === "") return;
-  state[id] = Number($(id).value);
+  state[id] = numberIn($(id));
   showBand(); showEpochs();
   history.replaceState(null, "", toAddress(state));
 });
 $("log").addEventListener("change", () => { state.log = $("log").checked; showTradeoff(); history.replaceState(null, "", toAddress(state)); });
 
-// ---- pins
-function nameOf(setting) {
-  const attack = setting.threat === WORDS.threats[0].name ? "" : `, ${setting.threat}`, distance = takesDistance(setting) ? `, distance ${setting.distance}` : "";
-  const method = (setting.sampling === WORDS.samplings[0].name ? "" : `, ${setting.sampling}`) + (setting.method && `, ${setting.method}`);
-  return `noise ${Number(Number(setting.noise).toPrecision(4))}, batch ${setting.batch}, ${setting.epochs} epochs, ${setting.records} records${attack}${distance}${method}`;
-}
-
-function showPins() {
-  $("pins").hidden = !state.pins.length;
-  $("pins").querySelector("tbody").replaceChildren(...state.pins.map((pin, i) => {
-    const row = document.createElement("tr");
-    row.style.setProperty("--dot", pinColour(i));
-    const { answer, tradeoff } = pin;
-    const cells = [pin.name, answer ? down(answer.bayes_security.lower) : "…", answer ? percent(answer.success.upper, 2) : "…",
-      tradeoff ? `${percent(tradeoff.tpr[0].upper, 2)} at ${tradeoff.tpr[0].fpr}` : "…", tradeoff ? up(tradeoff.epsilon[0].upper) : "…"];
-    row.append(...cells.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
-    const last = row.insertCell(), button = element(`<button type="button">remove</button>`);
-    button.setAttribute("aria-label", `Remove ${pin.name}`);
-    button.addEventListener("click", () => { state.pins.splice(i, 1); showPins(); showEpochs(); showTradeoff(); history.replaceState(null, "", toAddress(state)); });
-    last.append(button);
-    return row;
-  }));
-}
-
-async function fillPin(pin) {
-  pin.name = nameOf(pin.setting);
-  const query = question({ ...pin.setting, solve: "" });
-  try {
-    pin.answer = await get(...ask({ ...pin.setting, solve: "" }, ["bayes_security", "success"]));
-    pin.epochs = await get("epochs", query);
-    pin.tradeoff = await get("tradeoff", query);
-  } catch (problem) { pin.name += ` (${problem.message})`; }
-  showPins(); showEpochs(); showTradeoff();
-}
-
-$("pin").addEventListener("click", () => {
-  const { pins, ...setting } = state;
-  if (pins.length === 4) pins.shift();
-  const pin = { setting: { ...setting, solve: "" } };
-  pins.push(pin);
-  history.replaceState(null, "", toAddress(state));
-  fillPin(pin);
-});
-
-// ---- taking it along
-async function copy(text, what) {
-  try {
-    await navigator.clipboard.writeText(text);
-    $("done").textContent = `${what} copied.`;
-  } catch {
-    window.prompt("Copy it from here:", text);
-  }
-  setTimeout(() => { $("done").textContent = ""; }, 3000);
-}
-$("share").addEventListener("click", () => copy(new URL(toAddress(state), location.href).href, "Link"));
-for (const id of ["python", "command"]) $(id).addEventListener("click", () => {
-  if (!shown.answer) return;
-  // The page asks for a few metrics only; whoever repeats it wants all.
-  copy(shown.answer[id].replaceAll(/ --metric \w+/g, ""), id === "python" ? "Python" : "Command");
-});
-for (const button of document.querySelectorAll("[data-svg]")) button.addEventListener("click", () => svg($(`${button.dataset.svg}-chart`), `betastar-${button.dataset.svg}`));
-for (const button of document.querySelectorAll("[data-csv]")) button.addEventListener("click", () => {
-  const kind = button.dataset.csv;
-  if (!shown[kind]) return;
-  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([csv(kind, shown[kind])], { type: "text/csv" })), download: `betastar-${kind}.csv` });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-});
+const pins = new Pins(state, shown, ask, () => { showEpochs(); showTradeoff(); });
+offerToTake(shown, () => new URL(toAddress(state), location.href).href);
 
 // ---- light and dark
 const dark = matchMedia("(prefers-color-scheme: dark)");
 function theme(name) {
   document.documentElement.dataset.theme = name;
   document.documentElement.style.colorScheme = name;
-  showEpochs(); showTradeoff(); showPins();
+  showEpochs(); showTradeoff(); pins.show();
 }
 $("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
 dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
@@ -378,4 +354,5 @@ dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
 theme(dark.matches ? "dark" : "light");
 fillAll();
 changed();
-state.pins.forEach(fillPin);
+loadPlotly().then(() => { showEpochs(); showTradeoff(); });
+for (const pin of state.pins) pins.fill(pin);

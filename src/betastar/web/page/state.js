@@ -15,7 +15,7 @@ const ATTACK = {
   prior: { min: 0.01, max: 0.99, start: 0.5 },
   fpr: { min: 1e-5, max: 0.5, log: true, start: 0.01 },
 };
-const named = (sliders) => Object.fromEntries(Object.entries(sliders).map(([api, slider]) => [WORDS.parameters[api].name, { ...slider, api, label: WORDS.parameters[api].label }]));
+const named = (sliders) => Object.fromEntries(Object.entries(sliders).map(([api, slider]) => [WORDS.parameters[api].name, { ...slider, api, label: WORDS.parameters[api].label, help: WORDS.parameters[api].help }]));
 export const KNOBS = named(Object.fromEntries(Object.entries(TRAINING).map(([api, slider]) => [api, { ...slider, log: true }])));
 export const DIALS = named(ATTACK);
 export const limitOf = (target) => WORDS.metrics[target].limit;
@@ -40,6 +40,26 @@ export const givenOf = (metric, state) => state[WORDS.metrics[metric].at] ?? WOR
 const plain = (value) => (value > 0 && value < 1e-4 ? value.toExponential() : String(value));
 export const shortOf = (metric, state) => WORDS.metrics[metric].short.replace("{}", plain(givenOf(metric, state)));
 export const titleOf = (metric, state) => WORDS.metrics[metric].title.replace("{}", plain(givenOf(metric, state)));
+
+// What is not allowed in a setting, each in a sentence that says what is. A field without a number is NaN.
+export function problemsOf(state) {
+  const isAsked = ([name, { api, start }]) => name !== state.solve && (!SOMETIMES.includes(name) || (takes(state, api) && (api === "distance" || state[name] !== start)));
+  const asked = Object.entries({ ...KNOBS, ...DIALS }).filter(isAsked);
+  const problems = asked.map(([name, { api }]) => wrongNumber(WORDS.parameters[api], state[name]));
+  if (state.solve) problems.push(wrongNumber(limitWord(state.target), state.limit));
+  return problems.filter(Boolean);
+}
+
+function limitWord(target) {
+  const { short, limited } = WORDS.metrics[target], label = `the limit of ${short.split(" at ")[0]}`;
+  return limited ? { label, limits: { gt: 0, lt: 1 }, allowed: "a number greater than 0 and below 1" } : { label, limits: { ge: 0 }, allowed: "a number of at least 0" };
+}
+
+function wrongNumber({ label, limits: { ge = -Infinity, gt = -Infinity, le = Infinity, lt = Infinity }, allowed, whole }, value) {
+  const inside = value >= ge && value > gt && value <= le && value < lt && (!whole || Number.isInteger(value));
+  const sentence = `${label} must be ${allowed}, got ${Number.isNaN(value) ? "no number" : value}.`;
+  return inside ? "" : sentence[0].toUpperCase() + sentence.slice(1);
+}
 
 const NUMBERS = [...Object.keys(KNOBS), ...Object.keys(DIALS), "limit", "strong", "moderate"];
 const ALLOWED = {

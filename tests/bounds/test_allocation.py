@@ -1,0 +1,239 @@
+"""Random allocation: against values computed without betastar, limits that are known, games, and attackers who adapt."""
+
+from __future__ import annotations
+
+import json
+from math import erf, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from betastar.bounds import allocation, certified, kinds, transform
+from betastar.bounds.allocation import EpochPart
+from betastar.bounds.epoch_density import EpochDensity
+from betastar.bounds.exact import FourierCurve, Part
+from betastar.scenario.step import AllocationStep
+
+ROWS = json.loads((Path(__file__).parents[1] / "golden" / "allocation.json").read_text())
+
+batch_numbers = st.floats(0.31, 4.0).map(lambda e: round(10.0**e))
+noises = st.floats(-0.6, 1.3).map(lambda e: 10.0**e)
+
+
+def curve(batches: int, noise: float, mirrored: bool, epochs: int = 1) -> FourierCurve:
+    return FourierCurve([EpochPart(epochs, batches, noise, mirrored)], mirrored)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: "{way}-t{batches}s{noise}{mirrored:d}n{epochs}at{tau}".format(**row))
+def test_golden_values(row: dict[str, Any]) -> None:
+    one = curve(row["batches"], row["noise"], row["mirrored"], row["epochs"])
+    answers = one._inversion()(np.array([row["tau"]]))
+    assert abs(answers.stick[0] - row["stick"]) <= answers.error[0] + row["stick_error"]
+    assert answers.error[0] <= 1e-9
+    if "mass" in row:
+        assert abs(answers.mass[0] - row["mass"]) <= answers.mass_error[0] + row["mass_error"]
+    if row["tau"] == 0.0:
+        value, error = one.overlap()
+        assert abs(1.0 - value - row["stick"]) <= error + row["stick_error"]
+
+
+@pytest.mark.parametrize(
+    ("noise", "epochs", "batches", "delta", "low", "high"),
+    [(3.0, 10, 10, 1e-6, 1.4575, 1.5257), (3.0, 5, 20, 1e-6, 0.6927, 0.7233), (1.0, 1, 100, 1e-5, 0.6085, 0.6357)],
+)
+def test_within_the_brackets_of_others(noise: float, epochs: int, batches: int, delta: float, low: float, high: float) -> None:
+    """ε of add/remove, which another package encloses."""
+    one = curve(batches, noise, False, epochs)
+    sides = [side.epsilons(np.array([delta])) for side in (one, one.reversed())]
+    assert low < max(side[0][0] for side in sides)
+    assert max(side[2][0] for side in sides) < high
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+@pytest.mark.parametrize(("noise", "epochs"), [(0.6, 1), (1.0, 1), (4.0, 3), (4.0, 100)])
+def test_one_batch_is_a_step_without_sampling(noise: float, epochs: int, mirrored: bool) -> None:
+    step = FourierCurve([Part(epochs, transform.line, 1.0, noise, 2.0 if mirrored else 1.0)], mirrored)
+    one = curve(1, noise, mirrored, epochs)
+    assert one.overlap().value == step.overlap().value
+    taus = np.array([-1.0, 0.0, 2.0])
+    assert one.hockey_sticks(taus)[0] == pytest.approx(step.hockey_sticks(taus)[0], rel=1e-13)
+
+
+@pytest.mark.parametrize("epochs", [1, 7, 1000])
+@pytest.mark.parametrize("noise", [0.4, 1.0, 12.0])
+def test_two_batches_by_substitution_are_one_gaussian(noise: float, epochs: int) -> None:
+    """Along (1, 1) the two worlds are ±1/√2 apart, and across it they are the same: a Gaussian of μ = √2/σ an epoch."""
+    mu = sqrt(2.0 * epochs) / noise
+    gaussian = FourierCurve([Part(1, transform.line, 1.0, 2.0 / mu, 2.0)], True)
+    one = curve(2, noise, True, epochs)
+    value, error = one.overlap()
+    assert abs(value - gaussian.overlap().value) <= error + 1e-15
+    assert error <= 1e-9
+    taus = mu * np.array([0.1, 1.0, 3.0])
+    sticks, errors = one.hockey_sticks(taus)
+    assert np.all(np.abs(sticks - gaussian.hockey_sticks(taus)[0]) <= errors + 1e-15)
+
+
+@pytest.mark.parametrize("noise", [2.0, 20.0])
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_many_batches_tend_to_a_gaussian(noise: float, mirrored: bool) -> None:
+    """TV → erf(μ/(2√2)) with μ² the χ²-like variance of the loss, 4·sinh(1/σ²)/t or (e^{1/σ²} - 1)/t."""
+    errors = []
+    for batches in (100, 10_000, 1_000_000):
+        square = (4.0 * np.sinh(noise**-2) if mirrored else np.expm1(noise**-2)) / batches
+        errors.append(abs((1.0 - curve(batches, noise, mirrored).overlap().value) / erf(sqrt(square / 8.0)) - 1.0))
+    assert errors[2] < 1e-4
+    assert errors[0] > errors[1] > errors[2] or errors[0] < 1e-4
+
+
+@given(batches=batch_numbers, noise=noises, mirrored=st.booleans())
+@settings(max_examples=12, deadline=None)
+def test_curve_is_a_curve(batches: int, noise: float, mirrored: bool) -> None:
+    """H is between its bounds, decreasing and convex in α; error small; TPR increasing and concave."""
+    one = curve(batches, noise, mirrored)
+    spread = sqrt(8.0 * -np.log1p(-min(allocation.epoch(batches, noise, mirrored).affinity_gap(), 0.999)))
+    alphas = np.exp(spread * np.linspace(-1.0, 2.0, 13))
+    sticks, errors = one.hockey_sticks(np.log(alphas))
+    assert errors.max() <= 1e-8
+    assert np.all(sticks >= np.maximum(1.0 - alphas, 0.0) - errors)
+    assert np.all(np.diff(sticks) <= errors[1:] + errors[:-1])
+    slopes = np.diff(sticks) / np.diff(alphas)
+    doubts = (errors[1:] + errors[:-1]) / np.diff(alphas)
+    assert np.all(np.diff(slopes) >= -(doubts[1:] + doubts[:-1]) - 1e-9)
+    rates, wrong, _ = one.rates(np.array([1e-6, 1e-3, 0.1, 0.5]))
+    assert np.all(np.diff(rates) > 0.0)
+    assert np.all(wrong <= 1e-4 * rates)
+
+
+@given(batches=batch_numbers, noise=noises, mirrored=st.booleans(), epochs=st.sampled_from([1, 10, 1000]))
+@settings(max_examples=10, deadline=None)
+def test_more_noise_or_more_batches_leak_less(batches: int, noise: float, mirrored: bool, epochs: int) -> None:
+    value, error = curve(batches, noise, mirrored, epochs).overlap()
+    for other in (curve(batches, 1.1 * noise, mirrored, epochs), curve(2 * batches, noise, mirrored, epochs)):
+        more, doubt = other.overlap()
+        assert more >= value - error - doubt
+    assert epochs > 1 or 1.0 - value <= allocation.largest_advantage(batches, noise, mirrored) + error
+
+
+@pytest.mark.parametrize(("batches", "noise"), [(2, 20.0), (3, 0.25), (40, 1.0), (1000, 0.4), (10_000, 3.0)])
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_finer_grids_change_nothing(batches: int, noise: float, mirrored: bool) -> None:
+    """The density with more nodes, and the transform with more losses, on the vertical that answers."""
+    density, finer = EpochDensity(batches, noise, mirrored), EpochDensity(batches, noise, mirrored, density=0.11)
+    for first in (True,) if mirrored else (True, False):
+        taus = density.farthest[0 if not first else 1] * np.array([0.0, 0.05, 0.3, 0.6])
+        values, others = density.at(taus if first else -taus, first)[0], finer.at(taus if first else -taus, first)[0]
+        assert np.abs(values - others).max() <= 1e-12 * values.max()
+    one, other = allocation.epoch(batches, noise, mirrored), allocation.epoch(batches, noise, mirrored, 0.12)
+    heights = one.dies * np.array([0.0, 0.1, 0.3, 0.6])
+    for theta in (0.0, 0.5, 1.0):
+        assert (
+            np.abs(one.excess(theta + 1j * heights) - other.excess(theta + 1j * heights)).max() <= 1e-12 + one.doubt + other.doubt
+        )
+    assert one.doubt <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("batches", "noise", "mirrored"), [(30, 0.8, True), (30, 0.8, False), (200, 0.35, True), (7, 3.0, False)]
+)
+def test_a_game_agrees_and_never_beats_it(batches: int, noise: float, mirrored: bool) -> None:
+    """The best attacker's advantage and its rates, played many times in each world."""
+    random, games = np.random.default_rng(batches), min(200_000, 4_000_000 // batches)
+    one = curve(batches, noise, mirrored)
+    losses = []
+    for world in (1.0, -1.0 if mirrored else 0.0):
+        x = noise * random.standard_normal((games, batches), dtype=np.float32)
+        x[np.arange(games), random.integers(batches, size=games)] += world
+        x = x.astype(np.float64) / noise**2
+        ahead, behind = (np.logaddexp.reduce(sign * x - 0.5 / noise**2, axis=1) for sign in (1.0, -1.0))
+        losses.append(ahead - (behind if mirrored else np.log(batches)))
+    for tau in (0.0, 0.5):
+        hits, alarms = (float(np.mean(loss > tau)) for loss in losses)
+        stick = float(one.hockey_sticks(np.array([tau]))[0][0])
+        assert abs(hits - np.exp(tau) * alarms - stick) <= 4.0 * (1.0 + np.exp(tau)) * 0.5 / sqrt(games)
+        (best,), _, _ = one.rates(np.array([alarms]))
+        assert hits <= best + 4.0 * sqrt(best / games) + 4.0 * np.exp(tau) * sqrt(alarms / games)
+
+
+def test_epochs_compose_with_steps_of_poisson_sampling() -> None:
+    """Against the mean of H of the one over the loss of the other, and the affinity, which multiplies."""
+    batches, noise = 4, 1.2
+    epoch, steps = EpochPart(1, batches, noise, True), Part(6, transform.line, 0.2, 1.0, 2.0)
+    both = FourierCurve([epoch, steps], True)
+    law = allocation.epoch(batches, noise, True)
+    alone = FourierCurve([steps], True)
+    losses, weight = law.loss.real, law.weight.real
+    for tau in (0.0, 1.0):
+        # ∫ P(dl)·H_{e^{τ-l}} over both halves of the symmetric law
+        ahead = (weight * np.exp(losses)) @ alone.hockey_sticks(tau - losses)[0]
+        behind = weight @ alone.hockey_sticks(tau + losses)[0]
+        stick, error = both.hockey_stick(tau)
+        assert stick == pytest.approx(ahead + behind, abs=1e-9 + error)
+    gap, other = law.affinity_gap(), steps.transform(False).affinity_gap()
+    assert np.exp(both._composition.inside.value.min()) >= (1.0 - gap) * (1.0 - other) ** 6 - 1e-12
+
+
+class Backwards:
+    """Backward induction over the batches of an epoch: the state is W = Σ (X_i - αY_i) so far, on a grid, with values between."""
+
+    def __init__(self, noise: float, alpha: float) -> None:
+        self.spread, self.alpha = 1.0 / noise, alpha
+        self.states = np.concatenate([-np.geomspace(60.0, 1e-3, 120), [0.0], np.geomspace(1e-3, 400.0, 160)])
+        node, weight = np.polynomial.hermite_e.hermegauss(24)
+        self.plane = np.stack([one.ravel() for one in np.meshgrid(node, node, indexing="ij")])
+        self.weights = np.multiply.outer(weight, weight).ravel() / weight.sum() ** 2
+
+    def likelihood(self, mean: np.ndarray) -> np.ndarray:
+        return np.exp(self.spread * (mean @ self.plane) - 0.5 * self.spread**2 * (mean @ mean))
+
+    def step(self, value: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """E[V(W + X - αY)] for gradients a and b in the plane."""
+        moved = self.states[:, None] + self.likelihood(a) - self.alpha * self.likelihood(b)
+        slope = (value[-1] - value[-2]) / (self.states[-1] - self.states[-2])
+        beyond = np.maximum(moved - self.states[-1], 0.0) * slope
+        return (np.interp(moved, self.states, value) + beyond) @ self.weights
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.7])
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_attackers_who_adapt_do_not_beat_the_aligned_pair(mirrored: bool, alpha: float) -> None:
+    """Three batches; in each of them the two gradients may depend on all outputs before (theory, section 15)."""
+    noise, batches = 0.9, 3
+    random, game = np.random.default_rng(3), Backwards(noise, alpha)
+    plus, minus = np.array([1.0, 0.0]), np.array([-1.0, 0.0]) if mirrored else np.zeros(2)
+    best = aligned = np.maximum(game.states, 0.0)
+    for _ in range(batches):
+        pairs = [(plus, minus)]
+        for _ in range(12):
+            angles, sizes = random.uniform(0.0, 2.0 * np.pi, 2), np.sqrt(random.uniform(0.0, 1.0, 2))
+            a, b = (sizes * np.stack([np.cos(angles), np.sin(angles)])).T
+            pairs.append((a, b if mirrored else minus))
+        best = np.max([game.step(best, a, b) for a, b in pairs], axis=0)
+        aligned = game.step(aligned, plus, minus)
+    start = int(np.searchsorted(game.states, 0.0))
+    assert best[start] == pytest.approx(aligned[start], rel=2e-4)
+    exact = curve(batches, noise, mirrored).hockey_stick(float(np.log(alpha))).value
+    assert aligned[start] / batches == pytest.approx(exact, rel=0.02)
+
+
+def test_extremes_say_what_is_lost() -> None:
+    """δ = 1e-12 has few digits, and the interval says so; a thousand epochs; the least noise."""
+    low, middle, high = curve(100, 1.0, True).epsilons(np.array([1e-12]))
+    assert low[0] < middle[0] < high[0]
+    assert 1e-4 < high[0] - low[0] < 0.1
+    for batches, noise, epochs in ((10_000, 0.3, 1), (10_000, 20.0, 1000), (10, allocation.LEAST_NOISE, 1)):
+        for mirrored in (True, False):
+            value, error = curve(batches, noise, mirrored, epochs).overlap()
+            assert 0.0 < value < 1.0
+            assert error <= 1e-6
+
+
+def test_certified_is_refused() -> None:
+    step = AllocationStep(100, 1.0, True, 3)
+    with pytest.raises(ValueError, match="method='exact'"):
+        certified.certify([step], True, 1e-3)
+    assert kinds.kind(step).advantage(step) >= 1.0 - curve(100, 1.0, True).overlap().value

@@ -1,0 +1,82 @@
+"""The options about samplings, persons and the final model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ..command import call
+
+RUN = ("--noise", "2", "--batch", "20", "--records", "200", "--epochs", "2")
+
+
+def said(*words: str) -> Any:
+    ended = call(*words)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_shuffled_batches_say_what_other_samplings_would_give() -> None:
+    answer = said("analyze", *RUN, "--sampling", "shuffled", "--metric", "bayes_security", "--json")
+    assert "Nothing better is proved of shuffled batches, and an attack is known that is right" in answer["sentence"]
+    assert "with sampling balls-in-bins and at most" in answer["sentence"]
+    assert "what lies between them is not known" in answer["certainty"]
+    assert any("permuted uniformly" in line for line in answer["assumptions"])
+    assert answer["parameters"]["sampling"] == "shuffled"
+    assert "--sampling shuffled" in answer["command"]
+    assert "sampling='shuffled'" in answer["python"]
+
+
+@pytest.mark.parametrize("sampling", ["fixed-size", "balls-in-bins", "shuffled"])
+def test_the_python_code_gives_the_same_number(sampling: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = said("analyze", *RUN, "--sampling", sampling, "--records-per-person", "2", "--json")
+    exec(answer["python"], {})
+    assert capsys.readouterr().out.startswith(f"{answer['bayes_security']['estimate']:.4f}"[:5])
+
+
+def test_a_person_and_the_final_model() -> None:
+    answer = said("analyze", *RUN, "--records-per-person", "3", "--sees", "final-model", "--json")
+    assert any("a person with 3 records" in line for line in answer["assumptions"])
+    weaker = answer["final_model"]
+    assert weaker["sentence"].startswith("A heuristic, not a bound")
+    assert weaker["bayes_security"]["estimate"] > answer["bayes_security"]["upper"]
+    assert weaker["bayes_security"]["lower"] in (None, 0.0)
+    assert "records=3" in answer["python"]
+    text = call("analyze", *RUN, "--sees", "final-model").stdout
+    assert "A heuristic, not a bound" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ("--sampling", "shufled"),
+            "--sampling must be one of poisson, fixed-size, balls-in-bins, shuffled, got 'shufled'. Did you",
+        ),
+        (("--max-batch", "15"), "--max-batch must be at least the expected batch size"),
+        (("--sampling", "fixed-size", "--max-batch", "30"), "--max-batch must be left out with sampling 'fixed-size'"),
+        (("--sampling", "shuffled", "--threat", "membership-add-remove"), "must be analysed with relation 'substitution'"),
+        (("--threat", "attribute", "--distance", "1", "--records-per-person", "2"), "--records-per-person must be left out"),
+        (("--records-per-person", "0"), "--records-per-person must be a whole number of at least 1, got 0"),
+        (("--sampling", "fixed-size", "--records-per-person", "201"), "--records-per-person must be at most the 200 records"),
+        (("--records-per-person", "201"), "--records-per-person must be at most the 200 records"),
+        (("--max-batch", "30", "--records-per-person", "2"), "--records-per-person must be 1 with"),
+        (("--sampling", "balls-in-bins", "--method", "paper"), "--method paper is about Poisson sampling"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: tuple[str, ...], message: str) -> None:
+    ended = call("analyze", *RUN, *given)
+    assert ended.returncode == 2
+    assert message in " ".join(ended.stderr.split())
+
+
+def test_compare_calibrate_and_sweep() -> None:
+    settings = [word for name in ("poisson", "fixed-size") for word in ("--setting", f"sampling={name}")]
+    both = said("compare", *RUN, *settings, "--metric", "bayes_security", "--json")["settings"]
+    assert both[0]["bayes_security"]["lower"] > both[1]["bayes_security"]["lower"]
+    wanted = ("calibrate", "--target", "bayes_security>=0.9", *RUN[2:], "--sampling", "balls-in-bins", "--json")
+    assert said(*wanted)["bayes_security"]["lower"] >= 0.9
+    table = call("sweep", "--noise", "1,2", *RUN[2:], "--sampling", "balls-in-bins").stdout.splitlines()
+    assert len(table) == 3

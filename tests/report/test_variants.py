@@ -1,0 +1,230 @@
+"""The report holds together: every number of a run agrees wherever it is shown, and the public variant knows no record."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from fastapi.testclient import TestClient
+from sklearn.metrics import roc_auc_score
+
+import betastar as bs
+from betastar.report import about
+from betastar.report.facts import load
+from betastar.report.publication import public
+from betastar.report.report import write
+from betastar.runs import quality
+from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder
+from betastar.runs.loop import train
+from betastar.vocabulary import METRICS
+from betastar.web.api import create_app
+
+from ..command import call
+from ..web.browser import chromium
+
+#: A4 without the margins of the style sheet, in pixels of CSS.
+WIDTH, HEIGHT = round((210 - 34) / 25.4 * 96), round((297 - 36) / 25.4 * 96)
+
+
+def table(seed: int, number: int = 300) -> pd.DataFrame:
+    """Records of patients; few have the diagnosis."""
+    generator = np.random.default_rng(seed)
+    age = generator.integers(20, 60, number)
+    ill = generator.random(number) < 0.07
+    ill[:2] = True
+    label = age + 20 * ill + generator.normal(0, 8, number) > 40
+    return pd.DataFrame({"age": age, "diagnosis": np.where(ill, "yes", "no"), "rich": np.where(label, "yes", "no")})
+
+
+def trained(folder: Path, records: int = 0, **options: Any) -> Path:
+    """A run on the records with this number, kept as people/run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table(records).to_csv(folder / "people.csv", index=False)
+    fixed: dict[str, Any] = {"epochs": 2, "noise_multiplier": 4.0, "batch_size": 60, "seed": 2**90}
+    return train(Config(str(folder / "people.csv"), "rich", "diagnosis", **{**fixed, **options}), folder / "run").path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("variants"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gap": 0.2}, {"target_beta": 0.95}, {"monitor": False}],
+    ids=["watched", "gap", "budget", "plain"],
+)
+def test_the_public_report_is_the_same_whatever_the_records_are(options: dict[str, Any], tmp_path: Path) -> None:
+    texts: dict[str, list[str]] = {"html": [], "md": [], "json": []}
+    for records in (1, 2):
+        folder = trained(tmp_path / str(records), records, **options)
+        for kind in ("html", "md"):
+            path = write(folder, kind=kind, public=True, author="A. Person", purpose="for partners")[1][0]
+            assert path.name == f"report-public.{kind}"
+            texts[kind].append(path.read_text())
+        said = json.loads(call("report", str(folder), "--public", "--force", "--json").stdout)
+        texts["json"].append(json.dumps({key: value for key, value in said.items() if key != "files"}))
+        internal = write(folder)[1][0].read_text()
+        assert RunFolder(folder).data["sha256"] in internal  # type: ignore[index]
+        assert "of the records that it has not seen" in internal
+    for kind, (first, second) in texts.items():
+        assert first == second, kind
+    for said in ("SHA-256", "AUC", "that it has not seen", "Exposure", "training records.", str(tmp_path), "as measured"):
+        assert said not in texts["html"][0], said
+    assert "records 240" not in texts["md"][0]
+    assert "nothing in it depends on the training records" in texts["html"][0]
+    assert "Left out" in texts["html"][0]
+
+
+def test_a_public_report_of_what_cannot_be_published_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--public leaves out single records"):
+        write(run, tmp_path / "x.html", records=True, public=True)
+    stopped = trained(tmp_path / "stopped", target_beta=0.95)
+    assert load(stopped).stopped, "its budget ended it"
+    text = write(stopped, tmp_path / "stopped.html", public=True)[1][0].read_text()
+    assert f"{2 * 4} steps of DP-SGD" in text, "the steps that were planned"
+    assert public(load(stopped)).run.steps == 8 > load(stopped).run.steps
+    config = json.loads((stopped / "config.json").read_text())
+    (stopped / "config.json").write_text(json.dumps(config | {"epochs": None}))
+    with pytest.raises(ValueError, match=r"config\.json does not say how many epochs were planned: train with --epochs"):
+        write(stopped, tmp_path / "unknown.html", public=True)
+
+
+@pytest.mark.parametrize(("seed", "options"), [(1, {}), (2, {"noise_multiplier": 0.8}), (3, {"scope": "dataset", "every": 2})])
+def test_no_record_is_exposed_more_than_any_record(seed: int, options: dict[str, Any], tmp_path: Path) -> None:
+    folder = trained(tmp_path, seed, **{"seed": seed, **options})
+    any_record = RunFolder(folder).epochs[-1]["exact"]["lower"]
+    exposures = [entry.bayes_security for entry in RunFolder(folder).ledger]
+    assert any_record <= min(exposures) < 1.0
+    assert len(set(exposures)) > len(exposures) / 4, "records differ"
+    facts = load(folder)
+    assert facts.measured is not None
+    assert min(facts.exposures.values()) >= facts.measured.lower
+    text = write(folder, tmp_path / "report.html")[1][0].read_text()
+    shown = re.search(r"the most exposed one has β\* ≈ ([\d.]+)", text)
+    figure = re.search(r"β\* [≈≥] <strong>([\d.]+)</strong> <span", text)
+    assert shown is not None
+    assert figure is not None
+    assert float(shown[1]) >= float(figure[1])
+
+
+def test_a_ledger_of_an_earlier_version_is_not_below_the_figure(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for path in run.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "ledger.csv").write_text("record,leakage,bayes_security\n3,0.5,0.01\n4,0.0,1.0\n")
+    facts = load(folder)
+    assert facts.measured is not None
+    assert facts.exposures == {3: facts.measured.lower, 4: 1.0}
+
+
+def test_every_number_of_a_run_agrees(run: Path, tmp_path: Path) -> None:
+    """The run's own files, both formats of the report, the terminal, JSON, the command analyze and the page's API."""
+    last, status = RunFolder(run).epochs[-1], RunFolder(run).status
+    page, words = (write(run, tmp_path / f"report.{kind}")[1][0].read_text() for kind in ("html", "md"))
+    told = json.loads(call("report", str(run), "-o", str(tmp_path / "again.html"), "--json").stdout)
+    terminal = call("report", str(run), "-o", str(tmp_path / "third.html")).stdout
+    options = ["--noise", str(status.noise_multiplier), "--rate", repr(status.sample_rate), "--steps", str(last["steps"])]
+    analyzed = json.loads(call("analyze", *options, "--json").stdout)
+    asked = {"noise_multiplier": status.noise_multiplier, "sample_rate": status.sample_rate, "steps": last["steps"]}
+    api = TestClient(create_app(), base_url="http://127.0.0.1").get("/api/analyze", params={**asked, "advice": True}).json()
+    member = last["membership"]["lower"]
+    assert {told["threats"][0]["bayes_security"]["lower"], analyzed["bayes_security"]["lower"], member} == {member}
+    assert api == analyzed
+    assert told["threats"][1]["bayes_security"]["lower"] == last["exact"]["lower"]
+    for one, beta in zip(told["threats"], (member, last["exact"]["lower"]), strict=True):
+        shown, right = METRICS["bayes_security"].rounded(beta), METRICS["success"].rounded(1.0 - beta / 2.0, 0.5)
+        assert one["bayes_security"]["lower"] == beta
+        for text in (page, words):
+            assert shown in text
+            assert right in text
+        assert f"{right.removesuffix(' %')} of 100 right" in page, "in the picture, too"
+    assert METRICS["success"].rounded(analyzed["success"]["upper"], 0.5) in terminal
+    advised = analyzed["advice"]["options"][0]
+    assert advised["parameter"] == "noise_multiplier"
+    assert told["advice"][0]["options"][0] == advised
+    assert told["advice"][0]["sentence"] in page
+    assert told["advice"][0]["sentence"].replace("*", "\\*") in words
+    accuracy = f"{100.0 * last['accuracy']:.1f} %"
+    assert accuracy in page
+    assert accuracy in words
+
+
+def test_real_odds_stand_beside_even_ones(run: Path, tmp_path: Path) -> None:
+    facts = load(run)
+    assert facts.measured is not None
+    ill = facts.shares["yes"]
+    assert 0.02 < ill < 0.15
+    assert sum(facts.shares.values()) == pytest.approx(1.0)
+    text = write(run, tmp_path / "report.html")[1][0].read_text()
+    reach = float(facts.measured.certified.success(ill).upper)
+    assert reach >= 1.0 - ill
+    said = re.search(r"is right ([\d.]+) % of the time without the model, by always saying no, and (.*?)\.</p>", text)
+    assert said is not None
+    assert float(said[1]) == pytest.approx(100 * (1.0 - ill), abs=0.011)
+    if reach - (1.0 - ill) > 1e-4:
+        assert f"about {np.ceil(1e4 * reach - 1e-6) / 100:.2f} % of the time with it" in said[2]
+    else:
+        assert said[2] == "with it no more than 0.01 points more often"
+    path = tmp_path / "setting.json"
+    path.write_text('{"noise_multiplier": 1, "sample_rate": 0.01, "steps": 2000, "prior": 0.07}')
+    reach = float(bs.analyze(bs.DPSGD(1.0, 0.01, 2000), method="certified").success(0.07).upper)
+    text = write(path, tmp_path / "setting.html")[1][0].read_text()
+    assert "yes has probability 7.00 % and no 93.00 %" in text
+    assert f"at most {np.ceil(1e4 * reach - 1e-6) / 100:.2f} % of the time with it" in text
+    path.write_text('{"noise_multiplier": 1, "sample_rate": 0.01, "steps": 2000, "prior": 7}')
+    with pytest.raises(ValueError, match=r"setting\.json: prior must be strictly between 0 and 1, got 7"):
+        load(path)
+
+
+def test_who_made_it_and_of_what(run: Path, tmp_path: Path) -> None:
+    text = write(run, tmp_path / "report.html", author="<b>A</b>", purpose="to decide")[1][0].read_text()
+    assert "<b>Made by</b> &lt;b&gt;A&lt;/b&gt;" in text
+    assert "<b>Purpose</b> to decide" in text
+    assert re.search(r"<b>Date</b> \d{4}-\d\d-\d\d<", text)
+    assert re.search(r"<b>Run of</b> \d{4}-\d\d-\d\d<", text)
+    assert RunFolder(run).data["sha256"] in text  # type: ignore[index]
+    facts = load(run)
+    rows = dict(about.about(facts, about.Made(date="2026-01-02", commit="0123456789ab")))
+    assert rows["Code of this report"] == f"betastar {bs.__version__}, commit 0123456789ab"
+    assert "Made by" not in rows, "what is not known is left out"
+
+
+def test_quality_is_what_others_compute() -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 3, 200)
+    scores = generator.random((200, 3)).round(1)  # with ties
+    scores /= scores.sum(axis=1, keepdims=True)
+    assert quality.auc(scores, labels) == pytest.approx(roc_auc_score(labels, scores, multi_class="ovr"))
+    two = np.stack([-scores[:, 0], scores[:, 0]], axis=1)
+    assert quality.auc(two, labels % 2) == pytest.approx(roc_auc_score(labels % 2, two[:, 1]))
+    assert quality.auc(two, np.zeros(200, dtype=int)) is None
+    assert quality.baseline(np.array([0, 1, 1]), np.array([1, 0, 0, 1])) == 0.5
+
+
+@pytest.mark.parametrize("variant", ["internal", "public"])
+def test_no_figure_is_cut_on_a4(run: Path, tmp_path: Path, variant: str) -> None:
+    path = write(run, tmp_path / "report.html", public=variant == "public")[1][0]
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        page.goto(path.as_uri())
+        page.emulate_media(media="print")
+        assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+        figures = page.query_selector_all("figure")
+        assert len(figures) == (6 if variant == "internal" else 4)
+        for figure in figures:
+            box = figure.bounding_box()
+            assert box["height"] < HEIGHT / 2, "two fit on a page"
+            assert box["x"] >= 0.0
+            assert box["x"] + box["width"] <= WIDTH
+            assert figure.evaluate("one => getComputedStyle(one).breakInside") == "avoid"
+            assert figure.get_attribute("aria-label")
+        pages = re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True))
+        assert 3 <= len(pages) <= 9
