@@ -201,7 +201,7 @@ class Backwards:
 @pytest.mark.parametrize("alpha", [1.0, 1.7])
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_attackers_who_adapt_do_not_beat_the_aligned_pair(mirrored: bool, alpha: float) -> None:
-    """Three batches; in each of them the two gradients may depend on all outputs before (theory, section 13)."""
+    """Three batches; in each of them the two gradients may depend on all outputs before (theory, section 15)."""
     noise, batches = 0.9, 3
     random, game = np.random.default_rng(3), Backwards(noise, alpha)
     plus, minus = np.array([1.0, 0.0]), np.array([-1.0, 0.0]) if mirrored else np.zeros(2)

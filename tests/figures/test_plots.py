@@ -52,6 +52,17 @@ def test_over_steps_draws_each_moment() -> None:
     assert one.lines[0].get_marker() == "o", "a single step is seen"
 
 
+@pytest.mark.parametrize("sampling", ["fixed-size", "balls-in-bins", "shuffled"])
+def test_over_steps_keeps_the_sampling(sampling: str) -> None:
+    run = bs.DPSGD(2.0, 0.1, 30, sampling)
+    drawn = lines(plots.over_steps(run, points=4))
+    assert list(drawn) == ["β*, exact"]  # the closed form is of Poisson sampling
+    steps, betas = drawn["β*, exact"]
+    for count, beta in zip(steps.tolist(), betas, strict=True):
+        assert beta == bs.analyze(bs.DPSGD(2.0, 0.1, count, sampling)).bayes_security.lower
+    assert steps.tolist() == ([1, 11, 20, 30] if sampling == "fixed-size" else [10, 20, 20, 30])
+
+
 def test_heatmap_takes_a_risk_or_an_array() -> None:
     noises, rates = np.geomspace(0.5, 8, 6), np.geomspace(1e-4, 1e-1, 5)
     risk = bs.analyze(bs.DPSGD(noises[:, None], rates, 100))

@@ -161,7 +161,7 @@ def test_the_command_and_its_errors(table: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     done = subprocess.run([COMMAND, *command(table, "-o", str(run))], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("# people: 3 epochs of DP-SGD")
+    assert done.stdout.startswith("Weak: An attacker who sees every update")
     assert "\x1b" not in done.stdout + done.stderr
     for options, message in (
         (["-o", str(run)], "already holds a run"),

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import betastar as bs
-from betastar import audit
 from betastar.scenario.step import AllocationStep, CoinStep, Step
 from betastar.scenario.threats import reduction
 from betastar.scenario.truncation import at_least, truncation
@@ -57,7 +56,6 @@ CASES: list[tuple[Callable[[], object], str]] = [
         lambda: bs.analyze(FIXED, _Foreign()),
         r"sampling must be 'poisson', without max_batch_size, for a foreign threat, got DPSGD",
     ),
-    (lambda: audit.mechanism(FIXED, games=1000), r"sampling must be 'poisson', .* for the games of the mechanism"),
 ]
 
 

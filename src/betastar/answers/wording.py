@@ -8,10 +8,10 @@ from typing import Any
 import betastar as bs
 from betastar.answers.settings import Setting
 from betastar.bounds.certified import COARSE
-from betastar.rounding import nearest, nearest_percent, plain, significant
+from betastar.rounding import nearest_percent, plain, significant
 from betastar.scenario.threats import FARTHEST, reduction
 from betastar.validation import ArgumentError
-from betastar.vocabulary import DIGITS, METHODS, METRICS, SAMPLINGS, THREATS, decimals, parameter_of
+from betastar.vocabulary import DIGITS, METHODS, METRICS, SAMPLINGS, THREATS, parameter_of
 
 #: What the number means for a person; `share` is what the attacker reaches, `idle` what they reach without the model.
 SENTENCE = "{attacker} is right {about} {share} of the time, against {idle} % without the model."
@@ -147,13 +147,5 @@ def table(answer: Mapping[str, Any], short: bool = False) -> list[tuple[str, str
     for metric in METRICS.values():
         bounds = answer.get(metric.name, ())
         for one in bounds if isinstance(bounds, list | tuple) else (bounds,):
-            at = one.get(metric.at or "smallest_fpr")
-            title = (metric.short if short else metric.title).format(at and plain(at))
-            idle = metric.without_model(one.get(metric.at))
-            relied = metric.rounded(one[metric.safe_end], one.get(metric.at))
-            if metric.share:
-                near = f"{100 * one['estimate']:.{decimals(one[metric.safe_end] - idle)}f} %"
-                rows.append((title, relied, near, f"{100 * idle:.10g} %"))
-            else:
-                rows.append((title, relied, nearest(one["estimate"]), plain(idle)))
+            rows.append(metric.row(one, one.get(metric.at or "smallest_fpr"), short))
     return rows

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from betastar import validation
 from betastar.arrays import Real, Whole
 from betastar.audit import intervals
+from betastar.display import Display, Displayed
 from betastar.risk.interval import Bound
 from betastar.rounding import down, up
 
@@ -39,7 +40,7 @@ CAVEAT = (
 
 
 @dataclass(frozen=True)
-class Leakage:
+class Leakage(Displayed):
     """What a nearest-neighbour attacker learned about the worlds from the outputs.
 
     Attributes
@@ -114,6 +115,9 @@ class Leakage:
         else:
             told += f": that of the outputs is at most {high}, and may be less"
         return told + ("." if self.converged else "; more games may change the estimate.")
+
+    def _display(self, brief: bool) -> Display:
+        return Display((self.sentence, self.caveat))
 
     def as_dict(self) -> dict[str, Any]:
         """The object that is printed as JSON."""

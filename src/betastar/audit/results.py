@@ -16,9 +16,10 @@ import numpy as np
 
 from betastar.arrays import Booleans, Real, Whole
 from betastar.audit import intervals
+from betastar.display import Display, Displayed
 from betastar.risk.analyze import analyze
 from betastar.risk.interval import Bound
-from betastar.rounding import down, nearest_percent, percent, tiny
+from betastar.rounding import down, nearest_percent, percent, significant, tiny
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import Threat
 
@@ -44,8 +45,8 @@ class RocPoint:
     tpr: Bound
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(Displayed):
     """Games against a bound: the result of an audit.
 
     Attributes
@@ -109,6 +110,16 @@ class Audit:
     def sentence(self) -> str:
         """The verdict for a person; the interval is rounded outwards, what is allowed upwards."""
         return self.told(self.p_value)
+
+    def _display(self, brief: bool) -> Display:
+        from betastar.audit.audit_display import display
+
+        return display(self.sentence, {self.pair: self}, brief)
+
+    def __repr__(self) -> str:
+        verdict = "violated" if self.violated else "no violation"
+        limit = significant(self.allowed.upper, 4)
+        return f"Audit({self.threat.describe()}, {self.games} games: success={self.success}, at most {limit}, {verdict})"
 
     def told(self, p_value: float) -> str:
         """The verdict by a p-value that may cover other attackers as well."""

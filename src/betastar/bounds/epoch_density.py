@@ -1,4 +1,4 @@
-r"""Random allocation: the density of the privacy loss of one epoch, by an integral over one frequency (theory, section 13).
+r"""Random allocation: the density of the privacy loss of one epoch, by an integral over one frequency (theory, section 15).
 
 A record is in one of t batches, drawn uniformly. With s = 1/σ and independent y_i ~ N(0, s²), one for each batch, the
 likelihoods of the two worlds against "no record" are (1/t)·Σ e^{y_i - s²/2} and (1/t)·Σ e^{-y_i - s²/2} (add/remove: 1). The

@@ -103,14 +103,18 @@ def compare(
     asked = [Setting(**given) for *_, given in cases]
     wishes = wished(required)
     answers = [json_answers.answer(one) for one in asked]
-    names = []
+    shared = printing.shared_by(answers)
+    names: list[str] = []
+    brief: list[str] = []
     for (name, way, _), answer in zip(cases, answers, strict=True):
-        words = [name or printing.label(answer["parameters"]) if options.setting or not way else "", way or ""]
-        names.append(", ".join(word for word in words if word))
+        own = answer["parameters"]
+        for made, label in ((names, printing.label(own)), (brief, printing.label(own, set(own) - shared) or printing.label(own))):
+            words = [name or label if options.setting or not way else "", way or ""]
+            made.append(", ".join(word for word in words if word))
     if printed.json:
         printing.as_json({"settings": [{"name": name, **answer} for name, answer in zip(names, answers, strict=True)]})
     else:
-        printing.side_by_side(answers, names)
+        printing.side_by_side(answers, brief)
     demand(zip(asked, names, strict=True), wishes)
 
 

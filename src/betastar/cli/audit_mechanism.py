@@ -12,9 +12,9 @@ import typer
 from betastar import files
 from betastar.answers.settings import Setting
 from betastar.audit import Audit
+from betastar.audit.audit_display import numbers, titles
 from betastar.cli.analysis import demand, wished
 from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
-from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Json
 
@@ -104,26 +104,15 @@ def _several() -> None:
 
 
 def show(sentence: str, audits: dict[str, Audit]) -> None:
-    """The verdict, and what was measured beside the bound: a row for each attacker."""
+    """The verdict, and what was measured beside the bound: a column for each attacker."""
     from betastar.cli import printing
 
     first = next(iter(audits.values()))
-    interval = f"{100 * first.confidence:g} % interval"
-    heads = ("attacker", "games", "right guesses", interval, "at most", "advantage", "bound", "p-value")
-    rows = [
-        (
-            who,
-            f"{audit.games:,}",
-            nearest(audit.success.estimate),
-            f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
-            significant(audit.allowed.upper, 4),
-            nearest(audit.advantage.estimate),
-            significant(audit.bound.upper, 4),
-            f"{audit.p_value:.2g}",
-        )
-        for who, audit in audits.items()
-    ]
-    printing.titled(sentence, heads, rows)
+    columns = [numbers(audit) for audit in audits.values()]
+    shown = printing.console()
+    shown.print(sentence, style="bold")
+    shown.print()
+    printing.beside(shown, titles(first.confidence), list(audits), columns)
     print(f"\nPlayed: {first.threat.describe()}, seed {first.seed}.")
 
 

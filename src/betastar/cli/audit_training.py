@@ -112,7 +112,9 @@ def training(
 
     check_plot(options.plot, kept.force)
     keep(kept, "training")
-    told = _attacked(code.what, attack, study)
+    exposed = ", and training once to find the record that is exposed most" if attack.challenge == "most-exposed" else ""
+    with printing.phase(f"preparing {code.what}{exposed}"):
+        told = _attacked(code.what, attack, study)
     if options.output is not None and (there := len(list(options.output.glob("games-*.npz")))):
         printing.complain(f"{there * CHUNK} games are in {options.output} already.")
     with printing.counting("games", played.games) as tell:
@@ -167,7 +169,8 @@ def one_run(
     keep(kept, "one-run")
     told = _attacked(code.what, AttackOptions(threat="membership-add-remove"), study, canaries=True)
     names = (*NEEDED, "loss_reduction")
-    result = play(**{name: told[name] for name in names if name in told}, **vars(options), **vars(random))
+    with printing.phase(f"training once, with {options.canaries} canaries"):
+        result = play(**{name: told[name] for name in names if name in told}, **vars(options), **vars(random))
     keep(kept, "one-run", {"kind": "one-run", **result.as_dict()})
     printing.as_json(result.as_dict()) if printed.json else print(f"{result.sentence}\nSeed {result.seed}.")
     if result.violated:

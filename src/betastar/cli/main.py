@@ -16,6 +16,7 @@ import typer
 from betastar import plugins
 from betastar.cli import analysis, audit_mechanism, audit_training
 from betastar.cli.options import command, option
+from betastar.cli.predict import predict
 from betastar.cli.report import report
 from betastar.cli.train import train
 from betastar.vocabulary import PARAMETERS
@@ -156,6 +157,7 @@ analysis.register(app)
 audit_training.register(audit_mechanism.app)
 for function in (train, reproduce, gaps, report):
     command(app, pipeline=False)(function)
+command(app)(predict)
 app.add_typer(audit_mechanism.app)
 
 

@@ -16,7 +16,11 @@ from betastar.vocabulary import OF_THREATS, PARAMETERS, RUN, SAMPLED
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+#: Columns that a table takes at most, on a terminal and into a pipe.
+WIDTH = 80
+#: So many columns of numbers fit beside each other.
+BESIDE = 4
 
 
 def quiet_pipe() -> None:
@@ -38,72 +42,86 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
+@contextmanager
+def phase(text: str) -> Iterator[None]:
+    """A line that says what is done, while it is done; on a terminal only."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(Text(f"{text} …")):
+        yield
+
+
 def as_json(thing: object) -> None:
     print(json.dumps(thing, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def one(answer: Answer, first: str | None = None) -> None:
     """Print one answer. `first` is a line before its sentence."""
-    console = _console()
+    shown = console()
     if first:
-        console.print(first, style="bold")
-    console.print(answer["sentence"], style=None if first else "bold")
-    console.print()
-    grid = _grid("", "rely on", "estimate", "without a model")
-    for row in wording.table(answer):
-        grid.add_row(*row)
-    console.print(grid)
-    console.print()
+        shown.print(first, style="bold")
+    shown.print(answer["sentence"], style=None if first else "bold")
+    shown.print()
+    table(shown, ("", "rely on", "estimate", "without a model"), wording.table(answer))
+    shown.print()
     if "final_model" in answer:
-        console.print(answer["final_model"]["sentence"])
-        console.print()
-    console.print("Assumed:")
+        shown.print(answer["final_model"]["sentence"])
+        shown.print()
+    shown.print("Assumed:")
     for line in answer["assumptions"]:
-        console.print(f"  - {line}")
-    console.print(f"How sure: {answer['certainty']}")
+        shown.print(f"  - {line}")
+    shown.print(f"How sure: {answer['certainty']}")
     if answer.get("advice"):
-        console.print(f"What would help: {answer['advice']['sentence']}")
+        shown.print(f"What would help: {answer['advice']['sentence']}")
     for warning in answer["warnings"]:
-        console.print(f"Note: {warning}", style="yellow")
-
-
-def titled(sentence: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A sentence and a table."""
-    console = _console()
-    console.print(sentence, style="bold")
-    console.print()
-    grid = _grid(*titles)
-    for row in rows:
-        grid.add_row(*row)
-    console.print(grid)
+        shown.print(f"Note: {warning}", style="yellow")
 
 
 def side_by_side(answers: Sequence[Answer], names: Sequence[str]) -> None:
-    """One row a setting, the numbers to rely on."""
-    console = _console()
-    titles = [title for title, *_ in wording.table(answers[0], short=True)]
-    grid = _grid("setting", *titles)
-    for name, answer in zip(names, answers, strict=True):
-        grid.add_row(name, *(relied for _, relied, *_ in wording.table(answer)))
+    """One column a setting, the numbers to rely on; more settings than fit beside each other are below each other."""
+    shown = console()
     # The safest one first, if that was asked.
     best = max(
         range(len(answers)), key=lambda i: answers[i]["bayes_security"]["lower"] if "bayes_security" in answers[i] else 0.0
     )
-    console.print(f"{names[best]}: {answers[best]['sentence']}", style="bold")
-    console.print()
-    console.print(grid)
-    console.print()
-    console.print("Each number is the one to rely on: β* rounded down, what an attacker can do rounded up.")
+    shown.print(f"{names[best]}: {answers[best]['sentence']}", style="bold")
+    columns = [[relied for _, relied, *_ in wording.table(answer)] for answer in answers]
+    for start in range(0, len(answers), BESIDE):
+        shown.print()
+        beside(shown, [title for title, *_ in wording.table(answers[0], short=True)], names, columns, start)
+    shown.print()
+    shown.print("Each number is the one to rely on: β* rounded down, what an attacker can do rounded up.")
+    if shared := label(answers[0]["parameters"], shared_by(answers)):
+        shown.print(f"All of them: {shared}.")
     for name, answer in zip(names, answers, strict=True):
-        console.print(f"{name}: {answer['certainty']}")
+        shown.print(f"{name}: {answer['certainty']}")
         for warning in answer["warnings"]:
-            console.print(f"{name}: {warning}", style="yellow")
+            shown.print(f"{name}: {warning}", style="yellow")
 
 
-def label(parameters: Answer) -> str:
-    """A setting in a few words."""
+def beside(shown: Console, titles: Sequence[str], names: Sequence[str], columns: Sequence[Sequence[str]], start: int = 0) -> None:
+    """A table with these titles of rows, and as many named columns as fit, from the first one on."""
+    chosen = slice(start, start + BESIDE)
+    rows = zip(titles, *columns[chosen], strict=True)
+    table(shown, ("", *names[chosen]), list(rows))
+
+
+def shared_by(answers: Sequence[Answer]) -> set[str]:
+    """The parameters that all answers have, with the same value; none for a single one."""
+    first, *others = [answer["parameters"] for answer in answers]
+    return {name for name in first if others and all(name in one and one[name] == first[name] for one in others)}
+
+
+def label(parameters: Answer, chosen: set[str] | None = None) -> str:
+    """A setting in a few words: all parameters that define it, or those of them that are chosen."""
     names = [name for name in (*RUN, *SAMPLED, *OF_THREATS) if parameters.get(name) is not None]
     kept = [name for name in names if "batch_size" not in parameters or name not in ("sample_rate", "steps")]
+    kept = [name for name in kept if chosen is None or name in chosen]
     return ", ".join(f"{PARAMETERS[name].brief.removeprefix('--')} {_said(parameters[name])}" for name in kept)
 
 
@@ -115,21 +133,24 @@ def complain(text: str) -> None:
     print(f"betastar: {text}", file=sys.stderr)
 
 
-def _grid(*titles: str) -> Table:
+def table(shown: Console, titles: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """Print a table that fits 80 columns, or fewer on a smaller terminal. left: the number of columns of words, not numbers."""
     from rich import box
     from rich.table import Table
 
     grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="dim")
     for i, title in enumerate(titles):
-        grid.add_column(title, justify="left" if i == 0 else "right", overflow="fold")
-    return grid
+        grid.add_column(title, justify="left" if i < left else "right", overflow="fold", no_wrap=i == 0 and left == 1)
+    for row in rows:
+        grid.add_row(*row)
+    shown.print(grid, width=min(WIDTH, shown.width))
 
 
-def _console() -> Console:
-    """Colour on a terminal only; into a pipe, lines as long as they are."""
+def console() -> Console:
+    """Colour on a terminal only; into a pipe, sentences in longer lines."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=140, no_color=True)
-    return console
+    shown = Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+    if not shown.is_terminal:
+        shown = Console(highlight=False, markup=False, emoji=False, width=140, no_color=True)
+    return shown

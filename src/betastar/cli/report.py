@@ -35,23 +35,25 @@ def report(options: ReportOptions) -> None:
       echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
     """
     from betastar.answers.targets import parse
+    from betastar.cli import printing
     from betastar.report.facts import Against
     from betastar.report.next_steps import next_steps
     from betastar.report.report import write
     from betastar.report.statement import verdicts
 
     wish = None if options.target is None else parse(options.target)
-    facts, files = write(
-        options.source,
-        options.output,
-        options.format,
-        options.list_records,
-        options.force,
-        options.public,
-        options.author or "",
-        options.purpose or "",
-        wish,
-    )
+    with printing.phase("computing the certified curves, and drawing the figures"):
+        facts, files = write(
+            options.source,
+            options.output,
+            options.format,
+            options.list_records,
+            options.force,
+            options.public,
+            options.author or "",
+            options.purpose or "",
+            wish,
+        )
     said = verdicts(facts)
     if not options.json:
         print(f"{said[0].band.capitalize()}: {said[0].sentence}\nThe report is in {files[0]}.")
@@ -60,7 +62,8 @@ def report(options: ReportOptions) -> None:
     def told(one: Against) -> Json:
         return {"threat": one.name, "kind": one.kind, "bayes_security": {"lower": one.lower, "estimate": one.estimate}}
 
-    against = zip((facts.membership, *facts.attributes), said, strict=True)
+    people = [] if facts.person is None else [facts.person]
+    against = zip((facts.membership, *people, *facts.attributes), said, strict=True)
     every = [told(one) | {"band": verdict.band} for one, verdict in against]
     advised = [{"threat": step.threat, **step.advice.as_json()} for step in next_steps(facts, wish)]
     answer = {

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from betastar.cli.options import arguments, option
-from betastar.rounding import down
-from betastar.runs.reading import Json
 
 #: What training takes unless something else is given.
 OWN = "the study's"
@@ -80,7 +77,7 @@ class OutcomeOptions:
 
 
 def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, outcome: OutcomeOptions) -> None:
-    """Train with DP-SGD, watch membership and attribute inference, and write a summary.
+    """Train with DP-SGD, watch membership and attribute inference, and write the model, a model card and a summary.
 
     \b
     Examples:
@@ -89,34 +86,45 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
       betastar train adult --seeds 5 --jobs 2 -o runs/five
       betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
     """
-    from betastar.datasets.study import StudyError
-    from betastar.report.facts import load
-    from betastar.report.report import summarise
-    from betastar.runs.config import Config
-    from betastar.runs.folder import RunFolder
-    from betastar.runs.loop import train as run
-    from betastar.runs.loop import train_seeds
+    from betastar.cli import printing, run_progress
+
+    with printing.phase("starting"):
+        from betastar.cli import run_ending
+        from betastar.datasets.study import StudyError
+        from betastar.report import model_card
+        from betastar.report.facts import load
+        from betastar.report.report import summarise
+        from betastar.runs.config import Config
+        from betastar.runs.folder import RunFolder
+        from betastar.runs.loop import seed_folders, train_seeds
+        from betastar.runs.loop import train as run
 
     if options.seed is not None and several.seeds is not None:
         raise StudyError("--seed is one run, --seeds are several: choose one.")
     if options.target_beta is not None and options.scope == "batch":
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
     config = replace(Config(**arguments(replace(options, between=None), Config)), between=_range(options.between))
+    resume = outcome.resume
     if several.seeds is None:
-        with _progress() as tell:
-            run(config, place.output, outcome.resume, tell)
+        with run_progress.one_run() as tell:
+            run(config, place.output, resume, tell)
         folders = [place.output]
     else:
-        with _backend(several.backend):
-            runs = train_seeds(config, place.output, range(several.seeds), several.jobs, outcome.resume)
-            folders = [folder.path for folder in runs]
-    texts = [summarise(folder).read_text() for folder in folders]
+        seeds = range(several.seeds)
+        folders = seed_folders(place.output, seeds)
+        with _backend(several.backend), run_progress.several_runs(folders):
+            train_seeds(config, place.output, seeds, several.jobs, resume)
+    with printing.phase("drawing the figures of the summary, and writing the model card"):
+        for folder in folders:
+            summarise(folder)
+            model_card.write(folder)
+        told = [(folder, load(folder)) for folder in folders]
     if not outcome.json:
-        print("\n".join(texts))
+        run_ending.show(*told[0]) if several.seeds is None else run_ending.show_several(place.output, told)
         return
     answers = [
-        {"folder": str(run.path), **run.status.to_json(), "proof": load(run.path).proof, "last": run.epochs[-1]}
-        for run in map(RunFolder, folders)
+        {"folder": str(folder), **(one := RunFolder(folder)).status.to_json(), "proof": facts.proof, "last": one.epochs[-1]}
+        for folder, facts in told
     ]
     print(json.dumps(answers[0] if several.seeds is None else {"runs": answers}))
 
@@ -143,34 +151,3 @@ def _backend(name: str | None) -> AbstractContextManager[object]:
         Client()  # type: ignore[no-untyped-call] # joblib finds the newest one; the environment says which cluster it joins
     backend: AbstractContextManager[object] = joblib.parallel_config(backend=name)
     return backend
-
-
-class _progress:  # noqa: N801
-    """A bar with loss, accuracy and β*; on a terminal only."""
-
-    def __enter__(self) -> Callable[[Json], None]:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        console = Console(stderr=True)
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("starting", total=None)
-        self._accuracy = float("nan")
-        self._bar.start()
-        return self._tell
-
-    def _tell(self, news: Json) -> None:
-        if news.get("finished"):
-            self._accuracy = news["accuracy"]
-            return
-        beta = (
-            f"β* {down(news['attribute'], 3)} (attribute) {down(news['membership'], 3)} (membership)"
-            if "attribute" in news
-            else ""
-        )
-        text = f"epoch {news['epoch']}  loss {news['loss']:.3f}  accuracy {100 * self._accuracy:.1f} %  {beta}"
-        self._bar.update(self._task, description=text, advance=1)
-
-    def __exit__(self, *problem: object) -> None:
-        self._bar.stop()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from betastar.datasets.sensitive import check, secret_of, with_public
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.training.secrets.restated_columns import restated
 
 if TYPE_CHECKING:
@@ -63,4 +64,6 @@ def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop
     secret = with_public(secret, table("test"), sensitive, along)
     given_away = tuple(str(one) for one in restated(frame, sensitive, along))
     parts = tensors(x[train], labels[train]), tensors(x[test], labels[test])
-    return Study("Adult", *parts, secret, ["<=50K", ">50K"], RECIPE, raw=raw, restated=given_away)
+    classes = ["<=50K", ">50K"]
+    kept = TableEncoder.of_pipeline(encode, TARGET, classes, [*drop, "part"])
+    return Study("Adult", *parts, secret, classes, RECIPE, raw=raw, restated=given_away, encoder=kept)

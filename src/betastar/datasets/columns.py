@@ -73,7 +73,7 @@ def features(frame: DataFrame, needed: Sequence[str], keep: Sequence[str] = ()) 
                 f"the column {name!r} is different in each of the {len(frame)} records, as an identifier is, and a model would "
                 f"learn the records by heart. Leave it out (--drop {option}), or say that it is a feature (--keep {option})."
             )
-        if name not in needed and (days := _days(frame[name])) is not None:
+        if name not in needed and (days := days_of(frame[name])) is not None:
             frame[name] = days
             told.append(f"The column {name!r} holds dates: the model sees the number of days since 1970.")
         missing = int(frame[name].isna().sum())
@@ -97,10 +97,10 @@ def _identifies(column: Series) -> bool:
     """Whether whole numbers or words differ in every record."""
     if len(column) < IDENTIFIES or column.dtype.kind in "fbcMm" or column.isna().any():
         return False
-    return int(column.nunique()) == len(column) and _days(column) is None
+    return int(column.nunique()) == len(column) and days_of(column) is None
 
 
-def _days(column: Series) -> Series | None:
+def days_of(column: Series) -> Series | None:
     """Days since 1970 of a column of dates; None if it holds something else."""
     import pandas as pd
 

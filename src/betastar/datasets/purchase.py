@@ -18,6 +18,7 @@ from torch import Tensor
 from betastar import files
 from betastar.datasets.seeds import derive
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
+from betastar.datasets.table_encoder import NUMBER, UNUSED, Column, TableEncoder
 from betastar.training import Secret
 
 RECORDS, BITS, CLASSES = 197_324, 600, 100
@@ -39,8 +40,15 @@ def purchase(
             raise StudyError(f"Purchase-100 has the items 0 to {BITS - 1}, got {item!r}.")
         x[:, int(item)] = 0
     train, test = split(len(x), seed)
-    name = "Purchase-100"
-    return Study(name, tensors(x[train], y[train]), tensors(x[test], y[test]), SECRET, list(range(CLASSES)), RECIPE, path is None)
+    name, parts = "Purchase-100", (tensors(x[train], y[train]), tensors(x[test], y[test]))
+    encoder = _encoder({int(item) for item in drop})
+    return Study(name, *parts, SECRET, list(range(CLASSES)), RECIPE, path is None, encoder=encoder)
+
+
+def _encoder(dropped: set[int]) -> TableEncoder:
+    """Bits are inputs as they are. The columns of a table are called by the numbers of the items, from 0."""
+    columns = [Column(str(item), UNUSED if item in dropped else NUMBER, mean=(0.0,), scale=(1.0,)) for item in range(BITS)]
+    return TableEncoder("class", tuple(map(str, range(CLASSES))), tuple(columns))
 
 
 def synthetic(seed: int = 0, records: int = RECORDS) -> tuple[Tensor, Tensor]:

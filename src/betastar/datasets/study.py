@@ -15,6 +15,7 @@ from betastar.datasets.errors import StudyError as StudyError
 from betastar.datasets.persons import Persons as Persons
 from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.training import Secret
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Study:
         What was done to the columns of a table, in sentences.
     people : Persons or None
         The persons of the training part, where a column says whose record it is.
+    encoder : TableEncoder or None
+        What makes records of a table of its kind into inputs of the model.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Study:
     restated: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     people: Persons | None = None
+    encoder: TableEncoder | None = None
 
     @property
     def title(self) -> str:

@@ -15,6 +15,7 @@ from betastar.datasets import persons
 from betastar.datasets.columns import MANY_CATEGORIES, encoder, features, plain
 from betastar.datasets.sensitive import check, secret_of, with_public
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.training.secrets.restated_columns import restated
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-def read(path: str | Path) -> DataFrame:
-    """The table in a CSV or Parquet file; raises StudyError if it is none."""
+def read(path: str | Path, least: int = 10) -> DataFrame:
+    """The table in a CSV or Parquet file; raises StudyError if it is none, or has fewer than the least number of records."""
     import pandas as pd
 
     path = Path(path)
@@ -43,8 +44,8 @@ def read(path: str | Path) -> DataFrame:
         raise
     except (ValueError, EOFError, OSError, NotImplementedError, csv.Error, lzma.LZMAError) as problem:
         raise StudyError(f"{path} is truncated or no table: {str(problem).splitlines()[0]}") from None
-    if len(frame) < 10:
-        raise StudyError(f"{path} has {len(frame)} records; at least 10 are needed.")
+    if len(frame) < least:
+        raise StudyError(f"{path} has {len(frame)} records; at least {least} are needed.")
     return frame
 
 
@@ -146,8 +147,19 @@ def own(
     recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
     parts = tensors(x[train], y[train]), tensors(x[test], y[test])
     given_away = tuple(str(one) for one in restated(raw, sensitive, along))
+    dates = [name for name in frame.columns if frame[name].dtype.kind == "f" and raw[name].dtype.kind not in "iufb"]
+    known = TableEncoder.of_pipeline(encode, target, classes, [*(drop or []), *([] if person is None else [person])], dates)
     return Study(
-        Path(path).stem, *parts, secret, classes, recipe, raw=raw.iloc[test], restated=given_away, told=tuple(told), people=people
+        Path(path).stem,
+        *parts,
+        secret,
+        classes,
+        recipe,
+        raw=raw.iloc[test],
+        restated=given_away,
+        told=tuple(told),
+        people=people,
+        encoder=known,
     )
 
 

@@ -12,6 +12,7 @@ from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER,
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
+from betastar.scenario.samplings import IN_EPOCHS, all_plain, batches
 from betastar.scenario.threats import AttributeInference, Candidates, Threat
 from betastar.vocabulary import LEVELS, RUN
 
@@ -94,16 +95,21 @@ def over_steps(run: DPSGD, threat: Threat | None = None, ax: Axes | None = None,
     ax = axes(ax)
     color = ATTRIBUTE if isinstance(threat, AttributeInference) else MEMBERSHIP
     moments = np.unique(np.linspace(1, run.steps, min(points, run.steps)).round().astype(int))
-    pairs = [(_first(run, int(moment)), _until(threat, int(moment))) for moment in moments]
+    parts = [_first(run, int(moment)) for moment in moments]
+    moments = np.array([int(part.steps) for part in parts])  # ends of epochs, where epochs count
+    pairs = [(part, _until(threat, int(part.steps))) for part in parts]
     bounds = [analyze(part, against, method).bayes_security for part, against in pairs]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RegimeWarning)  # the figure shows the error of the closed form
-        paper = [analyze(part, against, "paper").bayes_security.estimate for part, against in pairs]
+    paper: list[float] = []
+    if all_plain(run):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RegimeWarning)  # the figure shows the error of the closed form
+            paper = [analyze(part, against, "paper").bayes_security.estimate for part, against in pairs]
     lower, upper = ([getattr(bound, end) for bound in bounds] for end in ("lower", "upper"))
     marker = "o" if len(moments) == 1 else ""
     ax.plot(moments, lower, marker=marker, color=color, label=f"β*, {method}")
     ax.fill_between(moments, lower, upper, color=color, alpha=0.18, linewidth=0)
-    ax.plot(moments, paper, "--", marker=marker, color=OTHER, lw=1, label="paper's closed form")
+    if paper:
+        ax.plot(moments, paper, "--", marker=marker, color=OTHER, lw=1, label="paper's closed form")
     ax.set_xlabel("step")
     ax.set_ylabel(BAYES_SECURITY)
     legend(ax)
@@ -111,16 +117,19 @@ def over_steps(run: DPSGD, threat: Threat | None = None, ax: Axes | None = None,
 
 
 def _first(run: DPSGD, steps: int) -> DPSGD:
-    """The run up to a step."""
+    """The run up to a step, or up to the end of its epoch where epochs count."""
     taken: list[DPSGD] = []
     for segment in run.segments:
-        if steps > 0:
-            taken.append(DPSGD(segment.noise_multiplier, segment.sample_rate, min(steps, segment.steps)))
-            steps -= segment.steps
-    total = taken[0]
-    for part in taken[1:]:
-        total += part
-    return total
+        if steps <= 0:
+            break
+        number = min(steps, segment.steps)
+        if segment.sampling in IN_EPOCHS:
+            length = batches(segment.sample_rate, segment.sampling)
+            number = length * -(-number // length)
+        more = {"max_batch_size": segment.max_batch_size, "dataset_size": segment.dataset_size}
+        taken.append(DPSGD(segment.noise_multiplier, segment.sample_rate, number, segment.sampling, **more))
+        steps -= segment.steps
+    return sum(taken[1:], start=taken[0])
 
 
 def _until(threat: Threat | None, steps: int) -> Threat | None:

@@ -20,6 +20,7 @@ from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
 from betastar.rounding import plain
+from betastar.run_files import TRAINING
 from betastar.runs.config import Config
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
 from betastar.runs.reading import Inside, Json, object_of, parsed
@@ -69,14 +70,21 @@ class Against:
     def exact(self) -> Risk:
         return analyze(self.run, self.threat)
 
+    @property
+    def has_certificate(self) -> bool:
+        """Whether the method certified answers: of membership and balls in bins, only an integral is known."""
+        bins = any(segment.sampling == "balls-in-bins" for segment in self.run.segments)
+        return not (bins and isinstance(self.threat, Membership))
+
     @cached_property
     def certified(self) -> Risk:
-        return analyze(self.run, self.threat, method="certified")
+        """The risk by the method certified or, where there is no certificate, by the method exact."""
+        return analyze(self.run, self.threat, method="certified") if self.has_certificate else self.exact
 
     @property
     def title(self) -> str:
         if isinstance(self.threat, Membership):
-            return "Membership inference"
+            return "Membership inference" if self.threat.records == 1 else f"A person with {self.threat.records} records"
         known = {"proved": "proved in advance", "assumed": "for the distance given"}
         return f"Attribute inference: {self.name}, {known.get(self.kind, 'as measured')}"
 
@@ -117,12 +125,18 @@ class Facts:
     exposures: dict[int, float] = field(default_factory=dict)
     #: Columns from which the secret can be read off, as the run describes them.
     restated: tuple[str, ...] = ()
+    #: The training records of the person who has most, if a column says whose record it is; and the limit that was set.
+    records_per_person: int | None = None
+    max_records_per_person: int | None = None
     #: What the run was made with, if it says so.
     versions: str = ""
     #: Audits that were kept with the run.
     audits: tuple[Played, ...] = ()
-    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn) or "deleted" (drawn).
+    #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn), "deleted" (drawn) or "own"
+    #: (of a training loop of one's own; it is not known).
     seed: str = ""
+    #: The file of the run that describes its columns and secrets.
+    described_in: str = STATUS
     #: A notice about the sampling rate of Opacus, if a setting does not choose between the two rates.
     rate_notice: str | None = None
     #: The share of the training records that hold each value of the attribute; of a setting, what is known of the two answers.
@@ -148,6 +162,25 @@ class Facts:
         if any(segment.sampling == "shuffled" for segment in self.run.segments):
             return None
         return Against(Membership("add-remove"), "membership", "worst", self.run)
+
+    @cached_property
+    def person(self) -> Against | None:
+        """Membership of the person who has most records; None if nobody has several, or if nothing is proved of that."""
+        return None if self.records_per_person in (None, 1) or self.person_unknown else self._of_person()
+
+    @cached_property
+    def person_unknown(self) -> str | None:
+        """Why nothing is proved of several records of a person under this sampling."""
+        if self.records_per_person in (None, 1):
+            return None
+        try:
+            self._of_person().threat.steps(next(iter(self.run.scalars())))
+        except ValueError as reason:
+            return str(reason)
+        return None
+
+    def _of_person(self) -> Against:
+        return Against(Membership(records=self.records_per_person or 1), "person", "worst", self.run)
 
     @property
     def proof(self) -> str | None:
@@ -176,6 +209,10 @@ def load(source: str | Path) -> Facts:
     path = Path(source)
     if str(source) == "-":
         return of_setting(parsed(sys.stdin.read(), "standard input"), "standard input")
+    if (path / TRAINING).exists():
+        from betastar.report.own_training import of_own_training
+
+        return of_own_training(path)
     if path.is_dir():
         return of_run(path)
     if not path.exists():
@@ -217,6 +254,8 @@ def of_run(path: str | Path) -> Facts:
         entries=record.epochs,
         exposures={entry.record: max(entry.bayes_security, least) for entry in record.folder.ledger},
         restated=() if status is None else status.restated,
+        records_per_person=None if status is None else status.records_per_person,
+        max_records_per_person=config.max_records_per_person,
         versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
         audits=played(record.folder, run),
         seed=_seed(record),

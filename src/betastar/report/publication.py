@@ -70,6 +70,7 @@ def public(facts: Facts) -> Facts:
         entries=[],
         exposures={},
         restated=(),
+        records_per_person=facts.max_records_per_person,
         audits=tuple(audit for audit in facts.audits if audit.kind == "mechanism"),
         shares={},
         fingerprint="",

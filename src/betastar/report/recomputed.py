@@ -138,9 +138,14 @@ def budget(record: RunRecord) -> str | None:
         return None
     if target is None:
         raise contradiction(file, repr(status.proof), f"{CONFIG} asks for no budget (target_beta)")
-    with Inside(record.folder / STEPS):
+    return budget_sentence(file, steps, target, repr(status.proof))
+
+
+def budget_sentence(file: Path, steps: list[Json], target: float, claim: str) -> str:
+    """What steps under a budget have proved; refuses the claim of a file if they do not keep to the budget."""
+    with Inside(file.with_name(STEPS)):
         if not steps or any(line["scope"] != "dataset" for line in steps):
-            raise contradiction(file, repr(status.proof), f"{STEPS} has no steps that measured all records")
+            raise contradiction(file, claim, f"{STEPS} has no steps that measured all records")
         spent = sum(_spent(list(lines)) for _, lines in groupby(steps, _alike))
         allowed = affinity.allowance(target)
         if not spent <= allowed:

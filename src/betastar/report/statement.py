@@ -37,6 +37,8 @@ SEEDS = {
     "there is one, to yourself.",
     "kept": "It was drawn at random. Keep seed.json and checkpoint.pt to yourself, from which the noise can be computed: they "
     "are deleted when the run is complete.",
+    "own": "How the generator of this loop was seeded is not known here. A seed that can be guessed is as good as known, and so "
+    "is the state of the generator in a checkpoint: keep both to yourself.",
     "deleted": "It was drawn at random, and deleted with the state of the generator when the run was complete: the noise cannot "
     "be computed from the run's folder.",
 }
@@ -46,6 +48,7 @@ REPEAT = {
     "guessable": _SAME,
     "given": _SAME,
     "kept": "The command draws another seed than that of this run: the same parameters, other noise.",
+    "own": "The command computes β* against membership inference again; training again is up to the loop.",
     "deleted": "The seed of this run is deleted, and the command draws another one: the same parameters, other noise.",
 }
 FPRS = (0.1, 0.01, 0.001)
@@ -76,7 +79,15 @@ def verdicts(facts: Facts) -> list[Verdict]:
         "An attacker who sees every update and guesses which of two records was used is right at most "
         f"{right(member.lower)} of the time, against 50 % without the model."
     )
-    return [_verdict(member, text), *(_verdict(one, _sentence(one)) for one in facts.attributes)]
+    people = []
+    if facts.person is not None:
+        of_person = (
+            f"If they ask about a person with {facts.records_per_person} records, all of which were used or all replaced by "
+            f"another's, they are right at most {right(facts.person.lower)} of the time. "
+            + ("Nobody has more records than that." if facts.is_public else "Nobody in the training data has more.")
+        )
+        people = [_verdict(facts.person, of_person)]
+    return [_verdict(member, text), *people, *(_verdict(one, _sentence(one)) for one in facts.attributes)]
 
 
 def _verdict(one: Against, sentence: str) -> Verdict:
@@ -121,6 +132,11 @@ def notices(facts: Facts) -> list[str]:
             "A budget could end this run before the steps that are counted here. Whether it did depends on the data and is not "
             "told; the figure for membership covers the steps, not what the moment of the end may tell."
         )
+    if facts.person_unknown:
+        remarks.append(
+            f"Some people have up to {facts.records_per_person} records, and the figures are for one record: "
+            f"{facts.person_unknown}"
+        )
     if facts.restated:
         remarks.append(
             f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs "
@@ -158,14 +174,18 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     rows: list[tuple[str, list[str]]] = [
         (f"{BETA.title}, exact", [BETA.rounded(one.integrated) for one in columns]),
-        (f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]),
     ]
+    if facts.add_remove is not None:  # of shuffling there is an attack that exists, and no estimate
+        rows.append((f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]))
     if all_plain(facts.run):
         rows.append((f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]))
     if brief:
         return heads, rows
     rows += [
-        (f"{BETA.short}, certified", [BETA.rounded(float(one.certified.bayes_security.lower)) for one in columns]),
+        (
+            f"{BETA.short}, certified",
+            [BETA.rounded(float(one.certified.bayes_security.lower)) if one.has_certificate else "none" for one in columns],
+        ),
         (METRICS["advantage"].title, [METRICS["advantage"].rounded(1 - one.lower) for one in columns]),
         (METRICS["success"].title.format(plain(0.5)), [right(one.lower) for one in columns]),
     ]
@@ -240,7 +260,8 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             "Accountant",
             f"betastar {version('betastar')}. β*, advantage and right guesses: exact (an integral, or for attributes a dynamic "
             "programme, its numerical error estimated and added). TPR, ε, δ and μ: certified (proved from both sides, "
-            "discretisation and rounding included).",
+            "discretisation and rounding included)"
+            + ("." if facts.membership.has_certificate else "; of membership exact, as balls in bins have no certificate."),
         ),
         (
             "Trust model",
@@ -255,7 +276,7 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             else "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in "
             "them; files that contradict each other are refused. They are not signed: whoever can write into the folder can "
             "change them all. What the columns are, how many values the attribute has and what restates it is taken from "
-            "status.json, unverified."
+            f"{facts.described_in}, unverified."
             if facts.is_run
             else "The setting that was given. Whether a training keeps to it is not checked here.",
         ),

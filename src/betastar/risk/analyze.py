@@ -108,7 +108,7 @@ def analyze(
     >>> print(bs.analyze(run).bayes_security)
     0.899352 [0.899351, 0.899352]
     >>> print(bs.analyze(run, sees="final-model").bayes_security)
-    0.900113 (a heuristic, not a bound)
+    0.899403 (a heuristic, not a bound)
     """
     threat = Membership() if threat is None else threat
     if validation.choice("sees", sees, SEES) == "final-model":

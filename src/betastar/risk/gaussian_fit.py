@@ -18,7 +18,7 @@ SIDES = (-1.0, 0.0, 1.0)
 SLOPES, LARGEST_SLOPE, ACCURACY = 17, 700.0, 1e-8
 #: How close the proved μ comes to the largest one that is known, relative to it; parts of a cell that is divided, how often cells
 #: are divided, and the most that are.
-CLOSE, PARTS, FINER, MOST_CELLS = 1e-4, 4, 6, 512
+CLOSE, PARTS, FINER, MOST_CELLS = 1e-5, 4, 6, 512
 
 
 def mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]:

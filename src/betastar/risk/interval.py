@@ -17,6 +17,8 @@ class Bound:
 
     Rely on the end that is not too optimistic: `lower` for Bayes security, `upper` for advantage, success, TPR, δ, ε and μ. A
     heuristic has no ends: both are nan, and no target is met by it.
+    `float(bound)` is the estimate, for plots and arithmetic: a bound does not know whether its lower or its upper end is the safe
+    one. Of a sweep, whose ends are arrays, it raises a TypeError.
 
     Parameters
     ----------
@@ -33,6 +35,8 @@ class Bound:
     >>> bound = bs.Bound(0.25, 0.5, 0.75)
     >>> 0.3 in bound, bound.width
     (True, 0.5)
+    >>> float(bound)
+    0.5
     """
 
     lower: Any
@@ -46,6 +50,15 @@ class Bound:
     def __contains__(self, value: object) -> bool:
         number: Any = value
         return bool(np.all((self.lower <= number) & (number <= self.upper)))
+
+    def __float__(self) -> float:
+        """The estimate. It is not the number to rely on, which is `lower` for β* and `upper` for what an attacker can do."""
+        if np.ndim(self.estimate):
+            raise TypeError(
+                f"float() needs one bound, but this one is a sweep of shape {np.shape(self.estimate)}: take its arrays, lower, "
+                "estimate and upper."
+            )
+        return float(self.estimate)
 
     def without_ends(self) -> Bound:
         """The estimate alone."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from betastar import validation
+from betastar.display import Display, Displayed
 from betastar.risk.interval import Bound, GaussianFit, stack
 from betastar.risk.metrics import Outcome
 
@@ -17,11 +18,12 @@ SMALLEST_FPR = 1e-5
 FINAL_MODEL = "a heuristic for an attacker who sees the final model only, not a bound"
 
 
-class Risk:
+class Risk(Displayed):
     """The answer of `analyze`: what an attacker can do. People do not make one themselves.
 
     Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape. `source` says what the metrics are read
-    off: the trade-off curve, or β* alone for methods that have no curve.
+    off: the trade-off curve, or β* alone for methods that have no curve. Printed, a risk is a sentence and its β*; rich and
+    notebooks show a table as well, and notebooks the trade-off curve.
 
     Parameters
     ----------
@@ -138,6 +140,11 @@ class Risk:
     def _said(self, bound: Bound) -> Bound:
         """A bound as it is; of a heuristic, the estimate alone."""
         return bound if self.heuristic is None else bound.without_ends()
+
+    def _display(self, brief: bool) -> Display:
+        from betastar.risk.risk_display import display
+
+        return display(self, brief)
 
     def __repr__(self) -> str:
         said = "" if self.heuristic is None else f", {self.heuristic}"

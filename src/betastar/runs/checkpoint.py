@@ -1,14 +1,15 @@
-"""The state of a training as bytes and back, so that reading one that somebody else made runs no code of theirs."""
+"""The state of a training, and weights, as bytes and back; reading those that somebody else made runs no code of theirs."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from betastar.runs.reading import FolderError
 
@@ -32,6 +33,24 @@ def unpack(path: Path) -> dict[str, Any]:
     except Exception as problem:  # of pickle, zipfile or torch
         first = (str(problem) or type(problem).__name__).splitlines()[0]
         raise FolderError(f"{path} is damaged or not of betastar train: {first}") from None
+
+
+def pack_weights(weights: Mapping[str, Tensor]) -> bytes:
+    """The content of a safetensors file that holds these weights and nothing else."""
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().contiguous() for name, tensor in weights.items()}, metadata={"format": "pt"})
+
+
+def unpack_weights(path: Path) -> dict[str, Tensor]:
+    """The weights in a safetensors file; raises FolderError for another file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(path.read_bytes())
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as problem:
+        raise FolderError(f"{path} is damaged or no safetensors file: {str(problem).splitlines()[0]}.") from None
 
 
 def _without_arrays(value: Any) -> Any:

@@ -20,6 +20,10 @@ import numpy as np
 from betastar import files
 from betastar.arrays import Real
 from betastar.datasets.errors import StudyError
+from betastar.datasets.table_encoder import TableEncoder
+from betastar.run_files import LEDGER as LEDGER
+from betastar.run_files import STEPS as STEPS
+from betastar.run_files import ledger_text
 from betastar.runs.code_commit import code_commit
 from betastar.runs.config import Config
 from betastar.runs.reading import FolderError, Inside, Json, lines_of, object_of, rows_of
@@ -33,10 +37,12 @@ FORMAT = 1
 
 #: What was asked for; which records they are; what is known when the run is complete.
 CONFIG, DATA, STATUS = "config.json", "data.json", "status.json"
-#: A line for each step (if a monitor watches), for each epoch, and for how long an epoch took.
-STEPS, EPOCHS, TIMINGS = "metrics.jsonl", "epochs.jsonl", "timings.jsonl"
-#: When the run is complete: the model, the distance of each step, and the exposure of single records.
-WEIGHTS, DISTANCES, LEDGER = "weights.pt", "distances.csv", "ledger.csv"
+#: A line for each epoch, and for how long it took; STEPS has one for each step, if a monitor watches.
+EPOCHS, TIMINGS = "epochs.jsonl", "timings.jsonl"
+#: When the run is complete: the model and the encoder of its records, the distance of each step, the exposure of single records.
+MODEL, ENCODER, DISTANCES = "model.safetensors", "encoder.json", "distances.csv"
+#: The model of a run that an earlier version completed.
+FORMER_MODEL = "weights.pt"
 #: Until the run is complete: the seed, if it was drawn, and the state of the training.
 SEED, CHECKPOINT = "seed.json", "checkpoint.pt"
 LOCK = ".lock"
@@ -145,9 +151,9 @@ class RunFolder:
     @property
     def status(self) -> Status:
         """What is known when a run is complete."""
+        self.check_format()
         if not self.complete:
             raise StudyError(f"the run in {self.path} is not finished: betastar train --resume -o {self.path}")
-        self.check_format()
         return Status.from_json(object_of(self / STATUS), self / STATUS)
 
     @property
@@ -209,9 +215,19 @@ class RunFolder:
     @property
     def weights(self) -> dict[str, Any]:
         """The weights of the trained model."""
-        from betastar.runs.checkpoint import unpack
+        from betastar.runs.checkpoint import unpack, unpack_weights
 
-        return unpack(self / WEIGHTS)
+        if not (self / MODEL).exists() and (self / FORMER_MODEL).exists():
+            return unpack(self / FORMER_MODEL)
+        return unpack_weights(self / MODEL)
+
+    @property
+    def encoder(self) -> TableEncoder:
+        """What makes the records of a table into inputs of the model."""
+        if not (self / ENCODER).exists():
+            raise FolderError(f"{self.path} has no {ENCODER}: an earlier version of betastar made this run. Train it again.")
+        with Inside(self / ENCODER):
+            return TableEncoder.from_json(object_of(self / ENCODER))
 
     @property
     def checkpoint(self) -> dict[str, Any] | None:
@@ -337,14 +353,15 @@ class RunFolder:
 
     def write_ledger(self, entries: Sequence[LedgerEntry]) -> None:
         """Write how exposed each record is that was measured."""
-        rows = [f"{one.record},{one.leakage!r},{one.bayes_security!r}" for one in entries]
-        self.write(LEDGER, "\n".join(["record,leakage,bayes_security", *rows]) + "\n")
+        self.write(LEDGER, ledger_text((one.record, one.leakage, one.bayes_security) for one in entries))
 
-    def finish(self, status: Status, weights: dict[str, Any]) -> None:
-        """Write status.json, which makes the run complete, and delete what tells the noise."""
-        from betastar.runs.checkpoint import pack
+    def finish(self, status: Status, weights: dict[str, Any], encoder: TableEncoder | None) -> None:
+        """Write the model, its encoder and status.json, which makes the run complete, and delete what tells the noise."""
+        from betastar.runs.checkpoint import pack_weights
 
-        self.write(WEIGHTS, pack(weights))
+        self.write(MODEL, pack_weights(weights))
+        if encoder is not None:
+            self.write(ENCODER, encoder.to_json())
         self.write(STATUS, json.dumps(status.to_json(), indent=1) + "\n")
         self.forget()
 
@@ -355,7 +372,7 @@ class RunFolder:
 
     def forget(self) -> None:
         """Delete what the noise can be computed from."""
-        if (self / CHECKPOINT).exists() and not (self / WEIGHTS).exists():
+        if (self / CHECKPOINT).exists() and not any((self / name).exists() for name in (MODEL, FORMER_MODEL)):
             raise StudyError(
                 f"{self / CHECKPOINT} was left by an earlier version, and tells the noise: take the weights out of it "
                 "(torch.load(path, weights_only=False)['model']), and delete it."

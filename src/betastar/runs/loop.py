@@ -25,6 +25,7 @@ from betastar.runs.folder import LedgerEntry, RunFolder, versions
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Json
 from betastar.runs.status import Status
+from betastar.runs.trained_model import outputs
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Records, ShufflingWarning
 
 #: Steps between two looks at single records, for the ledger.
@@ -83,18 +84,19 @@ class Training(PrivateTraining):
             if size:
                 total, number = total + float(loss), number + 1
             if tell:
-                beta = {} if first is None else first.history.quick()
-                tell({"epoch": self.epoch + 1, "loss": total / max(1, number), **beta})
+                beta = {} if first is None else {**first.history.quick(), "secret": first.secret.name}
+                tell({"epoch": self.epoch + 1, "loss": total / max(1, number), **self._progress(), **beta})
         return total / max(1, number)
 
-    @torch.no_grad()
+    def _progress(self) -> Json:
+        """The steps so far, and the number of steps and epochs of the whole run."""
+        epochs = self.study.recipe.epochs
+        return {"step": len(self.engine.accountant), "steps": epochs * len(self.loader), "epochs": epochs}
+
     def right(self) -> Tensor:
         """Whether the model is right about each test record."""
-        self.module.eval()
         x, y = self.study.test.tensors
-        right = torch.cat([self.module(a).argmax(dim=1) == b for a, b in zip(x.split(8192), y.split(8192), strict=True)])
-        self.module.train()
-        return right
+        return outputs(self.module, x).argmax(dim=1) == y
 
     def accuracy(self) -> float:
         """The share of test records about which the model is right."""
@@ -154,11 +156,15 @@ class Training(PrivateTraining):
                 self.stopped, loss = str(reason), float("nan")
             took = time.perf_counter() - start
             self.epoch += 1
+            if tell:
+                tell({"phase": f"analysing the risk after epoch {self.epoch}"})
             entry = self.entry(loss)
             self.folder.add_epoch(entry, took, torch.get_num_threads())
             self.save()
             if tell:
                 tell({"finished": True, **entry})
+        if tell:
+            tell({"phase": "writing the model"})
         self.finish()
 
     def save(self) -> None:
@@ -206,7 +212,7 @@ class Training(PrivateTraining):
             each = enumerate(zip(first.ledger.measured, first.ledger.leakage, betas, strict=True))
             entries = [LedgerEntry(i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured]
             self.folder.write_ledger(entries)
-        self.folder.finish(self._status(first), self.module.state_dict())
+        self.folder.finish(self._status(first), self.module.state_dict(), self.study.encoder)
 
     def _status(self, monitor: AttributeMonitor | None) -> Status:
         secret, clipping = self.study.secret, self.clipping
@@ -254,7 +260,7 @@ def train(config: Config, path: str | Path, resume: bool = False, tell: Callable
     resume : bool
         Whether to go on with the run that is there, and with its seed unless one is given.
     tell : callable, optional
-        Called after each step and each epoch with what is known then.
+        Called before each phase, after each step and after each epoch with what is known then.
 
     Returns
     -------
@@ -262,19 +268,23 @@ def train(config: Config, path: str | Path, resume: bool = False, tell: Callable
         The folder of the complete run.
     """
     folder = RunFolder(path)
-    with opened(config, folder, resume) as training:
+    with opened(config, folder, resume, tell=tell) as training:
         if training is not None:
             training.run(tell)
     return folder
 
 
 @contextmanager
-def opened(config: Config, folder: RunFolder, resume: bool = False, again: bool = False) -> Iterator[Training | None]:
+def opened(
+    config: Config, folder: RunFolder, resume: bool = False, again: bool = False, tell: Callable[[Json], None] | None = None
+) -> Iterator[Training | None]:
     """The training of a folder, while no other process may train there.
 
     It is None if the run is complete, unless `again` is given.
     """
     folder.check(resume)
+    if tell:
+        tell({"phase": f"reading {config.study}"})
     seeded = replace(config, seed=config.chosen_seed())
     study = None if folder.begun else seeded.load()  # complain before anything is written
     with folder.locked():
@@ -289,6 +299,11 @@ def opened(config: Config, folder: RunFolder, resume: bool = False, again: bool 
             seeded, study = replace(config, seed=folder.seed), None
         else:
             folder.begin(config, seeded.chosen_seed())
+        if tell:
+            if study is not None and study.told:
+                tell({"told": study.told})
+            watched = "" if study is None else f", and what watches {study.secret.name} ({study.secret.count} values)"
+            tell({"phase": f"preparing the model{watched}"})
         yield Training(seeded, folder, study)
 
 
@@ -297,7 +312,7 @@ def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: in
 
     The backend is joblib's: inside `with joblib.parallel_config(backend="dask")` they run on a Dask cluster, with "ray" on Ray.
     """
-    folders = [Path(path) / f"seed-{seed}" for seed in seeds]
+    folders = seed_folders(path, seeds)
     workers = joblib.effective_n_jobs(jobs)
     threads = torch.get_num_threads() if workers == 1 else max(1, torch.get_num_threads() // workers)
     todo = [
@@ -306,6 +321,11 @@ def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: in
     ]
     joblib.Parallel(n_jobs=jobs)(todo)
     return [RunFolder(folder) for folder in folders]
+
+
+def seed_folders(path: str | Path, seeds: Sequence[int]) -> list[Path]:
+    """The folders of several seeds."""
+    return [Path(path) / f"seed-{seed}" for seed in seeds]
 
 
 def _alone(config: Config, folder: Path, resume: bool, threads: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,16 +11,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from betastar.datasets.study import Recipe, Study
+from betastar.runs.trained_model import fully_connected
 from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private, private_loader
 
 
 def network(study: Study) -> nn.Module:
-    """Fully connected with tanh, as in the paper."""
-    sizes = [study.columns, *study.recipe.hidden, len(study.classes)]
-    layers: list[nn.Module] = []
-    for wide, narrow in pairwise(sizes):
-        layers += [nn.Linear(wide, narrow), nn.Tanh()]
-    return nn.Sequential(*layers[:-1])
+    """The model of a study, with new weights."""
+    return fully_connected([study.columns, *study.recipe.hidden, len(study.classes)])
 
 
 def sampled_loader(data: TensorDataset, batch_size: int, sampling: str, max_batch_size: int | None) -> DataLoader[Any]:

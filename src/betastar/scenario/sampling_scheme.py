@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import sqrt
 from typing import Any
@@ -148,6 +148,14 @@ class DrawnSteps:
     def epochs(self) -> int:
         """The number of epochs of which a step was taken, of samplings in epochs."""
         return len(self.whole_epochs())
+
+    def each(self) -> Iterator[tuple[float, SamplingScheme, int]]:
+        """Noise and scheme of each step, and the number of epochs that had begun then, of samplings in epochs."""
+        epochs, last = 0, None
+        for noise, drawn, count in self._groups:
+            epochs += drawn.scheme.in_epochs and drawn != last
+            last = drawn
+            yield from [(noise, drawn.scheme, epochs)] * count
 
     def whole_epochs(self) -> list[tuple[float, SamplingScheme, int]]:
         """(noise, scheme, steps) of each epoch of which a step was taken, in their order; the noise is the least of the epoch."""

@@ -18,7 +18,7 @@ import torch
 from betastar import files, validation
 from betastar.risk.plan import Plan
 from betastar.runs.config import Config
-from betastar.runs.folder import WEIGHTS, RunFolder
+from betastar.runs.folder import MODEL, RunFolder
 from betastar.runs.loop import Training, opened, quietly
 from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD
@@ -144,7 +144,7 @@ def _one(config: Config, path: Path, threads: int) -> Json:
                 "groups": _groups(training),
             }
             folder.write(RESULT, json.dumps(result) + "\n")
-            (folder / WEIGHTS).unlink()  # hundreds of them, and they are not needed
+            (folder / MODEL).unlink()  # hundreds of them, and they are not needed
     return json.loads((folder / RESULT).read_text())
 
 

@@ -116,7 +116,7 @@ def make_attribute_private(
     ...     criterion(model(inputs), target).backward()
     ...     optimizer.step()
     >>> optimizer.gap_clipping
-    GapClipping('flag': 0.1)
+    GapClipping('flag': 0.1, 4 steps)
     >>> bool(optimizer.gap_clipping.risk().bayes_security.lower > 0.98)
     True
     """

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from betastar import validation
+from betastar.display import Display
 from betastar.risk.analyze import analyze
 from betastar.risk.plan import enforced
 from betastar.risk.risk import Risk
@@ -25,11 +26,12 @@ from betastar.training.gradients.side_effects import GradientError
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.opacus.provided_sums import ProvidedSums
 from betastar.training.records import Records
+from betastar.training.saved_training import SavedTraining, gap_display, gap_files
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
 
 
-class GapClipping:
+class GapClipping(SavedTraining):
     """Clips the gaps of an optimizer's steps, and says what is promised because of it.
 
     Opacus neither computes nor clips gradients of single records: gap clipping does both, from one pass over all variants of the
@@ -87,6 +89,8 @@ class GapClipping:
         self._adapter = adapter
         #: The gap of each secret by its name, in clipping norms.
         self.gaps = {secret.name: float(gap) for secret, gap in zip(secrets, gaps, strict=True)}
+        #: The number of values of each secret.
+        self.counts = {secret.name: secret.count for secret in secrets}
         clipped = clipped_secrets(secrets, self.gaps)
         every = clipped or list(secrets[:1])
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
@@ -330,5 +334,17 @@ class GapClipping:
             "max_grad_norm": self._adapter.settings()[:2],
         }
 
+    @property
+    def steps(self) -> int:
+        """The number of steps so far."""
+        return len(self._steps)
+
+    def _files(self) -> Mapping[str, str]:
+        return gap_files(self)
+
+    def _display(self, brief: bool) -> Display:
+        return gap_display(self, brief)
+
     def __repr__(self) -> str:
-        return f"GapClipping({', '.join(f'{name!r}: {plain(gap)}' for name, gap in self.gaps.items())})"
+        gaps = ", ".join(f"{name!r}: {plain(gap)}" for name, gap in self.gaps.items())
+        return f"GapClipping({gaps}, {self.steps} {'step' if self.steps == 1 else 'steps'})"

@@ -126,18 +126,24 @@ class History:
         """The last step as a flat mapping, for writers."""
         assert self._last is not None
         (drawn, noise), beta = self._last, self.quick()
+        more = {"bayes_security_attribute": beta["attribute"], "bayes_security_membership": beta["membership"]}
+        return self._step(len(self), noise, drawn.scheme, self._drawn.epochs) | more
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All steps as flat mappings, without the figures that go with each of them."""
+        return [self._step(number, *drawn) for number, drawn in enumerate(self._drawn.each(), start=1)]
+
+    def _step(self, number: int, noise: float, scheme: SamplingScheme, epoch: int) -> dict[str, Any]:
         return {
-            "step": len(self),
+            "step": number,
             "scope": self.scope,
             "diameter": self.diameter,
-            "distance": self._distances[-1],
-            "measured": self._measured[-1],
+            "distance": self._distances[number - 1],
+            "measured": self._measured[number - 1],
             "noise_multiplier": noise,
-            "sample_rate": drawn.scheme.sample_rate,
-            **drawn.scheme.told(),
-            **({"epoch": self._drawn.epochs} if drawn.scheme.in_epochs else {}),
-            "bayes_security_attribute": beta["attribute"],
-            "bayes_security_membership": beta["membership"],
+            "sample_rate": scheme.sample_rate,
+            **scheme.told(),
+            **({"epoch": epoch} if scheme.in_epochs else {}),
         }
 
     def progress(self, secret: str) -> str:

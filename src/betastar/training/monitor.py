@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from betastar import validation
 from betastar.arrays import Real
+from betastar.display import Display
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
 from betastar.training import attaching, processes
@@ -27,12 +28,13 @@ from betastar.training.ledger import Ledger
 from betastar.training.monitored_steps import Accounts, MonitoredSteps
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records, pair
+from betastar.training.saved_training import SavedTraining, monitor_display, monitor_files
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
 from betastar.training.writers import Writer
 
 
-class AttributeMonitor:
+class AttributeMonitor(SavedTraining):
     """Measures at each step how far the clipped gradients of a record can move when its secret takes another value.
 
     The distance of a record is the largest distance between its clipped gradients over two values of the secret, in units of the
@@ -383,6 +385,12 @@ class AttributeMonitor:
         made |= {"max_grad_norm": self._adapter.settings()[:2]}
         made |= {"scope": self.scope, "diameter": self.diameter, "every": self.every, "ledger": self._ledger_every}
         return made | {"budget": repr(self.budget_account.budget) if self.budget_account else None}
+
+    def _files(self) -> Mapping[str, str]:
+        return monitor_files(self)
+
+    def _display(self, brief: bool) -> Display:
+        return monitor_display(self, brief)
 
     def __repr__(self) -> str:
         return f"AttributeMonitor({self.secret.name!r}, {len(self.history)} steps, {self.scope} scope)"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from betastar.rounding import percent, significant
+from betastar.rounding import nearest, percent, plain, significant
 
 #: Decimals of a percentage: so many, and more (up to the second number) where these hide the excess over guessing.
 DECIMALS, MOST_DECIMALS = 2, 6
@@ -65,6 +67,26 @@ class Metric:
         if self.share and value is not None:
             return percent(value, decimals(value - self.without_model(given)))
         return significant(value, digits, upwards=not self.protects)
+
+    def row(self, bound: Mapping[str, Any], given: float | None = None, short: bool = False) -> tuple[str, str, str, str]:
+        """A row for people: its title, the number to rely on, the estimate, and what it is without a model.
+
+        Parameters
+        ----------
+        bound : mapping
+            The estimate and the end to rely on, by their names.
+        given : float, optional
+            What the metric depends on, or what its title names.
+        short : bool
+            Whether there is little room for the title.
+        """
+        title = (self.short if short else self.title).format(given and plain(given))
+        at = given if self.at else None
+        relied, idle = self.rounded(bound[self.safe_end], at), self.without_model(at)
+        if not self.share:
+            return title, relied, nearest(bound["estimate"]), plain(idle)
+        near = f"{100 * bound['estimate']:.{decimals(bound[self.safe_end] - idle)}f} %"
+        return title, relied, near, f"{100 * idle:.10g} %"
 
 
 def decimals(excess: float) -> int:

@@ -8,12 +8,11 @@ import numpy as np
 
 from betastar import validation
 from betastar.audit import intervals
-from betastar.audit.mechanism_audit.worst_pairs import play, worst
+from betastar.audit.mechanism_audit import other_kinds
+from betastar.audit.mechanism_audit.worst_pairs import attacks, play, strongest
 from betastar.audit.parallel import jobs_of, seed_of, spread
 from betastar.audit.results import Audit, AuditSetting, judge
-from betastar.bounds import kinds
-from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import only_plain
+from betastar.scenario.run import DPSGD, Segment
 from betastar.scenario.threats import Membership, Threat
 
 #: Widest interval of the advantage that is worth having, unless another is asked for.
@@ -39,7 +38,8 @@ def mechanism(
     """Play the game of a threat many times, and compare the attacker's success with the bound.
 
     The gradients are the worst-case pair, and the attacker sees every step and weighs both worlds by their likelihood. No
-    attacker does better, so the measured success meets the exact one.
+    attacker does better, so the measured success meets the exact one. Where only bounds are known of a sampling, the strongest
+    attack that is known to exist is played.
 
     Parameters
     ----------
@@ -101,15 +101,12 @@ def mechanism(
         )
     if isinstance(run, DPSGD) and run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
-    if isinstance(run, DPSGD):
-        only_plain(run, "the games of the mechanism")
     setting = AuditSetting(run, threat, prior, confidence, seed)
     _ = setting.bound  # what cannot be analysed is refused before the games
-    believed, real = (
-        kinds.only_plain("the audit of the mechanism", threat.steps(one)) for one in (run, _same_steps(run, actual))
-    )
-    pair = worst(believed, threat, prior)
-    size = min(max(CHUNK // sum(step.count for step in believed), FEWEST), MOST)
+    views = attacks(run, threat)
+    number, pair = strongest(views, prior)
+    believed, real = views[number].every, attacks(_same_steps(run, actual), threat)[number].every
+    size = min(max(CHUNK // sum(other_kinds.numbers(step) for step in believed), FEWEST), MOST)
     sizes = [size] * (games // size) + [games % size] * (games % size > 0)
     seeds = np.random.SeedSequence(seed).spawn(len(sizes))
     chunks = [(believed, real, pair, prior, number, own) for number, own in zip(sizes, seeds, strict=True)]
@@ -126,6 +123,12 @@ def mechanism(
 def _same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:
     if actual is None:
         return run
-    if not isinstance(actual, DPSGD) or [s.steps for s in actual.segments] != [s.steps for s in run.segments]:
-        raise ValueError(f"actual must be a DPSGD with as many segments and steps as run, {run!r}, got {actual!r}.")
+    if not isinstance(actual, DPSGD) or [_shape(s) for s in actual.segments] != [_shape(s) for s in run.segments]:
+        raise ValueError(
+            f"actual must be a DPSGD with as many segments and steps as run, {run!r}, and of the same sampling, got {actual!r}."
+        )
     return actual
+
+
+def _shape(segment: Segment) -> tuple[int, str, bool]:
+    return segment.steps, segment.sampling, segment.max_batch_size is None

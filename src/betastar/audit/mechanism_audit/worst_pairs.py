@@ -1,7 +1,8 @@
 """The worlds that a game is played in: where the challenge's gradient points in each of them, step by step.
 
 In units of the clipping norm, one step shows y = ξ·a + σz in the positive world and y = ξ·b + σz in the other, where ξ = 1
-with probability p (theory, sections 1 and 2). Both pairs below attain ‖a‖, ‖b‖ ≤ 1 and ‖a - b‖ = R.
+with probability p (theory, sections 1 and 2). Both pairs below attain ‖a‖, ‖b‖ ≤ 1 and ‖a - b‖ = R. Other samplings, and several
+records of a person, are played as the attacks on them that exist (theory, sections 12 to 15): `scenario.reductions` has them.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from math import log, sqrt
 import numpy as np
 
 from betastar.arrays import Booleans, Real
-from betastar.bounds import transform
+from betastar.audit.mechanism_audit import other_kinds
+from betastar.bounds import kinds, transform
 from betastar.bounds.exact import LEAST_NOISE, FourierCurve, Part
 from betastar.bounds.interpolation import condense
-from betastar.scenario.step import Step, log_mixture
-from betastar.scenario.threats import FARTHEST, Threat
+from betastar.scenario.reductions import View
+from betastar.scenario.run import DPSGD
+from betastar.scenario.step import AnyStep, Step, log_mixture
+from betastar.scenario.threats import FARTHEST, Threat, reduction
 
 Place = tuple[float, ...]
 #: Numbers drawn at once: they fit the cache, and bound the memory whatever the number of steps.
@@ -71,10 +75,11 @@ class Pair:
 
 LINE = Pair("on a line", on_a_line, transform.line)
 SIDE_BY_SIDE = Pair("side by side", side_by_side, transform.symmetric)
+ALIGNED = Pair("aligned", on_a_line, transform.line)
 LINE_EXCHANGED = Pair("on a line, worlds exchanged", on_a_line, transform.line, exchanged=True)
 
 
-def worst(steps: Sequence[Step], threat: Threat, prior: float) -> Pair:
+def worst(steps: Sequence[Step], threat: Threat | View, prior: float) -> Pair:
     """The pair whose best attacker is right most often. Membership has one; a gap has three candidates (theory, section 2)."""
     if not threat.symmetric or all(step.distance == FARTHEST for step in steps):
         return LINE
@@ -82,8 +87,33 @@ def worst(steps: Sequence[Step], threat: Threat, prior: float) -> Pair:
     return max(pairs, key=lambda pair: pair.curve(steps).hockey_stick(log((1.0 - prior) / prior)).value)
 
 
+def attacks(run: DPSGD, threat: Threat) -> list[View]:
+    """The steps of attacks that exist: those of the run, or of what is known to be attained under its sampling."""
+    reduced = reduction(threat, run)
+    if reduced is None:
+        return [View(tuple(threat.steps(run)), threat.symmetric, threat.oriented)]
+    return list(reduced.proved[:1] if reduced.attained is None else reduced.attained)
+
+
+def strongest(views: Sequence[View], prior: float) -> tuple[int, Pair]:
+    """The number of the attack whose best attacker is right most often, and its pair of gradients."""
+    candidates = []
+    for i, view in enumerate(views):
+        steps = [step for step in view.every if isinstance(step, Step)]
+        if len(steps) == len(view.every):
+            pair = worst(steps, view, prior)
+            curve = pair.curve(steps)
+        else:
+            pair = ALIGNED
+            loud = [kinds.kind(step).louder(step, LEAST_NOISE) for step in view.every]
+            curve = FourierCurve(kinds.parts(loud, transform.glued if view.symmetric else transform.line), view.symmetric)
+        candidates.append((curve.hockey_stick(log((1.0 - prior) / prior)).value if len(views) > 1 else 0.0, i, pair))
+    _, number, pair = max(candidates, key=lambda candidate: candidate[0])
+    return number, pair
+
+
 def play(
-    believed: Sequence[Step], actual: Sequence[Step], pair: Pair, prior: float, games: int, seed: np.random.SeedSequence
+    believed: Sequence[AnyStep], actual: Sequence[AnyStep], pair: Pair, prior: float, games: int, seed: np.random.SeedSequence
 ) -> tuple[Booleans, Real, Real]:
     """Play so many games: the world of each, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
 
@@ -93,6 +123,9 @@ def play(
     positive = generator.random(games) < prior
     evidence = np.zeros(games)
     for claim, truth in zip(believed, actual, strict=True):
+        if not isinstance(claim, Step) or not isinstance(truth, Step):
+            evidence += other_kinds.evidence(claim, truth, positive, generator)
+            continue
         a, b = pair.worlds(truth.distance)
         mean = np.where(positive, np.array(a)[:, None], np.array(b)[:, None])[:, None, :]
         at_once = max(1, BLOCK // (games * len(a)))

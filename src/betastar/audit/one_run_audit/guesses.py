@@ -18,6 +18,7 @@ from betastar import validation
 from betastar.arrays import Booleans, Real
 from betastar.audit import intervals
 from betastar.audit.results import ALARM
+from betastar.display import Display, Displayed
 from betastar.risk.analyze import analyze
 from betastar.risk.calibrate import NoNoiseNeeded, Target, calibrate
 from betastar.risk.interval import Bound
@@ -116,7 +117,7 @@ class EquivalentRun:
 
 
 @dataclass(frozen=True)
-class OneRun:
+class OneRun(Displayed):
     """What the guesses about one run's canaries say, beside the claim.
 
     Attributes
@@ -182,6 +183,9 @@ class OneRun:
             f"Bound violated: {measured}, where {claimed} is claimed; if the claim held, so many right guesses would have "
             f"probability {tiny(self.p_value)} at most.{self._reading()}"
         )
+
+    def _display(self, brief: bool) -> Display:
+        return Display((self.sentence,))
 
     def _reading(self) -> str:
         if self.twin is None:

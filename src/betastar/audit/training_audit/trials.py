@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from betastar.audit.leakage_estimate import Leakage
 from betastar.audit.results import ALARM, Audit
+from betastar.display import Display, Displayed
 
 #: The attackers: one sees every update, one holds the final weights, one can only query the final model.
 UPDATES, WEIGHTS, OUTPUTS = "updates", "weights", "outputs"
 
 
-@dataclass(frozen=True)
-class Trials:
+@dataclass(frozen=True, repr=False)
+class Trials(Displayed):
     """One audit for each attacker: on every update, on the final weights, on the answers of the final model.
 
     Attributes
@@ -55,6 +56,19 @@ class Trials:
                 "norms: unless gap clipping enforces it, it is this distance that is refuted."
             )
         return text
+
+    def _display(self, brief: bool) -> Display:
+        from betastar.audit.audit_display import display
+
+        shown = display(self.sentence, self.audits, brief)
+        more = [f"Challenge: {self.challenge}."]
+        if self.leakage is not None:
+            more.append(f"Without a model of the attack: {self.leakage.sentence}")
+        return replace(shown, lines=(*shown.lines, *more))
+
+    def __repr__(self) -> str:
+        parts = (f"{place}: {'violated' if audit.violated else 'no violation'}" for place, audit in self.audits.items())
+        return f"Trials({self.challenge}, {', '.join(parts)}, p_value={self.p_value:.2g})"
 
     def as_dict(self) -> dict[str, Any]:
         """The object that is printed as JSON."""

@@ -1,0 +1,44 @@
+"""What audits show of themselves: the verdict, a column of numbers for each attacker, and the measured ROC curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from betastar.display import Display, curve
+from betastar.rounding import nearest, significant
+
+if TYPE_CHECKING:
+    from betastar.audit.results import Audit
+
+
+def titles(confidence: float) -> tuple[str, ...]:
+    """What the numbers of an audit are."""
+    return ("games", "right guesses", f"{100 * confidence:g} % interval", "at most", "advantage", "bound", "p-value")
+
+
+def numbers(audit: Audit) -> tuple[str, ...]:
+    """The numbers of an audit for people, in the order of `titles`."""
+    return (
+        f"{audit.games:,}",
+        nearest(audit.success.estimate),
+        f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
+        significant(audit.allowed.upper, 4),
+        nearest(audit.advantage.estimate),
+        significant(audit.bound.upper, 4),
+        nearest(audit.p_value, 2),
+    )
+
+
+def display(sentence: str, audits: Mapping[str, Audit], brief: bool) -> Display:
+    """The verdict, and what was measured beside the bound, by attacker."""
+    first = next(iter(audits.values()))
+    lines = (sentence, f"Played: {first.threat.describe()}, seed {first.seed}.")
+    if brief:
+        return Display(lines)
+    rows = zip(titles(first.confidence), *(numbers(audit) for audit in audits.values()), strict=True)
+    points = [(0.0, 0.0), *sorted((float(point.fpr.estimate), float(point.tpr.estimate)) for point in first.roc), (1.0, 1.0)]
+    x, y = zip(*points, strict=True)
+    alone = len(audits) == 1 and first.roc
+    drawing = curve(x, y, "false positives", "true positives", "measured ROC curve of the attack") if alone else ""
+    return Display(lines, ("", *audits), tuple(rows), drawing)

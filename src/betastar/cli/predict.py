@@ -1,0 +1,82 @@
+"""The command `betastar predict`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from betastar import files
+from betastar.cli.options import option
+from betastar.rounding import nearest_percent
+
+if TYPE_CHECKING:
+    from betastar.runs.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    run: Path = option(help="Folder of a complete run.", argument="RUN")
+    table: str = option(help="CSV or Parquet table with the columns of the training, or 'adult'.", argument="TABLE")
+    output: Path | None = option(None, "CSV file for the predictions.", "standard output")
+    drop: tuple[str, ...] = ()
+    force: bool = False
+    json: bool = option(False, "Print one JSON object; with --output, without the predictions.")
+
+
+def predict(options: PredictOptions) -> None:
+    """Predict with the model of a run: a line for each record of a table, with the class and the model's probability of it.
+
+    If the table has the column of the label, the share of right predictions is told as well.
+
+    \b
+    Examples:
+      betastar predict runs/people people.csv -o predictions.csv
+      betastar predict runs/demo adult > predictions.csv
+    """
+    from betastar.runs.prediction import predict as apply
+
+    output = options.output
+    if output is not None:
+        files.check(output)
+        if output.exists() and not options.force:
+            raise ValueError(f"--output {str(output)!r} is there already; choose another name, or write over it with --force.")
+        if not output.parent.is_dir():
+            raise ValueError(f"--output must be in a folder that exists, got {str(output)!r}.")
+    told = apply(options.run, options.table, options.drop)
+    if output is not None:
+        files.write(output, told.predictions.to_csv(index=False, lineterminator="\n"))
+    if options.json:
+        print(json.dumps(_object(told, output), ensure_ascii=False))
+    elif output is None:
+        sys.stdout.write(told.predictions.to_csv(index=False, lineterminator="\n"))
+    lines = "\n".join(_sentences(told, output))
+    print(lines, file=sys.stdout if output is not None and not options.json else sys.stderr)
+
+
+def _object(told: Prediction, output: Path | None) -> dict[str, object]:
+    answer = {
+        "label": told.label,
+        "records": len(told.predictions),
+        "accuracy": told.accuracy,
+        "tested": told.tested,
+        "test_accuracy": told.test_accuracy,
+    }
+    kept = {"predictions": told.predictions.to_dict("records")} if output is None else {"output": str(output)}
+    return answer | kept
+
+
+def _sentences(told: Prediction, output: Path | None) -> list[str]:
+    number = len(told.predictions)
+    where = "" if output is None else f": {output}"
+    lines = [f"Predicted {told.label} of {number:,} {'record' if number == 1 else 'records'}{where}."]
+    if told.accuracy is not None:
+        lines.append(f"The model is right for {nearest_percent(told.accuracy)} of the records with a label.")
+    if told.test_accuracy is not None:
+        lines.append(
+            f"The run was trained on this table. Of the {told.tested:,} records that it kept for testing, the model is right for "
+            f"{nearest_percent(told.test_accuracy)}: that is the accuracy to expect of new records."
+        )
+    return lines

@@ -1,0 +1,282 @@
+"""The encoder of a table: how each column becomes inputs of a model. It is kept as JSON, which people can read."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from betastar.arrays import Real
+from betastar.datasets.columns import days_of
+from betastar.datasets.errors import StudyError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+    from sklearn.pipeline import Pipeline
+    from torch import Tensor
+
+#: Version of the format, in encoder.json.
+FORMAT = 1
+#: The category of a word that is missing.
+MISSING = "missing"
+#: What a column holds: numbers, dates (in days since 1970), words, or something whose input is 0 whatever it holds.
+NUMBER, DATE, CATEGORY, UNUSED = "number", "date", "category", "unused"
+#: So many values of a table are named in an error.
+NAMED = 8
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column of a table becomes inputs: (value - mean) / scale, for words one input for each category.
+
+    Attributes
+    ----------
+    name : str
+        The name of the column.
+    kind : "number", "date", "category" or "unused"
+        What it holds. The input of an unused column is 0.
+    mean, scale : tuple of float
+        One number for each input.
+    missing : float or None
+        The number that stands for a missing one; None if no number may be missing.
+    categories : tuple of str
+        The categories of a column of words, one input for each.
+    """
+
+    name: str
+    kind: str
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    missing: float | None = None
+    categories: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        inputs = len(self.categories) if self.kind == CATEGORY else 1
+        if self.kind not in (NUMBER, DATE, CATEGORY, UNUSED):
+            raise ValueError(f"the kind of the column {self.name!r} must be number, date, category or unused, got {self.kind!r}")
+        numbers = [*self.mean, *self.scale, *(() if self.missing is None else (self.missing,))]
+        if not (len(self.mean) == len(self.scale) == inputs and all(isinstance(one, int | float) for one in numbers)):
+            raise ValueError(f"the column {self.name!r} needs a mean and a scale for each of its {inputs} inputs")
+        if not all(isinstance(one, str) for one in (self.name, *self.categories)):
+            raise ValueError(f"the name and the categories of the column {self.name!r} must be text")
+
+    def encode(self, column: Series) -> Real:
+        """The inputs of the column's values, a row for each; raises StudyError for a value that has none."""
+        if self.kind == UNUSED:
+            return np.zeros((len(column), 1))
+        if self.kind == DATE and (days := days_of(column)) is None:
+            shown = next(iter(column.dropna()), None)
+            raise StudyError(
+                f"the column {self.name!r} must hold dates such as 2024-01-31, as it did in training, got {shown!r}."
+            )
+        held = self._one_hot(column) if self.kind == CATEGORY else self._numbers(days if self.kind == DATE else column)[:, None]
+        return (held - np.array(self.mean)) / np.array(self.scale)
+
+    def _numbers(self, column: Series) -> Real:
+        import pandas as pd
+
+        numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        words = column[np.isnan(numbers) & column.notna()]
+        if len(words):
+            raise StudyError(
+                f"the column {self.name!r} must hold numbers, as it did in training, got {words.iloc[0]!r} ({len(words)} such "
+                "records)."
+            )
+        if endless := int(np.isinf(numbers).sum()):
+            raise StudyError(f"the column {self.name!r} is infinite in {endless} records: put a number there.")
+        if self.missing is None and (gone := int(np.isnan(numbers).sum())):
+            raise StudyError(
+                f"the column {self.name!r} is missing (NaN) in {gone} records, which it never was in training: fill it in."
+            )
+        return numbers if self.missing is None else np.where(np.isnan(numbers), self.missing, numbers)
+
+    def _one_hot(self, column: Series) -> Real:
+        words = column.astype(object).where(column.notna(), MISSING).astype(str)
+        numbers = {category: i for i, category in enumerate(self.categories)}
+        places = words.map(numbers)
+        strange = words[places.isna()]
+        if len(strange):
+            known = ", ".join(map(repr, self.categories[:NAMED])) + (", …" if len(self.categories) > NAMED else "")
+            what = "is missing" if strange.iloc[0] == MISSING else f"is {strange.iloc[0]!r}"
+            raise StudyError(
+                f"the column {self.name!r} {what} in a record (and {len(strange)} records hold a category that the model was not "
+                f"trained with): it must be one of {known}. Put a known category there, or leave these records out."
+            )
+        return np.eye(len(self.categories))[places.to_numpy(dtype=int)]
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """How the records of a table become inputs of a model, and which class each of its outputs is.
+
+    The numbers in it (means, deviations, medians) and the categories are those of the table that it was fitted on, without noise:
+    no figure of risk covers them.
+
+    Attributes
+    ----------
+    label : str
+        The column that the model predicts.
+    classes : tuple of str
+        The class of each output.
+    columns : tuple of Column
+        The columns, in the order of their inputs.
+    left_out : tuple of str
+        Columns that the table may have and the model does not see.
+    """
+
+    label: str
+    classes: tuple[str, ...]
+    columns: tuple[Column, ...]
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of_pipeline(
+        cls,
+        pipeline: Pipeline,
+        label: str,
+        classes: Sequence[object],
+        left_out: Sequence[str] = (),
+        dates: Sequence[str] = (),
+    ) -> TableEncoder:
+        """The encoder that does what the fitted scikit-learn pipeline of a study does.
+
+        Parameters
+        ----------
+        pipeline : Pipeline
+            A ColumnTransformer, and perhaps a scaler of everything after it.
+        label, classes, left_out
+            As for the encoder.
+        dates : sequence of str
+            Columns that the table has as dates, and the pipeline gets as days.
+        """
+        columns = [replace(one, kind=DATE) if one.name in dates else one for one in _columns(pipeline)]
+        return cls(label, tuple(map(str, classes)), tuple(columns), tuple(left_out))
+
+    @property
+    def width(self) -> int:
+        """The number of inputs of the model."""
+        return sum(len(column.mean) for column in self.columns)
+
+    def encode(self, frame: DataFrame) -> Real:
+        """Encode the records of a table.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            The table. It must have the columns of the encoder and may have the label and the columns that were left out.
+
+        Returns
+        -------
+        array
+            A row for each record, a column for each input.
+
+        Raises
+        ------
+        StudyError
+            If a column is missing or unknown, or holds a value that the model was not trained with.
+        """
+        self._check_columns([str(name) for name in frame.columns])
+        table = frame.rename(columns=str)
+        return np.hstack([column.encode(table[column.name]) for column in self.columns])
+
+    def tensor(self, frame: DataFrame) -> Tensor:
+        """Encode the records of a table as the model takes them.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            The table, as for `encode`.
+
+        Returns
+        -------
+        Tensor
+            In single precision.
+        """
+        import torch
+
+        return torch.as_tensor(self.encode(frame), dtype=torch.float32)
+
+    def _check_columns(self, names: list[str]) -> None:
+        needed = [column.name for column in self.columns]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise StudyError(f"the table has two columns that are called {twice[0]!r}: rename one of them.")
+        if missing := [name for name in needed if name not in names]:
+            raise StudyError(
+                f"the table has no column {', '.join(map(repr, missing[:NAMED]))}, which the model was trained with; "
+                f"it has {', '.join(map(repr, names[:20]))}."
+            )
+        known = {*needed, self.label, *self.left_out}
+        if unknown := [name for name in names if name not in known]:
+            raise StudyError(
+                f"the model was not trained with the column {unknown[0]!r}: leave it out (--drop {shlex.quote(unknown[0])}), if "
+                "it is no misspelt name of another one."
+            )
+
+    def to_json(self) -> str:
+        """The text of encoder.json: a line for each column."""
+        columns = [{name: value for name, value in asdict(column).items() if value not in (None, ())} for column in self.columns]
+        head = {"format": FORMAT, "label": self.label, "classes": self.classes, "left_out": self.left_out}
+        lines = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}," for name, value in head.items()]
+        each = ",\n".join(f"  {json.dumps(column, ensure_ascii=False, allow_nan=False)}" for column in columns)
+        return "\n".join(["{", *lines, ' "columns": [', each, " ]", "}", ""])
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> TableEncoder:
+        """The encoder that an object of JSON describes; raises ValueError, TypeError or KeyError for another object."""
+        if values["format"] != FORMAT:
+            raise ValueError(f"format must be {FORMAT}, got {values['format']!r}: install the version of betastar that made it")
+        lists = {field.name for field in fields(Column) if "tuple" in str(field.type)}
+        columns: list[dict[str, Any]] = [
+            {key: tuple(one) if key in lists else one for key, one in column.items()} for column in values["columns"]
+        ]
+        return cls(
+            str(values["label"]),
+            tuple(map(str, values["classes"])),
+            tuple(Column(**column) for column in columns),
+            tuple(map(str, values["left_out"])),
+        )
+
+
+def _columns(pipeline: Pipeline) -> Iterator[Column]:
+    """The columns of a pipeline that starts with a ColumnTransformer, and may scale everything after it."""
+    from sklearn.preprocessing import StandardScaler
+
+    transformer, *last = [step for _, step in pipeline.steps]
+    mean, scale, start = None, None, 0
+    if last and isinstance(last[0], StandardScaler):
+        mean, scale = last[0].mean_, last[0].scale_
+    for _, part, names in (one for one in transformer.transformers_ if one[1] != "drop"):
+        for name, column in zip(names, _parts(part, len(names)), strict=True):
+            inputs = len(column["categories"]) or 1
+            if mean is not None and scale is not None:
+                column["mean"], column["scale"] = mean[start : start + inputs], scale[start : start + inputs]
+            start += inputs
+            column["mean"], column["scale"] = (tuple(map(float, column[one])) for one in ("mean", "scale"))
+            yield Column(str(name), **column)
+
+
+def _parts(part: Any, number: int) -> list[dict[str, Any]]:
+    """What a part of a ColumnTransformer does to each of its columns."""
+    steps = [] if isinstance(part, str) else [step for _, step in part.steps] if hasattr(part, "steps") else [part]
+    columns: list[dict[str, Any]] = [
+        {"kind": NUMBER, "mean": [0.0], "scale": [1.0], "missing": None, "categories": ()} for _ in range(number)
+    ]
+    for step in steps:
+        start = 0
+        for i, column in enumerate(columns):
+            inputs = len(column["categories"]) or 1
+            if hasattr(step, "statistics_"):
+                column["missing"] = float(step.statistics_[i])
+            elif hasattr(step, "categories_"):
+                names = tuple(map(str, step.categories_[i]))
+                column |= {"kind": CATEGORY, "categories": names, "mean": [0.0] * len(names), "scale": [1.0] * len(names)}
+            elif hasattr(step, "scale_"):
+                column["mean"], column["scale"] = step.mean_[start : start + inputs], step.scale_[start : start + inputs]
+            elif getattr(step, "func", step) is not None:  # None: a column that passes through
+                raise AssertionError(f"of_pipeline does not know {step!r}.")
+            start += inputs
+    return columns

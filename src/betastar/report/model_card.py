@@ -1,0 +1,86 @@
+"""The model card of a run: what was trained, with what, risk and limits. Nothing in it was measured on training records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from betastar.files import write_all
+from betastar.report import statement
+from betastar.report.facts import Facts, load
+from betastar.report.report import _environment
+from betastar.rounding import nearest_percent, plain
+from betastar.runs.folder import RunFolder
+
+CARD = "model-card.md"
+#: So many classes are named.
+CLASSES = 10
+#: Parameters of the training, by the names that they have in a run.
+PARAMETERS = {
+    "records": "training records",
+    "epochs": "epochs",
+    "batch_size": "batch size, on average",
+    "sample_rate": "probability of a record at each step",
+    "steps": "steps",
+    "noise_multiplier": "noise multiplier",
+    "max_grad_norm": "clipping norm",
+    "learning_rate": "learning rate",
+}
+LIMITS = (
+    "The attacker of these figures knows all other records, the algorithm and every update. Whoever has the model knows less.",
+    "The figures are about one record. A person with several records in the table is exposed more.",
+    "They do not cover other runs on the same records, among them those by which the parameters were chosen, the preparation of "
+    "the data, and what a model that predicts well tells about the population, members or not.",
+    "Accuracy on records of the same table says little about other tables, other times, or small groups of people.",
+)
+
+
+def write(path: str | Path) -> Path:
+    """Write the model card of a complete run into its folder, over an earlier one."""
+    folder = RunFolder(path)
+    facts = load(path)
+    write_all({folder / CARD: render(facts, folder)})
+    return folder / CARD
+
+
+def render(facts: Facts, folder: RunFolder) -> str:
+    """The text of the card."""
+    encoder = folder.encoder
+    proved = tuple(one for one in facts.attributes if one.kind == "proved")
+    facts = replace(facts, attributes=proved, exposures={}, restated=())
+    verdicts = statement.verdicts(facts)
+    hidden = facts.parameters.get("hidden", ())
+    return (
+        _environment("md")
+        .get_template("model_card.md.j2")
+        .render(
+            facts=facts,
+            encoder=encoder,
+            sizes=[encoder.width, *hidden, len(encoder.classes)],
+            classes=_classes(encoder.classes),
+            notices=[*statement.notices(facts), *_guessable(facts)],
+            verdict=verdicts[0],
+            meaning=statement.MEANING[verdicts[0].band],
+            proved=verdicts[1:],
+            parameters=_parameters(facts),
+            accuracy=nearest_percent(facts.entries[-1]["accuracy"]) if facts.entries else None,
+            limits=LIMITS,
+        )
+    )
+
+
+def _classes(classes: tuple[str, ...]) -> str:
+    return ", ".join(classes) if len(classes) <= CLASSES else f"one of {len(classes)} classes"
+
+
+def _guessable(facts: Facts) -> list[str]:
+    """A notice about a seed that somebody can find by trying."""
+    text = f"The noise can be computed from the seed of the run. {statement.SEEDS['guessable']}"
+    return [text] if facts.seed == "guessable" else []
+
+
+def _parameters(facts: Facts) -> list[tuple[str, str]]:
+    known = facts.parameters
+    given = [(title, known[name]) for name, title in PARAMETERS.items() if name in known]
+    rows = [(title, f"{value:,}" if isinstance(value, int) else plain(value)) for title, value in given]
+    return [*rows, ("made with", facts.versions)] if facts.versions else rows

@@ -1,0 +1,18 @@
+"""Files that a run folder and the folder of a training loop of one's own have in common: their names and contents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+#: A line for each step that a monitor has watched, and the exposure of single records.
+STEPS, LEDGER = "metrics.jsonl", "ledger.csv"
+#: What a monitor or gap clipping says of a training loop of one's own, and the version of its format.
+TRAINING, TRAINING_FORMAT = "training.json", 1
+#: What has written it.
+MONITOR, GAP_CLIPPING = "monitor", "gap clipping"
+
+
+def ledger_text(entries: Iterable[tuple[int, float, float]]) -> str:
+    """The content of ledger.csv: the number of each record that was measured, its leakage and its β*."""
+    rows = [f"{record},{leakage!r},{beta!r}" for record, leakage, beta in entries]
+    return "\n".join(["record,leakage,bayes_security", *rows]) + "\n"

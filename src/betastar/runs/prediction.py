@@ -1,0 +1,120 @@
+"""The model of a run on a table: what it predicts, how often it is right, and whether the run has seen these records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from betastar.arrays import Whole
+from betastar.datasets.errors import StudyError
+from betastar.runs.folder import RunFolder
+from betastar.runs.trained_model import PREDICTION, load
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+#: The study whose table is in the package.
+PACKAGED = "adult"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model of a run says of a table.
+
+    Attributes
+    ----------
+    label : str
+        The column that is predicted.
+    predictions : DataFrame
+        A row for each record: its number from 0, the class that is predicted, and the model's probability of it.
+    accuracy : float or None
+        The share of records whose label is the prediction; None if the table has no labels.
+    tested : int or None
+        The number of records that the run had kept for testing, if the table is the one that it was trained on.
+    test_accuracy : float or None
+        The accuracy on these.
+    """
+
+    label: str
+    predictions: DataFrame
+    accuracy: float | None = None
+    tested: int | None = None
+    test_accuracy: float | None = None
+
+
+def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> Prediction:
+    """Predict the label of each record of a table with the model of a run.
+
+    Parameters
+    ----------
+    path : path
+        The folder of a complete run.
+    table : path
+        A CSV or Parquet file, or "adult" for the table in the package.
+    drop : tuple of str
+        Columns of the table that are left out.
+
+    Returns
+    -------
+    Prediction
+        What the model says.
+
+    Raises
+    ------
+    StudyError
+        If there is no model, or if the table does not fit it.
+    """
+    model, frame = load(path), _read(table)
+    if unknown := [name for name in drop if name not in frame.columns]:
+        raise StudyError(f"{table} has no column {unknown[0]!r}; it has {', '.join(map(repr, frame.columns))}.")
+    frame = frame.drop(columns=list(drop))
+    if not len(frame):
+        raise StudyError(f"{table} has no records: there is nothing to predict.")
+    said = model.predict(frame)
+    label = model.encoder.label
+    rows = said.reset_index(drop=True).rename_axis("record").reset_index()
+    if label not in frame.columns or frame[label].isna().all():
+        return Prediction(label, rows)
+    labelled = frame[label].notna()
+    right = (_classes(frame[label], model.encoder.classes) == said[PREDICTION])[labelled].to_numpy()
+    held_out = _held_out(RunFolder(path), str(table))
+    return Prediction(
+        label,
+        rows,
+        float(right.mean()),
+        None if held_out is None else len(held_out),
+        None if held_out is None else float(right[held_out].mean()),
+    )
+
+
+def _read(table: str | Path) -> DataFrame:
+    from betastar.datasets import adult
+    from betastar.datasets.table import read
+
+    return adult.table() if str(table) == PACKAGED else read(table, least=0)
+
+
+def _classes(labels: Series, classes: tuple[str, ...]) -> Series:
+    """Labels as the names of classes: where some are missing, pandas has read the class 1 as 1.0."""
+    text = labels.astype(str)
+    return text.where(text.isin(classes), text.str.removesuffix(".0"))
+
+
+def _held_out(folder: RunFolder, table: str) -> Whole | None:
+    """The records that the run kept for testing, by their place among those with a label.
+
+    None if the table is not the one that the run was trained on, as far as the fingerprint of the run tells.
+    """
+    if not folder.begun:
+        return None
+    config, data = folder.config, folder.data
+    if data is None or (table == PACKAGED) != (config.study == PACKAGED):
+        return None
+    try:
+        study = replace(config, study=table, seed=int(data["seed"])).load()
+    except (StudyError, OSError):  # another table, or the public records of the run are not there any more
+        return None
+    return np.asarray(study.raw.index) if study.raw is not None and study.fingerprint() == data["sha256"] else None

@@ -1,0 +1,167 @@
+"""A training loop of one's own as a folder for `betastar report`, and what its monitor or gap clipping shows of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from betastar import files
+from betastar.display import Display, Displayed
+from betastar.rounding import plain
+from betastar.run_files import GAP_CLIPPING, LEDGER, MONITOR, STEPS, TRAINING, TRAINING_FORMAT, ledger_text
+from betastar.training import processes
+from betastar.training.checks.step_checks import NotProved
+from betastar.vocabulary import METRICS
+
+if TYPE_CHECKING:
+    from betastar.risk.risk import Risk
+    from betastar.scenario.run import DPSGD
+
+HEADS = ("", "rely on", "estimate", "without a model")
+BETA = METRICS["bayes_security"]
+
+
+class SavedTraining(Displayed):
+    """The base of what watches a training loop: it can be saved for a report."""
+
+    def _files(self) -> Mapping[str, str]:
+        """The content of each file of the folder, by its name."""
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> Path:
+        """Save what is known of the training so far as a folder, which `betastar report` takes.
+
+        Only its owner may enter the folder. It holds figures about the records that were trained on, and single ones if there is
+        a ledger, but neither the model nor the state of the generator. With several processes all of them call this, and the
+        first one writes.
+
+        Parameters
+        ----------
+        path : path
+            The folder. It must be new or empty, unless `overwrite` is given.
+        overwrite : bool
+            Whether a folder that was saved like this before is replaced. Another folder never is.
+
+        Returns
+        -------
+        Path
+            The folder.
+
+        Raises
+        ------
+        ValueError
+            If something is there already, if no step was taken yet, or if a monitor compares the extremes only.
+        NotProved
+            If a step was taken that gap clipping does not cover.
+        """
+        folder = Path(path)
+        contents = self._files()
+        if processes.together() and torch.distributed.get_rank() != 0:
+            return folder
+        _require_place(folder, overwrite)
+        files.make_private(folder)
+        for name in (STEPS, LEDGER):
+            if name not in contents:
+                (folder / name).unlink(missing_ok=True)  # of what is replaced
+        files.write_all({folder / name: text for name, text in contents.items()})
+        return folder
+
+
+def _require_place(folder: Path, overwrite: bool) -> None:
+    """Refuse a place where something is that may not be replaced."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"path must be a folder, but {folder} is a file: choose another name.")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not (folder / TRAINING).exists():
+        raise ValueError(f"path must be a new folder, but {folder} holds something else: choose another name.")
+    if not overwrite:
+        raise ValueError(
+            f"{folder} holds a training that was saved before: choose another folder, or overwrite=True to replace it."
+        )
+
+
+def monitor_files(monitor: Any) -> dict[str, str]:
+    """The files of a training that a monitor has watched."""
+    if monitor.diameter == "extremes":
+        raise ValueError(
+            "diameter='extremes' compares two values only, which is no upper bound: a report needs another diameter."
+        )
+    account = monitor.budget_account
+    budget = None
+    if account is not None and not account.budget.per_record:
+        try:
+            budget = monitor.proof.bayes_security
+        except NotProved:
+            budget = None  # something happened that the proof does not cover, and the report says nothing of it
+    secret = {monitor.secret.name: {"values": monitor.secret.count}}
+    contents = {TRAINING: _described(MONITOR, monitor.run, secrets=secret, budget=budget)}
+    contents[STEPS] = "".join(json.dumps(entry) + "\n" for entry in monitor.history.entries())
+    if monitor.ledger is not None:
+        each = enumerate(zip(monitor.ledger.measured, monitor.ledger.leakage, monitor.ledger.bayes_security, strict=True))
+        contents[LEDGER] = ledger_text((i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured)
+    return contents
+
+
+def gap_files(clipping: Any) -> dict[str, str]:
+    """The file of a training with gap clipping."""
+    secrets = {name: {"values": clipping.counts[name], "gap": gap} for name, gap in clipping.gaps.items()}
+    return {TRAINING: _described(GAP_CLIPPING, clipping.run, secrets=secrets)}
+
+
+def _described(made_by: str, run: DPSGD, **more: Any) -> str:
+    """The content of training.json."""
+    segments = [{name: value for name, value in asdict(one).items() if value is not None} for one in run.segments]
+    numbers = [{name: value.item() if hasattr(value, "item") else value for name, value in one.items()} for one in segments]
+    versions = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy")}
+    return (
+        json.dumps({"format": TRAINING_FORMAT, "made_by": made_by, "segments": numbers, **more, "versions": versions}, indent=1)
+        + "\n"
+    )
+
+
+def monitor_display(monitor: Any, brief: bool) -> Display:
+    """What a monitor shows: the risk so far, and what kind of statement it is."""
+    steps, secret = len(monitor.history), monitor.secret
+    head = f"{secret.name} ({secret.count} values), {steps:,} {'step' if steps == 1 else 'steps'}: {monitor.progress()}"
+    lines = [head, monitor.label]
+    if monitor.budget_account is not None:
+        try:
+            lines.append(str(monitor.proof))
+        except NotProved as problem:
+            lines.append(f"Not proved: {problem}")
+    if brief or not steps:
+        return Display(tuple(lines))
+    rows = [*_rows("membership", monitor.membership()), *_rows(f"{secret.name}, measured", monitor.risk(), "≈ ")]
+    return Display(tuple(lines), HEADS, tuple(rows))
+
+
+def gap_display(clipping: Any, brief: bool) -> Display:
+    """What gap clipping shows: the gaps, and what is promised because of them."""
+    gaps = ", ".join(f"{name} at most {plain(gap)}" for name, gap in clipping.gaps.items())
+    steps = clipping.steps
+    head = f"Gap clipping keeps the gradients of two values of a secret together, in clipping norms: {gaps}. "
+    lines = [f"{head}{steps:,} {'step' if steps == 1 else 'steps'} so far."]
+    if brief or not steps:
+        return Display(tuple(lines))
+    try:
+        lines.append(clipping.promise())
+        rows = [*_rows("membership", clipping.membership())]
+        for name in clipping.gaps:
+            rows += _rows(f"{name}, proved", clipping.risk(name))
+    except NotProved as problem:
+        return Display((*lines, f"Not proved: {problem}"))
+    return Display(tuple(lines), HEADS, tuple(rows))
+
+
+def _rows(threat: str, risk: Risk, about: str = "") -> Iterator[tuple[str, ...]]:
+    beta = risk.bayes_security
+    title, relied, *others = BETA.row({"lower": float(beta.lower), "estimate": float(beta.estimate)})
+    yield (f"{threat}: {title}", about + relied, *others)

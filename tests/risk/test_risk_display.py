@@ -1,0 +1,100 @@
+"""A risk shows itself: a sentence when it is printed, a table to rich, a curve in a notebook; and a bound is a number."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+import betastar as bs
+
+from ..displayed import html_of, printed_by_rich
+
+RUN = bs.DPSGD(noise_multiplier=3.51, sample_rate=0.01, steps=2000)
+RISK = bs.analyze(RUN)
+
+
+def test_printed() -> None:
+    assert str(RISK).splitlines() == [
+        "Membership inference (substitution): at even odds an attacker is right at most 55.07 % of the time, against 50 % "
+        "without the model.",
+        "β* ≥ 0.8986 (estimate 0.8986), method exact",
+    ]
+    assert repr(RISK).startswith("Risk(membership inference (substitution), exact: bayes_security=0.898604 [")
+    assert len(repr(RISK)) < 120
+
+
+def test_the_safe_end_is_printed() -> None:
+    """β* rounded down, what the attacker can do rounded up, also of wide bounds."""
+    wide = bs.analyze(RUN, method="affinity")
+    share = re.search(r"at most ([\d.]+) %", str(wide))
+    assert share is not None
+    assert float(share[1]) / 100 >= 1 - wide.bayes_security.lower / 2
+    beta = re.search(r"β\* ≥ ([\d.]+)", str(wide))
+    assert beta is not None
+    assert float(beta[1]) <= wide.bayes_security.lower
+
+
+def test_an_approximation_is_called_one() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bs.RegimeWarning)
+        paper = bs.analyze(bs.DPSGD(0.6, 0.01, 2000), method="paper")
+    assert "is right about" in str(paper)
+    assert "about" in html_of(paper)
+
+
+def test_to_rich_and_in_a_notebook() -> None:
+    for text in (printed_by_rich(RISK), html_of(RISK)):
+        flat = " ".join(text.split())
+        assert "right at most 55.07 % of the time" in flat
+        for row in ("Bayes security β*", "right guesses, prior 0.5", "true positives at FPR 0.01", "ε at δ 1e-5"):
+            assert row in flat
+        assert f"{RISK.tpr(0.01).upper + 5e-6:.5f}" in flat
+
+
+def test_the_curve_of_a_notebook_is_the_trade_off_curve() -> None:
+    """Each point is (FPR, TPR at the end to rely on), in a square of 220 points."""
+    html = html_of(RISK)
+    drawn = re.search(r'<polyline points="([\d., ]+)" fill="none" stroke="currentColor" stroke-width="2"/>', html)
+    assert drawn is not None
+    points = np.array([[float(one) for one in pair.split(",")] for pair in drawn[1].split()])
+    fpr, tpr = (points[:, 0] - 34) / 220, 1 - (points[:, 1] - 8) / 220
+    assert len(points) > 30
+    assert fpr[[0, -1]].tolist() == [0.0, 1.0]
+    np.testing.assert_allclose(tpr, RISK.tpr(np.clip(fpr, 0, 1)).upper, atol=3e-3)
+    assert 'role="img" aria-label="trade-off curve of the best attack"' in html
+
+
+def test_other_peoples_words_are_text() -> None:
+    class Odd(bs.Membership):
+        def describe(self) -> str:
+            return "<script>alert(1)</script> & [bold]"
+
+    odd = bs.analyze(RUN, Odd())
+    assert "<script>" not in html_of(odd)
+    assert "<script>" in printed_by_rich(odd)
+
+
+def test_a_sweep() -> None:
+    sweep = bs.analyze(bs.DPSGD([1.0, 2.0, 4.0], [[0.01], [0.02]], 500))
+    low, high = sweep.bayes_security.lower.min(), sweep.bayes_security.lower.max()
+    assert re.fullmatch(r"Membership inference \(substitution\), a sweep of 2 × 3 runs: β\* from 0\.\d+ to 0\.\d+\.", str(sweep))
+    shown = [float(one) for one in re.findall(r"0\.\d+", str(sweep))]
+    assert shown[0] <= low < shown[0] + 1e-3
+    assert shown[1] <= high < shown[1] + 1e-3
+    assert printed_by_rich(sweep).split() == str(sweep).split()
+    assert "<table" not in html_of(sweep)
+
+
+def test_a_bound_is_a_number() -> None:
+    """The estimate: a bound does not know which of its ends is the safe one."""
+    bound = RISK.bayes_security
+    assert float(bound) == bound.estimate
+    assert isinstance(float(RISK.tpr(0.01)), float)
+    assert float(RISK.gdp_mu) == RISK.gdp_mu.estimate
+    assert float(bs.Bound(0, 1, 2)) == 1.0
+    sweep = bs.analyze(bs.DPSGD([1.0, 2.0], 0.01, 500)).advantage
+    with pytest.raises(TypeError, match=r"float\(\) needs one bound, but this one is a sweep of shape \(2,\): take its arrays"):
+        float(sweep)

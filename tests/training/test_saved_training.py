@@ -1,0 +1,198 @@
+"""A training loop of one's own: what its monitor and gap clipping show of themselves, and the folder that a report takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+import betastar as bs
+from betastar.report import recomputed
+from betastar.report.errors import ReportError
+from betastar.report.facts import load
+from betastar.report.report import write
+from betastar.runs.reading import FolderError
+from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme, poisson
+from betastar.training import AttributeMonitor, Budget, GapClipping
+from betastar.training.history import History
+
+from ..command import call
+from ..displayed import html_of, printed_by_rich
+from .private import build, fit, gapped, private
+
+
+def watched(steps: int = 6, noise: Any = 1.0, **options: Any) -> AttributeMonitor:
+    module, data, secret = build("tanh")
+    parts, criterion = private(module, data, noise=noise, accountant="betastar"), nn.CrossEntropyLoss()
+    monitor = AttributeMonitor(*parts, criterion, secret, **options)
+    if steps:
+        fit(parts, criterion, steps)
+    return monitor
+
+
+def clipping(steps: int = 6, gap: float = 0.1) -> GapClipping:
+    module, data, secret = build("tanh")
+    parts, criterion = gapped(module, data, secret, gap=gap)
+    if steps:
+        fit(parts, criterion, steps)
+    return parts[1].gap_clipping
+
+
+def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
+    """Its numbers are those of the monitor."""
+    monitor = watched(scope="dataset", ledger=True)
+    folder = monitor.save(tmp_path / "runs" / "mine")
+    assert sorted(path.name for path in folder.iterdir()) == ["ledger.csv", "metrics.jsonl", "training.json"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    facts = load(folder)
+    assert facts.run == monitor.run
+    assert facts.membership.lower == monitor.membership().bayes_security.lower
+    (attribute,) = facts.attributes
+    assert attribute.lower == monitor.risk().bayes_security.lower
+    assert (attribute.kind, attribute.name, attribute.values) == ("dataset", "secret", 7)
+    assert len(facts.exposures) == 120
+    done = call("report", str(folder))
+    assert done.returncode == 0, done.stderr
+    text = (folder / "report.html").read_text()
+    assert "mine: 6 steps of DP-SGD in a loop of one" in text
+    assert facts.command.startswith('python -c "import betastar as bs; print(bs.analyze(bs.DPSGD(')
+
+
+def test_the_report_of_a_loop_with_gap_clipping(tmp_path: Path) -> None:
+    made = clipping()
+    folder = made.save(tmp_path / "mine")
+    assert [path.name for path in folder.iterdir()] == ["training.json"]
+    facts, _ = write(folder, kind="md")
+    (attribute,) = facts.attributes
+    assert (attribute.kind, attribute.gap, attribute.values) == ("proved", 0.1, 7)
+    assert attribute.lower == made.risk().bayes_security.lower
+    assert facts.proof is not None
+    assert facts.proof.startswith("Proved in advance: whoever knows all of a record but its secret faces β* ≥ ")
+    assert "Gap clipping fixed this before training" in (folder / "report.md").read_text()
+
+
+def test_the_report_of_a_loop_under_a_budget(tmp_path: Path) -> None:
+    monitor = watched(scope="dataset", budget=Budget(bayes_security=0.3))
+    assert str(monitor).splitlines()[-1] == str(monitor.proof)
+    folder = monitor.save(tmp_path / "mine")
+    assert load(folder).budget == (
+        "Proved: an attacker who wants the secret of any record faces β* ≥ 0.3 (budget fixed in advance; 6 steps)."
+    )
+    told = json.loads((folder / "training.json").read_text())
+    (folder / "training.json").write_text(json.dumps(told | {"budget": 0.999}))
+    with pytest.raises(
+        ReportError, match=r"training\.json says that β\* ≥ 0\.999 is proved, but the steps in metrics\.jsonl spent"
+    ):
+        load(folder)
+    each = watched(scope="dataset", budget=Budget(bayes_security=0.3, per_record=True)).save(tmp_path / "each")
+    assert load(each).budget is None, "a report cannot compute it again"
+
+
+def test_noise_that_changes(tmp_path: Path) -> None:
+    monitor = watched(steps=2)
+    monitor.history.add(0.5, poisson(0.1), 2.0)
+    facts = load(monitor.save(tmp_path / "mine"))
+    assert len(facts.run.segments) == 2
+    assert facts.run == monitor.run
+    assert " + bs.DPSGD(" in facts.command
+    assert write(tmp_path / "mine")[1][0].exists()
+
+
+def test_steps_of_every_sampling_are_read_as_they_were() -> None:
+    """Epochs that are unfinished or whose noise changes, a sampler that begins anew, and batches that are cut off."""
+    history = History("dataset", "exact")
+    bins = SamplingScheme("balls-in-bins", 0.25, batches=4, records=40)
+    drawn = [(bins, "1", 2.0)] * 3 + [(bins, "1", 1.5)] + [(bins, "2", 1.5)] * 2 + [(bins, "3", 1.5)] * 4
+    drawn += [(SamplingScheme("poisson", 0.1, records=40, max_batch_size=9), "", 1.0)] * 3 + [
+        (SamplingScheme("poisson", 0.1), "", 1.0)
+    ]
+    for i, (scheme, epoch, noise) in enumerate(drawn):
+        history.add(0.1 + 0.01 * i, DrawnBatch(scheme, epoch), noise)
+        assert history.entries()[-1].items() <= history.entry().items()
+    steps = json.loads(json.dumps(history.entries()))
+    assert recomputed.run_of_steps(steps) == history.run
+    assert recomputed.distances(steps) == history._drawn.spread(history.distances).tolist()
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    monitor = watched(ledger=False)
+    folder = monitor.save(tmp_path / "mine")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match=r"holds a training that was saved before: choose another folder, or overwrite=True"):
+        clipping().save(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    clipping().save(folder, overwrite=True)
+    assert [path.name for path in folder.iterdir()] == ["training.json"], "no step of the training that was replaced"
+    assert load(folder).attributes[0].kind == "proved"
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match=r"must be a new folder, but .*thesis holds something else"):
+            monitor.save(tmp_path / "thesis", overwrite=overwrite)
+    with pytest.raises(ValueError, match=r"must be a folder, but .* is a file"):
+        monitor.save(tmp_path / "thesis" / "thesis.txt")
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(ValueError, match="is a symbolic link"):
+        monitor.save(tmp_path / "link", overwrite=True)
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no step was taken yet"):
+        watched(steps=0).save(tmp_path / "mine")
+    with pytest.raises(ValueError, match="diameter='extremes' compares two values only, which is no upper bound"):
+        watched(diameter="extremes", extremes=[-1.5, 3.5]).save(tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "format must be 1, got 2"),
+        ({"made_by": "hand"}, "made_by must be one of 'monitor', 'gap clipping', got 'hand'"),
+        ({"segments": []}, "is damaged or not of betastar train"),
+        (
+            {"segments": [{"noise_multiplier": 9.0, "sample_rate": 0.1, "steps": 6}]},
+            r"says that the run was .*, but metrics\.jsonl gives",
+        ),
+        ({"segments": [{"noise_multiplier": -1.0, "sample_rate": 0.1, "steps": 6}]}, "noise_multiplier must be"),
+        ({"secrets": {}}, "must name the one secret that the monitor watched"),
+    ],
+)
+def test_a_forged_folder_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    folder = watched().save(tmp_path / "mine")
+    told = json.loads((folder / "training.json").read_text())
+    (folder / "training.json").write_text(json.dumps(told | change))
+    with pytest.raises((ReportError, FolderError), match=message):
+        load(folder)
+
+
+def test_what_a_monitor_shows() -> None:
+    monitor = watched()
+    assert repr(monitor) == "AttributeMonitor('secret', 6 steps, batch scope)"
+    lines = str(monitor).splitlines()
+    assert lines == [f"secret (7 values), 6 steps: {monitor.progress()}", monitor.label]
+    assert "no step yet" in str(watched(steps=0))
+    risk = str(monitor.risk()).splitlines()
+    assert "is right about" in risk[0]
+    assert risk[1].startswith("β* ≈ "), "what was measured in batches bounds nothing"
+    assert risk[2] == monitor.label
+    shown, html = printed_by_rich(monitor), html_of(monitor)
+    lower = bs.analyze(monitor.run).bayes_security.lower
+    for text in (shown, html):
+        assert f"{int(lower * 1e4) / 1e4:.4g}" in text
+        assert "≈ " in text
+        assert "eyes only" in text
+
+
+def test_what_gap_clipping_shows() -> None:
+    made = clipping()
+    assert repr(made) == "GapClipping('secret': 0.1, 6 steps)"
+    assert str(made).endswith("in clipping norms: secret at most 0.1. 6 steps so far.")
+    for text in (printed_by_rich(made), html_of(made)):
+        assert "Proved in advance" in text
+        assert "secret, proved" in text
+    assert "Proved" not in printed_by_rich(clipping(steps=0))
