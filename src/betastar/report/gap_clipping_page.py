@@ -168,7 +168,7 @@ def _by_gap(runs: list[Run]) -> Axes:
         places = [plain, *(select(runs, study="adult", secret=secret, kind="gap", gap=gap) for gap in gaps)]
         leaks = [1.0 - min(run["attribute"] for run in some) for some in places]
         plots.seeds(
-            ax, leaks, [_accuracies(some) for some in places], MARKS[secret], COLOURS[secret], TITLES[secret], BESIDE * (k + 1)
+            ax, leaks, [_accuracies(some) for some in places], MARKS[secret], COLOURS[secret], TITLES[secret], BESIDE * (k - 1.5)
         )
         gone = accuracy(select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise))
         ax.axhline(gone, color=COLOURS[secret], lw=0.9, ls=":")
