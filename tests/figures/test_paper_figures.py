@@ -67,10 +67,12 @@ def test_lines_are_the_numbers_to_rely_on() -> None:
 
 def test_every_seed_is_a_point() -> None:
     ax = plots.axes()
-    plots.seeds(ax, [1.0, 2.0], [[3.0, 5.0, 4.0], [6.0, 8.0]], "o-", plots.MEMBERSHIP, "age")
+    plots.seeds(ax, [1.0, 2.0], [[3.0, 5.0, 4.0], [6.0, 8.0]], "o-", plots.MEMBERSHIP, "age", aside=3.0)
     points = [value for line in ax.lines[:-1] for value in line.get_ydata()]
     assert points == [3.0, 5.0, 4.0, 6.0, 8.0]
     assert list(ax.lines[-1].get_ydata()) == [4.0, 7.0]
+    low, high = ax.get_ylim()
+    assert low < 3.0 < 8.0 < high, "every point is inside"
 
 
 def test_places_without_a_panel_are_blank() -> None:

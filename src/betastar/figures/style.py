@@ -125,7 +125,9 @@ def seeds(
     arrays = [np.ravel(np.asarray(each, dtype=float)) for each in values]
     for place, some in zip(x, arrays, strict=True):
         ax.plot(np.full(len(some), place), some, "o", color=color, ms=2.6, alpha=0.6, mew=0, transform=moved)
+        ax.update_datalim([(place, float(value)) for value in some])  # a line that is moved does not count by itself
     ax.plot(x, [float(some.mean()) for some in arrays], style, color=color, ms=4, lw=1.2, label=label)
+    ax.autoscale_view()
 
 
 def save(ax: Axes, path: str | Path, *kinds: str) -> None:

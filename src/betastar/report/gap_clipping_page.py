@@ -168,7 +168,7 @@ def _by_gap(runs: list[Run]) -> Axes:
         places = [plain, *(select(runs, study="adult", secret=secret, kind="gap", gap=gap) for gap in gaps)]
         leaks = [1.0 - min(run["attribute"] for run in some) for some in places]
         plots.seeds(
-            ax, leaks, [_accuracies(some) for some in places], MARKS[secret], COLOURS[secret], TITLES[secret], BESIDE * (k + 1)
+            ax, leaks, [_accuracies(some) for some in places], MARKS[secret], COLOURS[secret], TITLES[secret], BESIDE * (k - 1.5)
         )
         gone = accuracy(select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise))
         ax.axhline(gone, color=COLOURS[secret], lw=0.9, ls=":")
@@ -188,14 +188,14 @@ def _by_noise(runs: list[Run]) -> Axes:
     def line(pick: Callable[[float], list[Run]], style: str, colour: str, label: str, aside: float) -> None:
         plots.seeds(ax, noises, [_accuracies(pick(noise)) for noise in noises], style, colour, label, aside)
 
-    line(lambda noise: _baseline(runs, "adult", noise), "s--", plots.OTHER, "plain DP-SGD (no promise)", -BESIDE)
+    line(lambda noise: _baseline(runs, "adult", noise), "s--", plots.OTHER, "plain DP-SGD (no promise)", -2.0 * BESIDE)
     for k, secret in enumerate(_of(runs, "adult", "secret", kind="target")):
         line(
             lambda noise, secret=secret: select(runs, study="adult", secret=secret, kind="target", noise_multiplier=noise),  # type: ignore[misc]
             MARKS[secret],
             COLOURS[secret],
             f"{TITLES[secret]}, β* ≥ .99",
-            BESIDE * (k + 1),
+            BESIDE * (k - 1.0),
         )
     ax.set_xscale("log")
     ax.set_xticks(noises, [f"{noise:g}" for noise in noises])
