@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from betastar import validation
@@ -18,7 +19,7 @@ from betastar.scenario.final_model import SEES, FinalModel
 from betastar.scenario.reductions import View
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import LEAST, AllocationStep, AnyStep, Step
-from betastar.scenario.threats import FARTHEST, Membership, Threat, in_order, reduction
+from betastar.scenario.threats import FARTHEST, AttributeInference, Candidates, Membership, Threat, in_order, reduction
 from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS
 
@@ -142,6 +143,11 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
         return None
     if steps != threat.steps(run):  # of a histogram: no attack on the steps of its largest distance need exist
         return None
+    if not isinstance(threat, AttributeInference | Candidates):  # distances of a plug-in's threat may depend on the length
+        segment = run.segments[0]
+        parts = [DPSGD(segment.noise_multiplier, segment.sample_rate, count) for count in counts]
+        if any(threat.steps(part) != (replace(steps[0], count=part.steps),) for part in parts):
+            return None
     quick = tolerance >= certified.COARSE
     solutions = adaptive.solve_each(steps[0], counts, adaptive.QUICK if quick else adaptive.MODERATE, attained)
     if solutions is None:
