@@ -277,6 +277,7 @@ def render(
         about=[] if brief else about(facts, request.made()),
         quality=quality(facts),
         odds=[] if brief else odds.sentences(facts),
+        weaker=None if brief else statement.weaker(facts),
         next_steps=[] if brief else next_steps(facts, request.wish),
         metrics=statement.metrics(facts, brief),
         appendix=[] if brief else statement.appendix(facts),

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from betastar.report.facts import Against, Facts
 from betastar.report.publication import LEFT_OUT
 from betastar.risk.analyze import RegimeWarning, analyze
-from betastar.rounding import plain, significant, tiny
+from betastar.rounding import nearest_percent, plain, significant, tiny
 from betastar.scenario.run import DPSGD
 from betastar.scenario.samplings import all_plain
 from betastar.vocabulary import DIGITS, METRICS, band
@@ -88,6 +88,18 @@ def verdicts(facts: Facts) -> list[Verdict]:
         )
         people = [_verdict(facts.person, of_person)]
     return [_verdict(member, text), *people, *(_verdict(one, _sentence(one)) for one in facts.attributes)]
+
+
+def weaker(facts: Facts) -> str | None:
+    """What an attacker is expected to do who sees only the final model; None where the heuristic does not apply."""
+    if not all_plain(facts.run):
+        return None
+    share = nearest_percent(float(analyze(facts.run, facts.membership.threat, sees="final-model").success().estimate))
+    return (
+        "What a weaker attacker is expected to do: one who sees only the final model, and no update, is expected to be right "
+        f"about {share} of the time about membership. This is a heuristic, not a bound: there are models that tell more. Do not "
+        "rely on it."
+    )
 
 
 def _verdict(one: Against, sentence: str) -> Verdict:
