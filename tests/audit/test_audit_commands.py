@@ -95,7 +95,7 @@ def test_figure_shows_points_inside_their_band(log: bool) -> None:
     result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=2000, seed=3)
     ax = plots.audit(result, log=log)
     lines = {line.get_label(): line for line in ax.lines}
-    assert list(lines) == ["guessing", "bound", "measured, 2,000 games"]
+    assert list(lines) == ["guessing without the model", "bound", "measured, 2,000 games"]
     np.testing.assert_array_equal(lines["measured, 2,000 games"].get_xdata(), [point.fpr.estimate for point in result.roc])
     rates, drawn = lines["bound"].get_data()
     np.testing.assert_array_equal(drawn, bs.analyze(result.run, method="certified").tradeoff(rates).upper)

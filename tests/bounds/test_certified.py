@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import betastar as bs
 from betastar.bounds import certified, grid
-from betastar.bounds.one_step import grid_step
+from betastar.bounds.kinds import grid_step
 from betastar.risk.analyze import after_each
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold
 

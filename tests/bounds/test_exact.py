@@ -227,7 +227,7 @@ def test_without_sampling_the_curve_is_gaussian(sigma: float, steps: int) -> Non
         if truth > 1e-300:
             assert risk.delta(epsilon).estimate == pytest.approx(truth, rel=1e-6)
     assert risk.gdp_mu.estimate == pytest.approx(mu, rel=1e-6)
-    assert risk.gdp_mu.regret <= 1e-6
+    assert risk.gdp_mu.regret <= 1e-5  # the upper end of μ is proved, to 1e-5 of itself
 
 
 def test_low_false_positive_rates_against_importance_sampling() -> None:

@@ -16,7 +16,8 @@ from betastar.bounds.discrete import DiscreteCurve
 from betastar.bounds.exact import FourierCurve, Part, Value
 from betastar.bounds.grid import Blends, GridStep, Nodes
 from betastar.bounds.interpolation import condense
-from betastar.bounds.one_step import grid_step, reach
+from betastar.bounds.kinds import grid_step
+from betastar.bounds.one_step import reach
 from betastar.scenario.step import Step, tail, threshold
 
 SLACK = 1e-12

@@ -76,7 +76,7 @@ def export(path: Path, force: bool) -> int:
 
 
 def _variable(name: str) -> str:
-    return f"{name.removesuffix('.js')}_module"
+    return f"{name.removesuffix('.js')}_script"
 
 
 def _inside(script: str) -> str:
