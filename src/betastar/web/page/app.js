@@ -47,14 +47,16 @@ async function drawCurves(now, asked, rest) {
   // Both at once: one is computed while the other is drawn.
   await Promise.all([["epochs", showEpochs], ["tradeoff", showTradeoff]].map(async ([kind, draw]) => {
     const chart = $(`${kind}-chart`);
+    // What is drawn already is of a later change, or of this one and finer.
+    const late = () => now < Number(chart.dataset.version) || (!rest && chart.dataset.rest === "true" && now === Number(chart.dataset.version));
     try {
       const data = await get(kind, query);
-      if (now < oldest || now < Number(chart.dataset.version)) return;
+      if (now < oldest || late()) return;
       shown[kind] = data;
       await loadPlotly();
       draw();
     } catch (problem) { // the number stands without its curves
-      if (now !== version || now < oldest) return;
+      if (now !== version || now < oldest || late()) return;
       empty(kind, inWords(problem.message));
     }
     chart.dataset.version = now;
