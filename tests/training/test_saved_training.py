@@ -55,6 +55,12 @@ def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
     assert attribute.lower == monitor.risk().bayes_security.lower
     assert (attribute.kind, attribute.name, attribute.values) == ("dataset", "secret", 7)
     assert len(facts.exposures) == 120
+    written = [float(line.split(",")[2]) for line in (folder / "ledger.csv").read_text().splitlines()[1:]]
+    assert min(written) == min(facts.exposures.values()) >= attribute.lower, "no record is exposed more than any record"
+    public = write(folder, public=True)[1][0].read_text()
+    assert "Membership inference" in public
+    assert "Attribute inference" not in public
+    assert "Exposure" not in public
     done = call("report", str(folder))
     assert done.returncode == 0, done.stderr
     text = (folder / "report.html").read_text()

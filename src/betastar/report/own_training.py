@@ -38,15 +38,19 @@ def of_own_training(path: Path) -> Facts:
     else:
         with Inside(file):
             attributes = tuple(_proved(name, one, run) for name, one in secrets.items())
+    least = attributes[0].lower if made_by == MONITOR else 0.0
     return Facts(
         title=f"{path.resolve().name}: {int(run.steps):,} steps of DP-SGD in a loop of one's own",
+        name=path.resolve().name,
         run=run,
         parameters=_parameters(run, secrets),
         command=_command(parts),
+        public_command=_command(parts),
+        budgeted=None if target is None else float(target),
         attributes=attributes,
         is_run=True,
         budget=None if target is None else recomputed.budget_sentence(file, steps, float(target), "a budget"),
-        exposures={entry.record: entry.bayes_security for entry in folder.ledger},
+        exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
         versions=versions,
         seed="own",
         described_in=TRAINING,

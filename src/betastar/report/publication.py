@@ -53,8 +53,8 @@ def public(facts: Facts) -> Facts:
         raise ReportError("--public needs a finished run: go on with betastar train --resume, or leave it out.")
     if facts.budgeted is not None and facts.planned is None:
         raise ReportError(
-            "--public must not tell when the budget ended this run, because that depends on the data, and config.json does not "
-            "say how many epochs were planned: train with --epochs, or leave out --public."
+            "--public must not tell when the budget ended this run, because that depends on the data, and its folder does not "
+            "say how many epochs were planned: train with betastar train --epochs, or leave out --public."
         )
     run = facts.planned or facts.run
     kept = {name: value for name, value in facts.parameters.items() if name not in COUNTS}

@@ -105,7 +105,8 @@ def monitor_files(monitor: Any) -> dict[str, str]:
     contents = {TRAINING: _described(MONITOR, monitor.run, secrets=secret, budget=budget)}
     contents[STEPS] = "".join(json.dumps(entry) + "\n" for entry in monitor.history.entries())
     if monitor.ledger is not None:
-        each = enumerate(zip(monitor.ledger.measured, monitor.ledger.leakage, monitor.ledger.bayes_security, strict=True))
+        betas = monitor.ledger.beside(float(monitor.risk().bayes_security.lower))
+        each = enumerate(zip(monitor.ledger.measured, monitor.ledger.leakage, betas, strict=True))
         contents[LEDGER] = ledger_text((i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured)
     return contents
 
