@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
+from scipy.integrate import trapezoid
 from scipy.stats import norm
 
 from betastar.figures import plots
@@ -15,7 +16,7 @@ def error(rate: float, noise: float) -> float:
     """TV between (1-p)·N(0, σ²) + p·N(1, σ²) and N(p, σ²): half the integral of |difference|."""
     x = np.linspace(-12 * noise, 1 + 12 * noise, 20001)
     difference = (1 - rate) * norm.pdf(x, 0, noise) + rate * norm.pdf(x, 1, noise) - norm.pdf(x, rate, noise)
-    return float(0.5 * np.trapezoid(np.abs(difference), x))
+    return float(0.5 * trapezoid(np.abs(difference), x))
 
 
 def make(sheet: Sheet) -> None:
