@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from betastar import validation
 from betastar.training.budget import Budget
 from betastar.training.checks.precision import require_precision
 from betastar.training.gradients.distances import RecordDistances
+from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError, restored
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
@@ -79,6 +80,23 @@ class MeasuredTraining:
     secret: Secret
     variants: VariantGradients
     distances: RecordDistances
+
+    def own_gradients(self, batch: Records) -> Iterator[tuple[int, Gradients]]:
+        """The own gradients of the records of a batch, not clipped, some at a time, with the place of the first of them.
+
+        Parameters
+        ----------
+        batch : Records
+            The records.
+
+        Yields
+        ------
+        tuple
+            The place of the first record, and the gradients.
+        """
+        size = self.distances.most
+        for first in range(0, len(batch), size):
+            yield first, self.variants.own(batch.take(slice(first, first + size)))
 
 
 def prepare(

@@ -107,8 +107,5 @@ class GapClippedSum:
 
     def _chunks(self, batch: Records) -> Iterator[Records]:
         """Parts of the batch whose variants fit into memory."""
-        size = self._distances.room // self.secret.count
-        if len(self._secrets) > 1:
-            size = min(size, self._memory // (PER_PAIR * self.secret.count**2))
-        for start in range(0, len(batch), max(1, size)):
-            yield batch.take(slice(start, start + max(1, size)))
+        limit = self._memory // (PER_PAIR * self.secret.count**2) if len(self._secrets) > 1 else None
+        return self._distances.chunks(batch, limit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from torch import Tensor
 
@@ -9,11 +11,14 @@ from betastar.arrays import Real
 from betastar.training import processes
 from betastar.training.checks.step_counter import same_contents
 from betastar.training.gradients.distances import RecordDistances
-from betastar.training.gradients.factors import Gradients, joined
+from betastar.training.gradients.factors import Gradients
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
+
+#: Takes the own gradients of some records of a batch, and the place of the first of them.
+OwnGradients = Callable[[Gradients, int], None]
 
 
 class StepMeasurement:
@@ -37,7 +42,7 @@ class StepMeasurement:
         self.gaps: Real | None = None
         self._measured_at: tuple[tuple[object, ...], list[Tensor]] | None = None  # settings, and weights with buffers
 
-    def batch(self, batch: Records, indices: Tensor | None) -> Gradients | None:
+    def batch(self, batch: Records, indices: Tensor | None, own: OwnGradients) -> bool:
         """Measure a batch.
 
         Parameters
@@ -46,20 +51,24 @@ class StepMeasurement:
             The records.
         indices : Tensor, optional
             The numbers of the records in the data set, if the distance of each is wanted.
+        own : callable
+            It is given the records' own gradients, some records at a time, and the place of the first of them in the batch.
 
         Returns
         -------
-        Gradients or None
-            The records' own gradients, if they were among those that were computed.
+        bool
+            Whether the own gradients were among those that were computed. If not, `own` was not called.
         """
         if self._secret.quick_check and len(batch):
             self._secret.check(batch, complete=False)
-        own: list[Gradients] = []
+        done = 0
 
-        def keep_own(records: Records, gradients: Gradients) -> None:
-            own.append(gradients.whole(self._secret.own(records).to(gradients.norms.device)))
+        def pass_on(records: Records, gradients: Gradients) -> None:
+            nonlocal done
+            own(gradients.whole(self._secret.own(records).to(gradients.norms.device)), done)
+            done += len(records)
 
-        seen = keep_own if self._secret.quick_check and self._distances.holds_own() else None
+        seen = pass_on if self._secret.quick_check and self._distances.holds_own() else None
         largest = self.largest or 0.0
         if indices is None:
             self.largest = self._distances.largest(batch, largest, seen)
@@ -71,7 +80,7 @@ class StepMeasurement:
                 self.gaps = self._no_gaps()
             self.gaps[indices.numpy()] = each
             self.largest = max(largest, float(each.max(initial=0.0)))
-        return joined(own) if own else None
+        return seen is not None
 
     def join_processes(self, each: bool) -> None:
         """Take the largest distances over the batches of all processes. With `each`, the distances of single records as well."""

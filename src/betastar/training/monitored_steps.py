@@ -14,6 +14,7 @@ from betastar.training.budget import BudgetAccount, BudgetExhausted
 from betastar.training.checks.batches import require_known
 from betastar.training.checks.gradients import GradientCheck
 from betastar.training.checks.step_checks import StepChecks
+from betastar.training.gradients.factors import Gradients
 from betastar.training.history import History
 from betastar.training.ledger import Ledger
 from betastar.training.measurement import StepMeasurement
@@ -125,15 +126,20 @@ class MonitoredSteps:
     def _measure_batch(self, batch: Records, indices: Tensor | None, number: int, batches: int) -> None:
         """Check one of the batches since the last step and, in batch scope, measure it."""
         self.checks.batch(batch)
-        own = None
+        checked = False
+
+        def check(own: Gradients, first: int) -> None:
+            self._gradients.part(own, first, len(batch), number, batches)
+
         if self._scope == "dataset":
             require_known(batch, self._source)
         elif self._due():
-            own = self._measurement.batch(batch, indices if self._each_record() else None)
+            checked = self._measurement.batch(batch, indices if self._each_record() else None, check)
         if not (self._due() or self._account):
             self._gradients.skip()
-        elif len(batch):
-            self._gradients.batch(self._training.variants.own(batch) if own is None else own, number, batches)
+        elif not checked:
+            for first, own in self._training.own_gradients(batch):
+                check(own, first)
 
     def _take_batches(self) -> list[Records]:
         """The batches that the loop has run the model on since the last step."""

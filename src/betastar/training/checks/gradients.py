@@ -33,13 +33,15 @@ class GradientCheck:
         """Check neither a batch of the coming step nor the sum that it takes part in."""
         self._complete = False
 
-    def batch(self, own: Gradients, number: int = 0, batches: int = 1) -> None:
+    def part(self, own: Gradients, first: int, rows: int, number: int = 0, batches: int = 1) -> None:
         """Refuse a loss that is not the criterion's, by the gradient of each record, before the optimizer clips.
 
         Parameters
         ----------
         own : Gradients
-            The records' own gradients as the criterion gives them, before clipping.
+            The own gradients of some records of a batch as the criterion gives them, before clipping.
+        first, rows : int
+            The place of the first of these records in the batch, and the number of records in the batch.
         number, batches : int
             The number of this batch, and of all batches since the last step.
 
@@ -51,12 +53,11 @@ class GradientCheck:
         if not own.norms.isfinite().all():
             self._complete = False
             return  # the measurement of the batch reports it
-        pairs = self._compared(own, number, batches)
-        if any(len(given) != len(wanted) for given, wanted in pairs):
-            raise GradientError(
-                f"the gradients belong to {len(pairs[0][0])} records, but the monitor saw a batch of {len(own.norms)}."
-            )
-        for given, wanted in pairs:
+        pairs = self._compared(own, rows, number, batches)
+        if any(len(given) != rows for given, _ in pairs):
+            raise GradientError(f"the gradients belong to {len(pairs[0][0])} records, but the monitor saw a batch of {rows}.")
+        for all_given, wanted in pairs:
+            given = all_given[first : first + len(wanted)]
             apart = (given.to(wanted) - wanted).norm(dim=1)
             other = apart > NORM * wanted.norm(dim=1) + 1e-6
             if other.any():
@@ -74,8 +75,8 @@ class GradientCheck:
             total = total * norm
             self._sums[parameter] = self._sums[parameter] + total if parameter in self._sums else total
 
-    def _compared(self, own: Gradients, number: int, batches: int) -> list[tuple[Tensor, Tensor]]:
-        """Pairs of what Opacus has and what it should have, with one row for each record.
+    def _compared(self, own: Gradients, rows: int, number: int, batches: int) -> list[tuple[Tensor, Tensor]]:
+        """Pairs of what Opacus has, with one row for each record of the batch, and what it should have for some of them.
 
         The gradients of the smallest parameters are compared, which every loss changes. With ghost clipping Opacus keeps only the
         norm of the whole gradient, and that is compared.
@@ -86,7 +87,7 @@ class GradientCheck:
         samples = self._adapter.gradients(number, batches)
         if samples is None:
             raise GradientError(
-                f"Opacus has no gradients of the {len(own.norms)} records that the model was run on: call loss.backward() before "
+                f"Opacus has no gradients of the {rows} records that the model was run on: call loss.backward() before "
                 "optimizer.step(), once for each forward pass."
             )
         pairs: list[tuple[Tensor, Tensor]] = []

@@ -3,37 +3,40 @@
 exact      all pairs of values
 ball       twice the radius of a ball around all of them, whose centre is searched for
 centroid   the same with the mean as the centre (the paper's approximation)
-exact ≤ ball ≤ centroid. All three work on blocks of values: `load(k)` gives the clipped gradients of block k for some records.
-They are in double precision, because distances far below 1 are differences of numbers near 1.
+exact ≤ ball ≤ centroid. All three work on blocks of values: `load(k)` gives the clipped gradients of block k for some records, and
+`sizes` are the numbers of values in the blocks. Gradients are in double precision, because distances far below 1 are differences of
+numbers near 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from betastar.training.gradients.factors import Gradients
+from betastar.training.gradients.factors import Centre, Gradients
 
 Load = Callable[[int], Gradients]
 
 #: Inner products computed at a time.
 TILE = 1 << 22
-#: Steps of the search for a ball's centre.
+#: Steps of the search for a ball's centre. Each one loads all blocks again, so that there are none if there are several blocks.
 MOVES = 4
+#: Up to this many values, all inner products of a record are in memory at once.
+FEW = 256
 #: The error of single precision in a squared distance of vectors of norm at most 1.
 ROUNDING = 2e-6
 #: A larger error, which is assumed where records are left out because of it.
 SLACK = 1e-4
 
 
-def exact(load: Load, blocks: int) -> Tensor:
+def exact(load: Load, sizes: Sequence[int]) -> Tensor:
     """The distance of the farthest pair among all pairs."""
     best: Tensor | None = None
-    for i in range(blocks):
+    for i in range(len(sizes)):
         first = load(i)
-        for j in range(i, blocks):
+        for j in range(i, len(sizes)):
             squares = _farthest(first, first if i == j else load(j))
             best = squares if best is None else torch.maximum(best, squares)
     assert best is not None
@@ -66,7 +69,8 @@ def _farthest(first: Gradients, second: Gradients) -> Tensor:
     best = torch.zeros(n, dtype=here.dtype, device=here.device)
     for start in range(0, a, width):
         some = slice(start, start + width)
-        squares = first.variants(some).cross(second).mul_(-2.0).add_(here[:, some, None]).add_(there[:, None, :])
+        part = first if width >= a else first.variants(some)
+        squares = part.cross(second).mul_(-2.0).add_(here[:, some, None]).add_(there[:, None, :])
         best = torch.maximum(best, squares.flatten(1).amax(dim=1))
     return best
 
@@ -86,63 +90,76 @@ def bounds(gradients: Gradients) -> tuple[Tensor, Tensor]:
     return lower, top.amin(dim=1)
 
 
-def centroid(load: Load, blocks: int) -> Tensor:
+def centroid(load: Load, sizes: Sequence[int]) -> Tensor:
     """Twice the radius of the ball around the mean."""
-    return 2.0 * _around_mean(load, blocks)[0].clamp(min=0.0).sqrt()
+    products = _Products(load, sizes)
+    return 2.0 * _radius(*products.with_mean()).clamp(min=0.0).sqrt()
 
 
-def ball(load: Load, blocks: int) -> Tensor:
+def ball(load: Load, sizes: Sequence[int]) -> Tensor:
     """Twice the radius of a small ball around all variants.
 
     The search for its centre starts at the mean, tries the midpoint of two far variants, and then moves towards the farthest one
     (Bădoiu and Clarkson).
     """
-    best, dots, square = _around_mean(load, blocks)
-    norms = torch.cat([load(k).norms for k in range(blocks)], dim=1)
+    products = _Products(load, sizes)
+    norms, dots, square = products.with_mean()
+    best = _radius(norms, dots, square)
     far = _farthest_from(norms, dots, square)
-    first = _row(load, blocks, far)
+    first = products.row(far)
     opposite = _farthest_from(norms, first, _at(norms, far))
-    second = _row(load, blocks, opposite)
+    second = products.row(opposite)
     dots = 0.5 * (first + second)
     square = 0.25 * (_at(norms, far) + _at(norms, opposite) + 2.0 * _at(first, opposite))
     best = torch.minimum(best, _radius(norms, dots, square))
-    for move in range(MOVES):
+    for move in range(MOVES if len(sizes) == 1 else 0):
         share = 1.0 / (move + 3.0)
         far = _farthest_from(norms, dots, square)
-        row = _row(load, blocks, far)
+        row = products.row(far)
         square = (1 - share) ** 2 * square + 2 * share * (1 - share) * _at(dots, far) + share**2 * _at(norms, far)
         dots = (1 - share) * dots + share * row
         best = torch.minimum(best, _radius(norms, dots, square))
     return 2.0 * best.clamp(min=0.0).sqrt()
 
 
-def _around_mean(load: Load, blocks: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(squared radius around the mean, inner products of the variants with it, its squared norm)."""
-    count = sum(load(k).shape[1] for k in range(blocks))
-    mean = None
-    for k in range(blocks):
-        some = load(k)
-        part = some.combine(torch.full(some.shape, 1.0 / count, dtype=torch.float64, device=some.factors[0].delta.device))
-        mean = part if mean is None else mean + part
-    assert mean is not None
-    square = mean.norms()
-    dots = torch.cat([load(k).dot(mean) for k in range(blocks)], dim=1)
-    norms = torch.cat([load(k).norms for k in range(blocks)], dim=1)
-    return _radius(norms, dots, square), dots, square
+class _Products:
+    """Inner products of the variants of each record with each other and with their mean."""
 
+    def __init__(self, load: Load, sizes: Sequence[int]) -> None:
+        self._load, self._sizes, self._count = load, sizes, sum(sizes)
+        all_at_once = load(0) if len(sizes) == 1 and self._count <= FEW else None
+        self._all = None if all_at_once is None else all_at_once.cross(all_at_once)
 
-def _row(load: Load, blocks: int, number: Tensor) -> Tensor:
-    """Inner products of one variant of each record with all of its variants, (n, a)."""
-    chosen, start = None, 0
-    for k in range(blocks):
-        some = load(k)
-        width = some.shape[1]
-        inside = (number >= start) & (number < start + width)
-        if inside.any():  # with several blocks, there is only one record at a time
-            chosen = some.pick((number - start).clamp(0, width - 1))
-        start += width
-    assert chosen is not None
-    return torch.cat([chosen.cross(load(k))[:, 0] for k in range(blocks)], dim=1)
+    def with_mean(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The variants' squared norms and their inner products with their mean, (n, a), and its squared norm, (n,)."""
+        if self._all is not None:
+            products = self._all.mean(dim=2)
+            return self._all.diagonal(dim1=1, dim2=2), products, products.mean(dim=1)
+        mean: Centre | None = None
+        for k in range(len(self._sizes)):
+            some = self._load(k)
+            part = some.combine(torch.full(some.shape, 1.0 / self._count, dtype=torch.float64, device=some.norms.device))
+            mean = part if mean is None else mean + part
+        assert mean is not None
+        dots, norms = [], []
+        for k in range(len(self._sizes)):
+            some = self._load(k)
+            dots.append(some.dot(mean))
+            norms.append(some.norms)
+        return torch.cat(norms, dim=1), torch.cat(dots, dim=1), mean.norms()
+
+    def row(self, number: Tensor) -> Tensor:
+        """Inner products of one variant of each record with all of its variants, (n, a)."""
+        if self._all is not None:
+            return self._all[torch.arange(len(number), device=number.device), number]
+        chosen, start = None, 0
+        for k, width in enumerate(self._sizes):
+            inside = (number >= start) & (number < start + width)
+            if inside.any():  # with several blocks, there is only one record at a time
+                chosen = self._load(k).pick((number - start).clamp(0, width - 1))
+            start += width
+        assert chosen is not None
+        return torch.cat([chosen.cross(self._load(k))[:, 0] for k in range(len(self._sizes))], dim=1)
 
 
 def _radius(norms: Tensor, dots: Tensor, square: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,17 +14,17 @@ from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
 #: How a diameter is computed. "extremes" compares two values only and is no upper bound.
-DIAMETERS: dict[str, Callable[[diameter.Load, int], Tensor]] = {
+DIAMETERS: dict[str, Callable[[diameter.Load, Sequence[int]], Tensor]] = {
     "exact": diameter.exact,
     "ball": diameter.ball,
     "centroid": diameter.centroid,
     "extremes": diameter.exact,
 }
 Seen = Callable[[Records, Gradients], None]
-#: Variants in one forward pass: more are no faster.
-ROWS = 24576
-#: Up to this many values, all pairs of a record are in memory at once.
-FEW = 256
+#: The bytes of one forward and backward pass: larger ones are no faster, because they do not fit into the processor's cache.
+PASS = 48 << 20
+#: Records and values that the model is tried on first, to see how much memory it takes.
+FIRST_RECORDS, FIRST_VALUES = 2, 2
 
 
 class RecordDistances:
@@ -41,7 +41,7 @@ class RecordDistances:
     values : sequence of int
         The numbers of the values that are compared.
     memory : int
-        The number of bytes that the factors of one chunk may take. Activations take a few times as much.
+        The number of bytes that a pass over variants may take.
     """
 
     def __init__(self, variants: VariantGradients, secret: Secret, kind: str, values: Sequence[int], memory: int) -> None:
@@ -52,39 +52,48 @@ class RecordDistances:
 
     def try_out(self, records: Records) -> None:
         """Measure how much memory a variant takes, and refuse a model that cannot be run on variants."""
-        gradients = self._variants.try_out(records, self._secret, self._values[: max(2, ROWS // max(1, 8 * len(records)))])
-        self._per_variant = sum(f.delta.shape[2] + (0 if f.x is None else f.x.shape[2]) for f in gradients.factors)
-
-    @property
-    def room(self) -> int:
-        """The number of variants in one chunk."""
-        return max(2, min(ROWS, self.most))
+        few = records.take(slice(0, FIRST_RECORDS))
+        self._variants.try_out(few, self._secret, self._values[:FIRST_VALUES])
+        self._per_variant = self._variants.bytes_per_variant
+        some = self._values[: max(FIRST_VALUES, min(PASS, self._memory) // (self._per_variant * len(records)))]
+        if self.most >= len(records) * len(some):
+            self._variants.try_out(records, self._secret, some)
 
     @property
     def most(self) -> int:
         """The number of variants that memory has room for."""
-        return self._memory // (8 * self._per_variant)
+        return max(2, self._memory // self._per_variant)
+
+    def chunks(self, records: Records, at_most: int | None = None) -> Iterator[Records]:
+        """Parts of some records whose variants are run together; `at_most` limits the number of records in a part."""
+        fit = min(PASS, self._memory) // (self._per_variant * len(self._values))
+        size = max(1, fit if at_most is None else min(fit, at_most))
+        for start in range(0, len(records), size):
+            yield records.take(slice(start, start + size))
 
     def holds_own(self) -> bool:
         """Whether a chunk holds all variants of a record, with the value that the record holds among them."""
-        return self._blocks == 1 and len(self._values) == self._secret.count
+        return len(self._sizes) == 1 and len(self._values) == self._secret.count
 
     def each(self, records: Records, seen: Seen | None = None) -> Tensor:
         """The diameter of each record, in clipping norms. `seen` is called with records and the gradients of their variants."""
-        chunks = [self._measure(part, seen) for part in self._chunks(records)]
+        chunks = [self._measure(part, seen) for part in self.chunks(records)]
         return torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.float64)
 
     def largest(self, records: Records, floor: float = 0.0, seen: Seen | None = None) -> float:
         """The largest diameter, or `floor` if that is larger. Records that cannot have the largest one are left out early."""
         best = floor
         candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds and gradients of records that may have the largest one
-        for part in self._chunks(records):
-            if self._blocks > 1 or DIAMETERS[self._kind] is not diameter.exact:
+        for part in self.chunks(records):
+            if len(self._sizes) > 1 or DIAMETERS[self._kind] is not diameter.exact:
                 best = max(best, float(self._measure(part, seen).max()))
                 continue
             gradients = self._gradients(part, 0)
             if seen:
                 seen(part, gradients)
+            if gradients.tiled:
+                best = max(best, float(self._exact(gradients).max()))
+                continue
             lower, upper = diameter.bounds(gradients)
             best = max(best, float(lower.max()))
             likely = (upper > best).nonzero().flatten()
@@ -94,29 +103,36 @@ class RecordDistances:
             likely = (upper > best).nonzero().flatten()
             if len(likely):
                 rest = (gradients if len(likely) == len(upper) else gradients.records(likely)).double()
-                best = max(best, float(diameter.exact(lambda _, rest=rest: rest, 1).max()))  # type: ignore[misc]
+                best = max(best, float(diameter.exact(lambda _, rest=rest: rest, self._sizes).max()))  # type: ignore[misc]
         return min(best, 2.0)
 
     @property
-    def _blocks(self) -> int:
-        return -(-len(self._values) // self.room)
-
-    def _chunks(self, records: Records) -> Sequence[Records]:
-        size = max(1, self.room // len(self._values))
-        return [records.take(slice(start, start + size)) for start in range(0, len(records), size)]
+    def _sizes(self) -> list[int]:
+        """The numbers of values in blocks that fit into memory."""
+        values = len(self._values)
+        width = -(-values // -(-values // self.most))
+        return [min(width, values - start) for start in range(0, values, width)]
 
     def _gradients(self, records: Records, block: int) -> Gradients:
-        width = -(-len(self._values) // self._blocks)
-        return self._variants.gradients(records, self._secret, self._values[block * width : (block + 1) * width])
+        width = self._sizes[0]
+        values = self._values[block * width : (block + 1) * width]
+        return self._variants.gradients(records, self._secret, values, pairs=len(self._sizes) == 1)
 
     def _measure(self, records: Records, seen: Seen | None = None) -> Tensor:
         measure = DIAMETERS[self._kind]
-        if self._blocks == 1:
-            raw = self._gradients(records, 0)
-            if seen:
-                seen(records, raw)
-            if measure is diameter.exact and len(self._values) <= FEW:
-                return diameter.quick_exact(raw).clamp(max=2.0)
-            gradients = raw.double()
-            return measure(lambda _: gradients, 1).clamp(max=2.0)
-        return measure(lambda block: self._gradients(records, block).double(), self._blocks).clamp(max=2.0)
+        if len(self._sizes) > 1:
+            return measure(lambda block: self._gradients(records, block).double(), self._sizes).clamp(max=2.0)
+        raw = self._gradients(records, 0)
+        if seen:
+            seen(records, raw)
+        if measure is diameter.exact:
+            return self._exact(raw)
+        gradients = raw.double()
+        return measure(lambda _: gradients, self._sizes).clamp(max=2.0)
+
+    def _exact(self, gradients: Gradients) -> Tensor:
+        """The diameter over all pairs of one block."""
+        if len(self._values) <= diameter.FEW and not gradients.precise:
+            return diameter.quick_exact(gradients).clamp(max=2.0)
+        double = gradients.double()
+        return diameter.exact(lambda _: double, self._sizes).clamp(max=2.0)

@@ -2,7 +2,8 @@
 
 The gradient of a linear layer is an outer product δ ⊗ x of the back-propagated error and the input, so that
     ⟨∇_i, ∇_j⟩ = (x_i·x_j + 1)(δ_i·δ_j)                    (the 1 is the bias)
-and no gradient is ever stored. For other layers, the gradient of each variant is stored as δ, without x.
+and no gradient is ever stored. For small weights, the gradient of each variant is stored as δ, without x. A weight that serves many
+positions of a record has a `TiledFactor` instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from betastar.training.gradients.tiled_factor import TiledFactor
 
 #: The error of double precision in the squared norm of a combination, relative to those of its parts.
 ROUNDING = 1e-13
@@ -36,6 +39,12 @@ class Factor:
     parameters: tuple[Tensor, ...] = ()
     scale: Tensor | None = None  # s, (n, a): the factors of clipping
     rest: Rest | None = None  # the shared part of the input, if x leaves it out
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of records, and of variants of each."""
+        n, a, _ = self.delta.shape
+        return n, a
 
     def norms(self) -> Tensor:
         """‖∇_i‖², (n, a)."""
@@ -80,7 +89,7 @@ class Factor:
         """‖Σ_i w_i ∇_i‖², (n,), in double precision, from all inner products or from the sum itself, whichever is smaller."""
         _, a, e = self.delta.shape
         width = 1 if self.x is None else self.x.shape[2]
-        double = self.map(Tensor.double)
+        double = self.double()
         if a * (e + width) < e * width:
             squares = torch.einsum("ni,nij,nj->n", weights, double.cross(double), weights)
             return squares.clamp(min=0.0) + ROUNDING * double.norms().amax(dim=1)
@@ -91,9 +100,9 @@ class Factor:
     def total(self, weights: Tensor) -> list[Tensor]:
         """Σ_records Σ_i w_i ∇_i for each of the parameters, in their shapes and in double precision."""
         if self.rest is not None or self.x is None:
-            narrow, vector = self.map(Tensor.double).combine(weights.double())
+            narrow, vector = self.double().combine(weights.double())
             if narrow is None or self.rest is None:
-                return [vector.sum(dim=0).reshape(self.parameters[0].shape)]
+                return self.split(vector.sum(dim=0))
             matrix = vector.T @ self.rest.table.double()
             matrix[:, self.rest.columns] = narrow.sum(dim=0)[:, :-1]
             return [matrix, vector.sum(dim=0)][: len(self.parameters)]
@@ -101,9 +110,17 @@ class Factor:
         weighted = (self.delta * scaled).flatten(0, 1)
         return [weighted.T @ self.x.flatten(0, 1).double(), weighted.sum(dim=0)][: len(self.parameters)]
 
+    def split(self, entries: Tensor) -> list[Tensor]:
+        """The entries of a stored gradient as one tensor for each of the parameters, in its shape."""
+        parts = entries.split([p.numel() for p in self.parameters])
+        return [part.reshape(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
+
     def written(self, parameter: Tensor) -> Tensor:
         """The gradients of one of the parameters in full, (n, a, entries)."""
-        if self.x is None or parameter is not self.parameters[0]:
+        if self.x is None:
+            parts = self.delta.split([p.numel() for p in self.parameters], dim=2)
+            return next(part for part, p in zip(parts, self.parameters, strict=True) if p is parameter)
+        if parameter is not self.parameters[0]:
             return self.delta
         return (self.delta[..., :, None] * self.x[..., None, :]).flatten(2)
 
@@ -116,7 +133,28 @@ class Factor:
             x[:, self.rest.columns] = narrow[:, :-1]
         return replace(self, delta=self.delta[rows, number][:, None], x=None if x is None else x[:, None], scale=None, rest=None)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Factor:
+    def records(self, index: Tensor) -> Factor:
+        """Some records."""
+        return self._map(lambda tensor: tensor[index])
+
+    def variants(self, index: slice | list[int]) -> Factor:
+        """Some variants of each record."""
+        return self._map(lambda tensor: tensor[:, index])
+
+    def pick(self, number: Tensor) -> Factor:
+        """One variant of each record. `number` is the variant of each record."""
+        rows = torch.arange(len(number), device=number.device)
+        return self._map(lambda tensor: tensor[rows, number][:, None])
+
+    def double(self) -> Factor:
+        """The same in double precision."""
+        return self._map(Tensor.double)
+
+    def scaled(self, scale: Tensor) -> Factor:
+        """Multiply the gradient of each variant by a number, (n, a)."""
+        return replace(self, scale=scale)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Factor:
         """Change all tensors alike. The shared part of the input is left out of the result."""
         x = None if self.x is None else change(self.x)
         scale = None if self.scale is None else change(self.scale)
@@ -127,18 +165,34 @@ class Factor:
 class Gradients:
     """The factors of all parameters."""
 
-    factors: tuple[Factor, ...]
+    factors: tuple[Factor | TiledFactor, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
         """The number of records, and of variants of each."""
-        n, a, _ = self.factors[0].delta.shape
-        return n, a
+        return self.factors[0].shape
+
+    @cached_property
+    def tiled(self) -> bool:
+        """Whether gradients of some weights are written out in tiles."""
+        return any(isinstance(factor, TiledFactor) for factor in self.factors)
+
+    @property
+    def precise(self) -> bool:
+        """Whether inner products of written gradients were computed in double precision."""
+        return any(isinstance(f, TiledFactor) and f.precise and f.products is not None for f in self.factors)
+
+    def with_products(self, precise: bool) -> Gradients:
+        """The same, with the inner products of all pairs of variants where gradients have to be written out for them."""
+        return Gradients(tuple(f.with_products(precise) if isinstance(f, TiledFactor) else f for f in self.factors))
 
     @cached_property
     def norms(self) -> Tensor:
         """‖∇_i‖², (n, a)."""
-        return torch.stack([factor.norms() for factor in self.factors]).sum(dim=0)
+        total = self.factors[0].norms()
+        for factor in self.factors[1:]:
+            total = total + factor.norms()
+        return total
 
     def cross(self, other: Gradients) -> Tensor:
         """⟨∇_i, ∇'_j⟩, (n, a, a')."""
@@ -168,27 +222,22 @@ class Gradients:
 
     def scaled(self, scales: Sequence[Tensor], norms: Tensor | None = None) -> Gradients:
         """Multiply the gradient of each variant by a number, (n, a) for each factor. `norms`, if known, are the result's."""
-        scaled = Gradients(tuple(replace(f, scale=s) for f, s in zip(self.factors, scales, strict=True)))
+        scaled = Gradients(tuple(factor.scaled(scale) for factor, scale in zip(self.factors, scales, strict=True)))
         if norms is not None:
             vars(scaled)["norms"] = norms
         return scaled
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Gradients:
-        """Change all tensors alike."""
-        return Gradients(tuple(factor.map(change) for factor in self.factors))
-
     def records(self, index: Tensor) -> Gradients:
         """The gradients of some records."""
-        return self.map(lambda tensor: tensor[index])
+        return Gradients(tuple(factor.records(index) for factor in self.factors))
 
-    def variants(self, index: slice | Sequence[int]) -> Gradients:
+    def variants(self, index: slice | list[int]) -> Gradients:
         """The gradients of some variants of each record."""
-        return self.map(lambda tensor: tensor[:, index])
+        return Gradients(tuple(factor.variants(index) for factor in self.factors))
 
     def pick(self, number: Tensor) -> Gradients:
         """One variant of each record. `number` is the variant of each record."""
-        rows = torch.arange(len(number), device=number.device)
-        return self.map(lambda tensor: tensor[rows, number][:, None])
+        return Gradients(tuple(factor.pick(number) for factor in self.factors))
 
     def whole(self, number: Tensor) -> Gradients:
         """One variant of each record, before clipping, with its whole input. `number` is the variant of each record."""
@@ -196,24 +245,7 @@ class Gradients:
 
     def double(self) -> Gradients:
         """The gradients in double precision."""
-        return self.map(Tensor.double)
-
-
-def joined(parts: Sequence[Gradients]) -> Gradients:
-    """The gradients of the records of all parts, one after the other. None of them may be clipped."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = zip(*(part.factors for part in parts), strict=True)
-    return Gradients(
-        tuple(
-            replace(
-                same[0],
-                delta=torch.cat([f.delta for f in same]),
-                x=None if same[0].x is None else torch.cat([f.x for f in same if f.x is not None]),
-            )
-            for same in columns
-        )
-    )
+        return Gradients(tuple(factor.double() for factor in self.factors))
 
 
 @dataclass

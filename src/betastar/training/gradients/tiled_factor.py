@@ -1,0 +1,239 @@
+"""The gradients of a weight that serves all positions of a record, written out in tiles that fit into the processor's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from betastar.training.gradients.layer_calls import Call, EmbeddingCall, LinearCall
+
+#: The number of entries that are written out at a time.
+TILE = 1 << 20
+#: A product in double precision takes so many times that of single precision.
+DOUBLE = 2
+
+
+@dataclass(frozen=True)
+class TiledFactor:
+    """The gradients of one weight for n records with a variants each.
+
+    Attributes
+    ----------
+    calls : tuple of Call
+        The calls of all layers that use the weight. Their gradients add up.
+    parameters : tuple of Tensor
+        The weight.
+    scale : Tensor, optional
+        The factors of clipping, (n, a).
+    precise : bool
+        Whether written gradients are turned into double precision before they are multiplied with each other.
+    products : Tensor, optional
+        The inner products of all pairs of variants before clipping, (n, a, a), if they were computed.
+    """
+
+    calls: tuple[Call, ...]
+    parameters: tuple[Tensor, ...]
+    scale: Tensor | None = None
+    precise: bool = False
+    products: Tensor | None = None
+    plus: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of records, and of variants of each."""
+        n, a = self.calls[0].delta.shape[:2]
+        return n, a
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """The number of rows of the weight, and their width."""
+        rows, width = self.parameters[0].shape
+        return rows, width
+
+    # ------------------------------------------------------------------ inner products
+
+    def with_products(self, precise: bool) -> TiledFactor:
+        """The same with all inner products, in double precision if `precise`."""
+        wanted = replace(self, precise=precise)
+        return replace(wanted, products=wanted._products())
+
+    def _products(self) -> Tensor:
+        n, a = self.shape
+        call = self.calls[0]
+        if len(self.calls) == 1 and isinstance(call, LinearCall) and self._positions_are_cheaper(call):
+            parts = [self._cast(call.map(lambda t, i=i: t[i : i + 1])).products_by_position() for i in range(n)]  # type: ignore[misc]
+            return torch.cat(parts)
+        total = torch.zeros(n, a, a, dtype=self._dtype, device=call.delta.device)
+        for some, tile in self._tiles():
+            total[some].baddbmm_(tile, tile.transpose(1, 2))
+        return total
+
+    def _positions_are_cheaper(self, call: LinearCall) -> bool:
+        """Whether products of positions take fewer operations than writing gradients out and multiplying them."""
+        a, s = self.shape[1], call.x.shape[2]
+        d, e = call.x.shape[3], call.delta.shape[3]
+        price = DOUBLE if self.precise else 1
+        return price * (a * s) ** 2 * (d + e) < a * s * d * e + price * a * a * d * e and (a * s) ** 2 < 4 * TILE
+
+    def norms(self) -> Tensor:
+        """‖∇_i‖², (n, a)."""
+        squares = self._squares if self.products is None else self.products.diagonal(dim1=1, dim2=2)
+        return squares if self.scale is None else squares * self.scale.square()
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        total = torch.zeros(self.shape, dtype=self._dtype, device=self.calls[0].delta.device)
+        call = self.calls[0]
+        if len(self.calls) == 1 and isinstance(call, LinearCall):
+            s, d, e = *call.x.shape[2:], call.delta.shape[3]
+            if s * (d + e) < d * e:  # each variant against itself alone
+                single = self._cast(call.map(lambda t: t.flatten(0, 1)[:, None]))
+                return single.products_by_position().reshape(self.shape)
+        for some, tile in self._tiles():
+            total[some] += torch.linalg.vector_norm(tile, dim=2).square()
+        return total
+
+    def cross(self, other: TiledFactor) -> Tensor:
+        """⟨∇_i, ∇'_j⟩, (n, a, a')."""
+        if self.products is not None and other.calls is self.calls:
+            products = self.products
+        else:
+            (n, a), there = self.shape, other.shape[1]
+            products = torch.zeros(n, a, there, dtype=self._dtype, device=self.calls[0].delta.device)
+            for (some, mine), (_, theirs) in zip(self._tiles(a + there), other._tiles(a + there), strict=True):
+                products[some].baddbmm_(mine, theirs.transpose(1, 2))
+        if self.scale is not None and other.scale is not None:
+            products = products * self.scale[:, :, None] * other.scale[:, None, :]
+        return products
+
+    # ------------------------------------------------------------------ combinations
+
+    def combine(self, weights: Tensor) -> tuple[None, Tensor]:
+        """Σ_i w_i ∇_i, (n, entries), as rows one after the other."""
+        return None, torch.cat([part for _, part in self._combined(weights)], dim=1)
+
+    def _combined(self, weights: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """The rows of Σ_i w_i ∇_i, (n, rows · width), some at a time."""
+        scaled = weights if self.scale is None else weights * self.scale
+        height = max(1, 4 * TILE // (self.shape[0] * self.size[1]))
+        for start in range(0, self.size[0], height):
+            rows = slice(start, min(start + height, self.size[0]))
+            part = self.calls[0].combined_rows(rows, scaled)
+            for call in self.calls[1:]:
+                part += call.combined_rows(rows, scaled)
+            yield rows, part.flatten(1).to(self._dtype)
+
+    def dot(self, centre: tuple[Tensor | None, Tensor]) -> Tensor:
+        """⟨∇_i, centre⟩, (n, a)."""
+        products = torch.zeros(self.shape, dtype=centre[1].dtype, device=centre[1].device)
+        width = self.size[1]
+        for some, rows, tile in self._row_tiles(self.shape[1]):
+            part = centre[1][some, rows.start * width : rows.stop * width]
+            products[some] += torch.bmm(tile.to(part), part[..., None])[..., 0]
+        return products if self.scale is None else products * self.scale
+
+    def square(self, weights: Tensor) -> Tensor:
+        """‖Σ_i w_i ∇_i‖², (n,), in double precision."""
+        total = torch.zeros(self.shape[0], dtype=torch.float64, device=weights.device)
+        for _, part in self._combined(weights):
+            total += torch.linalg.vector_norm(part, dim=1, dtype=torch.float64).square()
+        return total
+
+    def total(self, weights: Tensor) -> list[Tensor]:
+        """Σ_records Σ_i w_i ∇_i in the shape of the weight, in double precision."""
+        return self.split(self.combine(weights)[1].sum(dim=0, dtype=torch.float64))
+
+    def split(self, entries: Tensor) -> list[Tensor]:
+        """The entries of a gradient, one after the other, in the shape of the weight."""
+        return [entries.view(self.size)]
+
+    def written(self, parameter: Tensor) -> Tensor:
+        """The gradients of the weight in full, (n, a, entries)."""
+        matrices = self.calls[0].rows(slice(0, self.size[0]))
+        for call in self.calls[1:]:
+            matrices = matrices + call.rows(slice(0, self.size[0]))
+        return matrices.flatten(2)
+
+    # ------------------------------------------------------------------ parts of it
+
+    def whole(self, number: Tensor) -> TiledFactor:
+        """One variant of each record, before clipping. `number` is the variant of each record."""
+        return replace(self.pick(number), scale=None)
+
+    def pick(self, number: Tensor) -> TiledFactor:
+        """One variant of each record. `number` is the variant of each record."""
+        rows = torch.arange(len(number), device=number.device)
+        return self._map(lambda tensor: tensor[rows, number][:, None])
+
+    def records(self, index: Tensor) -> TiledFactor:
+        """Some records."""
+        some = self._map(lambda tensor: tensor[index])
+        return some if self.products is None else replace(some, products=self.products[index])
+
+    def variants(self, index: slice | list[int]) -> TiledFactor:
+        """Some variants of each record."""
+        return self._map(lambda tensor: tensor[:, index])
+
+    def double(self) -> TiledFactor:
+        """The same, with written gradients turned into double precision before they are multiplied with each other."""
+        products = self.products if self.products is not None and self.products.dtype is torch.float64 else None
+        return replace(self, precise=True, products=products, scale=None if self.scale is None else self.scale.double())
+
+    def scaled(self, scale: Tensor) -> TiledFactor:
+        """Multiply the gradient of each variant by a number, (n, a)."""
+        return replace(self, scale=scale)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> TiledFactor:
+        calls = tuple(call.map(change) for call in self.calls)
+        return replace(self, calls=calls, scale=None if self.scale is None else change(self.scale), products=None)
+
+    # ------------------------------------------------------------------ tiles
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return torch.float64 if self.precise else self.calls[0].delta.dtype
+
+    def _cast(self, call: LinearCall) -> LinearCall:
+        return call.map(lambda tensor: tensor.to(self._dtype))
+
+    def _tiles(self, most: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Gradients of some records in pieces, (records, a, entries of the piece). `most`: the variants that share the memory."""
+        if all(isinstance(call, EmbeddingCall) for call in self.calls) and most is None:
+            yield from self._compact_tiles()
+            return
+        for some, _, tile in self._row_tiles(most or self.shape[1]):
+            yield some, tile.to(self._dtype)
+
+    def _row_tiles(self, most: int) -> Iterator[tuple[slice, slice, Tensor]]:
+        n, (rows, width) = self.shape[0], self.size
+        together = max(1, TILE // (most * rows * width))  # records
+        height = min(rows, max(1, TILE // (most * width)))
+        for first in range(0, n, together):
+            some = slice(first, min(first + together, n))
+            calls = self.calls if together >= n else tuple(call.map(lambda t, some=some: t[some]) for call in self.calls)  # type: ignore[misc]
+            for start in range(0, rows, height):
+                piece = slice(start, min(start + height, rows))
+                tile = calls[0].rows(piece)
+                for call in calls[1:]:
+                    tile = tile + call.rows(piece)
+                yield some, piece, tile.flatten(2)
+
+    def _compact_tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """For embeddings: the rows of the tokens that a record's variants hold, and no others."""
+        for i in range(self.shape[0]):
+            calls = [call.map(lambda t, i=i: t[i : i + 1]) for call in self.calls]  # type: ignore[misc]
+            tokens = torch.cat([call.tokens.flatten() for call in calls if isinstance(call, EmbeddingCall)])
+            own, numbers = torch.unique(tokens, return_inverse=True)
+            tile, start = None, 0
+            for call in calls:
+                assert isinstance(call, EmbeddingCall)
+                mine = numbers[start : start + call.tokens.numel()].view_as(call.tokens)
+                start += call.tokens.numel()
+                part = replace(call, tokens=mine).rows(slice(0, len(own)))
+                tile = part if tile is None else tile + part
+            assert tile is not None
+            yield slice(i, i + 1), tile.flatten(2).to(self._dtype)
