@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import isqrt
 
 import torch
@@ -18,6 +19,8 @@ from betastar.training.secrets.secret import Secret
 
 #: Bytes that one pair of combinations of several secrets' values takes: their inner product and their weights.
 PER_PAIR = 32
+#: Bytes that one entry of a record's written mean and of its difference from the mean take.
+WRITTEN = 12
 
 
 def clipped_secrets(secrets: Sequence[Secret], gaps: Mapping[str, float]) -> list[Secret]:
@@ -26,6 +29,22 @@ def clipped_secrets(secrets: Sequence[Secret], gaps: Mapping[str, float]) -> lis
     The last secret is clipped to its gap, and earlier ones to less, so that the smallest gap comes last.
     """
     return sorted((secret for secret in secrets if gaps[secret.name] < FARTHEST), key=lambda secret: -gaps[secret.name])
+
+
+@dataclass(frozen=True)
+class GapClippedTotals:
+    """Sums over the records of a batch for each parameter.
+
+    Attributes
+    ----------
+    clipped : dict
+        Σ ĝ, in double precision.
+    unclipped : dict
+        The sum of the records' own gradients before any clipping.
+    """
+
+    clipped: dict[Tensor, Tensor]
+    unclipped: dict[Tensor, Tensor]
 
 
 class GapClippedSum:
@@ -59,8 +78,8 @@ class GapClippedSum:
                 f"into memory={memory} bytes: raise memory, join values into ranges, or protect fewer secrets at a time."
             )
 
-    def total(self, batch: Records) -> dict[Tensor, Tensor]:
-        """Add up the gap-clipped gradients of some records.
+    def total(self, batch: Records) -> GapClippedTotals:
+        """Add up the gap-clipped gradients of some records, and their own gradients.
 
         Parameters
         ----------
@@ -69,15 +88,28 @@ class GapClippedSum:
 
         Returns
         -------
-        dict
-            Σ ĝ for each parameter, in double precision.
+        GapClippedTotals
+            Both sums for each parameter.
         """
-        sums: dict[Tensor, Tensor] = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._adapter.all_parameters}
+        parameters, norm = self._adapter.all_parameters, self._adapter.max_grad_norm()
+        clipped: dict[Tensor, Tensor] = {p: torch.zeros_like(p, dtype=torch.float64) for p in parameters}
+        unclipped: dict[Tensor, Tensor] = {p: torch.zeros_like(p) for p in parameters if p.requires_grad}
         for part in self._chunks(batch):
-            gradients, _, weights = self.weigh(part)
-            for parameter, total in gradients.totals(weights).items():
-                sums[parameter] += total * self._adapter.max_grad_norm()
-        return sums
+            gradients = self._variants.gradients(part, self.secret, range(self.secret.count))
+            own = self.secret.own(part).to(gradients.norms.device)
+            for parameter, total in self._sum(gradients, own, part).items():
+                clipped[parameter].add_(total, alpha=norm)
+            mine = gradients.whole(own)
+            for parameter, total in mine.totals(torch.ones_like(mine.norms)).items():
+                unclipped[parameter] += total
+        return GapClippedTotals(clipped, unclipped)
+
+    def _sum(self, gradients: Gradients, own: Tensor, records: Records) -> dict[Tensor, Tensor]:
+        """Σ ĝ in clipping norms."""
+        if gradients.tiled and len(self._secrets) == 1:
+            shares = self._secrets[0].shares(records).to(own.device)
+            return gap_weights.written_sum(gradients, own, shares, self._gaps[0])
+        return gradients.totals(self.weights(gradients, own, records))
 
     def weigh(self, records: Records) -> tuple[Gradients, Tensor, Tensor]:
         """Compute ĝ as a weighted mean of the clipped gradients of a record's variants.
@@ -106,6 +138,9 @@ class GapClippedSum:
         return gap_weights.weights_in_turn(gradients, own, shares, self._gaps)
 
     def _chunks(self, batch: Records) -> Iterator[Records]:
-        """Parts of the batch whose variants fit into memory."""
-        limit = self._memory // (PER_PAIR * self.secret.count**2) if len(self._secrets) > 1 else None
-        return self._distances.chunks(batch, limit)
+        """Parts of the batch whose variants, and whose written means and differences from them, fit into memory."""
+        entries = sum(p.numel() for p in self._adapter.parameters)
+        each = self._distances.bytes_of(self.secret.count) + WRITTEN * entries
+        if len(self._secrets) > 1:
+            each += PER_PAIR * self.secret.count**2
+        return self._distances.chunks(batch, self._memory // each)

@@ -96,7 +96,6 @@ class GapClipping(SavedTraining):
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
         values = range(self._secret.count)
         training = attaching.prepare(adapter, source, criterion, self._secret, values, "exact", memory, "batch")
-        self._variants = training.variants
         #: Computes the sums that noise is added to.
         self.clipped_sum = GapClippedSum(training, clipped, self.gaps, validation.whole("memory", memory))
         self._checks = StepChecks(adapter, source, proves=True, follow_records=True)
@@ -121,15 +120,15 @@ class GapClipping(SavedTraining):
             try:
                 batch = self._batch()
                 self._checks.require(len(self._steps))
-                sums = self.clipped_sum.total(batch)
-                self._require_same_gradient(batch)
+                totals = self.clipped_sum.total(batch)
+                self._require_same_gradient(len(batch), totals.unclipped)
             except BaseException:
                 self._broken = self._adapter.inside_logical_batch()
                 raise
             self._checks.batch(batch)
             drawn, noise = self._adapter.drawn(), self._adapter.noise_multiplier()
             deviation = noise * self._adapter.max_grad_norm()
-            self._provided_sums.provide(sums, len(batch))
+            self._provided_sums.provide(totals.clipped, len(batch))
             taken = take()
             self._provided_sums.require_used()
             if taken:
@@ -147,15 +146,13 @@ class GapClipping(SavedTraining):
             raise RuntimeError("the hooks of the model were enabled: gap clipping does without them; call model.disable_hooks().")
         return batches[0]
 
-    def _require_same_gradient(self, batch: Records) -> None:
-        """Refuse a batch whose gradient, as the loop has computed it, is not that of the criterion."""
+    def _require_same_gradient(self, records: int, totals: Mapping[torch.Tensor, torch.Tensor]) -> None:
+        """Refuse a batch whose gradient, as the loop has computed it, is not that of the criterion, whose sum is given."""
         if processes.together() and type(self._adapter.outer) is nn.parallel.DistributedDataParallel:
             return  # the gradients of the loop are then those of all processes
-        if not len(batch):
+        if not records:
             return
-        own = self._variants.own(batch)
-        totals = own.totals(torch.ones_like(own.norms))
-        scale = len(batch) if self._adapter.loss_reduction == "mean" else 1
+        scale = records if self._adapter.loss_reduction == "mean" else 1
         here = torch.cat([total.flatten() / scale for total in totals.values()])
         there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in totals]).to(here)
         if not there.any() and here.any():

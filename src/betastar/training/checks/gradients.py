@@ -72,8 +72,9 @@ class GradientCheck:
         norm = self._adapter.max_grad_norm()
         self._scale += float(clipped.norms.sqrt().sum()) * norm
         for parameter, total in clipped.totals(torch.ones_like(own.norms)).items():
-            total = total * norm
-            self._sums[parameter] = self._sums[parameter] + total if parameter in self._sums else total
+            if parameter not in self._sums:
+                self._sums[parameter] = torch.zeros_like(total)
+            self._sums[parameter].add_(total, alpha=norm)
 
     def _compared(self, own: Gradients, rows: int, number: int, batches: int) -> list[tuple[Tensor, Tensor]]:
         """Pairs of what Opacus has, with one row for each record of the batch, and what it should have for some of them.
@@ -105,8 +106,9 @@ class GradientCheck:
         squares = 0.0
         for p in self._adapter.parameters if self._complete else ():
             given, wanted = self._adapter.clipped_sum(p), self._sums.get(p)
-            zeros = torch.zeros_like(p, dtype=torch.float64)
-            squares += float(((zeros if given is None else given) - (zeros if wanted is None else wanted)).square().sum())
+            zeros = torch.zeros_like(p)
+            apart = (zeros if given is None else given) - (zeros if wanted is None else wanted)
+            squares += float(torch.linalg.vector_norm(apart, dtype=torch.float64).square())
         if squares**0.5 > SUM * self._scale + 1e-6:
             raise GradientError(
                 f"the sum that the optimizer has added noise to is {squares**0.5:.4g} away from the sum of the records' clipped "

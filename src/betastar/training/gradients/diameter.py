@@ -61,6 +61,13 @@ def quick_exact(gradients: Gradients) -> Tensor:
     return farthest.clamp(min=0.0).sqrt()
 
 
+def farthest_apart(products: Tensor) -> Tensor:
+    """The distance of the farthest pair, from the inner products of all vectors of a record, (n, a, a), about any origin."""
+    norms = products.diagonal(dim1=1, dim2=2)
+    squares = norms[:, :, None] + norms[:, None, :] - 2.0 * products
+    return squares.flatten(1).amax(dim=1).clamp(min=0.0).sqrt()
+
+
 def _farthest(first: Gradients, second: Gradients) -> Tensor:
     """Largest squared distance of a variant of the first block from one of the second, for each record."""
     n, a = first.shape
@@ -127,8 +134,9 @@ class _Products:
 
     def __init__(self, load: Load, sizes: Sequence[int]) -> None:
         self._load, self._sizes, self._count = load, sizes, sum(sizes)
-        all_at_once = load(0) if len(sizes) == 1 and self._count <= FEW else None
-        self._all = None if all_at_once is None else all_at_once.cross(all_at_once)
+        one = load(0) if len(sizes) == 1 else None
+        # About any origin: the radius of a ball does not depend on it.
+        self._all = one.differences() if one is not None and (one.tiled or self._count <= FEW) else None
 
     def with_mean(self) -> tuple[Tensor, Tensor, Tensor]:
         """The variants' squared norms and their inner products with their mean, (n, a), and its squared norm, (n,)."""

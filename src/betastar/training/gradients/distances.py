@@ -22,7 +22,7 @@ DIAMETERS: dict[str, Callable[[diameter.Load, Sequence[int]], Tensor]] = {
 }
 Seen = Callable[[Records, Gradients], None]
 #: The bytes of one forward and backward pass: larger ones are no faster, because they do not fit into the processor's cache.
-PASS = 48 << 20
+PASS = 80 << 20
 #: Records and values that the model is tried on first, to see how much memory it takes.
 FIRST_RECORDS, FIRST_VALUES = 2, 2
 
@@ -63,6 +63,10 @@ class RecordDistances:
     def most(self) -> int:
         """The number of variants that memory has room for."""
         return max(2, self._memory // self._per_variant)
+
+    def bytes_of(self, variants: int) -> int:
+        """The memory that a pass over so many variants takes."""
+        return variants * self._per_variant
 
     def chunks(self, records: Records, at_most: int | None = None) -> Iterator[Records]:
         """Parts of some records whose variants are run together; `at_most` limits the number of records in a part."""
@@ -132,7 +136,9 @@ class RecordDistances:
 
     def _exact(self, gradients: Gradients) -> Tensor:
         """The diameter over all pairs of one block."""
-        if len(self._values) <= diameter.FEW and not gradients.precise:
+        if gradients.tiled:
+            return diameter.farthest_apart(gradients.differences()).clamp(max=2.0)
+        if len(self._values) <= diameter.FEW:
             return diameter.quick_exact(gradients).clamp(max=2.0)
         double = gradients.double()
         return diameter.exact(lambda _: double, self._sizes).clamp(max=2.0)

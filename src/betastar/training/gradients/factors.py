@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from betastar.training.gradients.tiled_factor import TiledFactor
+from betastar.training.gradients.tiled_factor import TiledFactor, about_first
 
 #: The error of double precision in the squared norm of a combination, relative to those of its parts.
 ROUNDING = 1e-13
@@ -64,6 +64,13 @@ class Factor:
             products = products * self.plus
         if self.scale is not None and other.scale is not None:
             products = products.mul_(self.scale[:, :, None]).mul_(other.scale[:, None, :])
+        return products
+
+    def differences(self) -> Tensor:
+        """⟨∇_i - ∇_0, ∇_j - ∇_0⟩, (n, a, a), in double precision."""
+        double = self.double()
+        products = about_first(double.cross(double))
+        products[:, 0], products[:, :, 0] = 0.0, 0.0
         return products
 
     def combine(self, weights: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -124,6 +131,21 @@ class Factor:
             return self.delta
         return (self.delta[..., :, None] * self.x[..., None, :]).flatten(2)
 
+    def sums(self, part: tuple[Tensor | None, Tensor], weights: Tensor) -> list[Tensor]:
+        """Σ_records w · part for each of the parameters, where `part` is what `combine` gives, in double precision."""
+        matrix, vector = part
+        if matrix is None:
+            return self.split(weights @ vector.double())
+        return [torch.einsum("n,ned->ed", weights, matrix.double()), weights @ vector.double()][: len(self.parameters)]
+
+    def widened(self) -> Factor:
+        """The same with the whole input of each variant, if the shared part was left out."""
+        if self.rest is None or self.x is None:
+            return self
+        x = self.rest.table[:, None].repeat(1, self.shape[1], 1)
+        x[..., self.rest.columns] = self.x[..., :-1]
+        return replace(self, x=x, rest=None)
+
     def whole(self, number: Tensor) -> Factor:
         """One variant of each record, before clipping, with its whole input. `number` is the variant of each record."""
         rows = torch.arange(len(number), device=number.device)
@@ -177,14 +199,16 @@ class Gradients:
         """Whether gradients of some weights are written out in tiles."""
         return any(isinstance(factor, TiledFactor) for factor in self.factors)
 
-    @property
-    def precise(self) -> bool:
-        """Whether inner products of written gradients were computed in double precision."""
-        return any(isinstance(f, TiledFactor) and f.precise and f.products is not None for f in self.factors)
-
-    def with_products(self, precise: bool) -> Gradients:
+    def with_products(self) -> Gradients:
         """The same, with the inner products of all pairs of variants where gradients have to be written out for them."""
-        return Gradients(tuple(f.with_products(precise) if isinstance(f, TiledFactor) else f for f in self.factors))
+        return Gradients(tuple(f.with_products() if isinstance(f, TiledFactor) else f for f in self.factors))
+
+    def differences(self) -> Tensor:
+        """⟨∇_i - ∇_0, ∇_j - ∇_0⟩, (n, a, a), in double precision."""
+        total = self.factors[0].differences()
+        for factor in self.factors[1:]:
+            total += factor.differences()
+        return total
 
     @cached_property
     def norms(self) -> Tensor:
@@ -214,7 +238,7 @@ class Gradients:
         return torch.stack([factor.square(weights) for factor in self.factors]).sum(dim=0)
 
     def totals(self, weights: Tensor) -> dict[Tensor, Tensor]:
-        """Σ_records Σ_i w_i ∇_i for each parameter, in double precision."""
+        """Σ_records Σ_i w_i ∇_i for each parameter, in double precision where gradients are not written out in tiles."""
         totals: dict[Tensor, Tensor] = {}
         for factor in self.factors:
             totals |= dict(zip(factor.parameters, factor.total(weights), strict=True))
@@ -256,17 +280,23 @@ class Centre:
     plus: list[float]
 
     def norms(self) -> Tensor:
-        """‖centre‖², (n,)."""
-        total = torch.zeros_like(self.parts[0][1][:, 0])
+        """‖centre‖², (n,), in double precision."""
+        total = torch.zeros(len(self.parts[0][1]), dtype=torch.float64, device=self.parts[0][1].device)
         for (matrix, vector), plus in zip(self.parts, self.plus, strict=True):
-            total = total + plus * vector.square().sum(dim=1)
+            total += plus * torch.linalg.vector_norm(vector, dim=1, dtype=torch.float64).square()
             if matrix is not None:
-                total = total + matrix.square().sum(dim=(1, 2))
+                total += torch.linalg.vector_norm(matrix, dim=(1, 2), dtype=torch.float64).square()
         return total
 
     def __add__(self, other: Centre) -> Centre:
+        return self._with(other, torch.add)
+
+    def __sub__(self, other: Centre) -> Centre:
+        return self._with(other, torch.sub)
+
+    def _with(self, other: Centre, change: Callable[[Tensor, Tensor], Tensor]) -> Centre:
         def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-            return None if a is None or b is None else a + b
+            return None if a is None or b is None else change(a, b)
 
         pairs = zip(self.parts, other.parts, strict=True)
-        return Centre([(both(a, c), b + d) for (a, b), (c, d) in pairs], self.plus)
+        return Centre([(both(a, c), change(b, d)) for (a, b), (c, d) in pairs], self.plus)

@@ -31,6 +31,23 @@ def weights(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -> Te
     return shares + _shrink(gradients.squares(away), 0.5 * gap)[:, None] * away
 
 
+def written_sum(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -> dict[Tensor, Tensor]:
+    """Σ_records ĝ for each parameter, in double precision, from v and ḡ(s) - v that are written out.
+
+    v is computed alike whichever value a record holds, and ḡ(s) - v is clipped by the norm of its written entries. Rounding before
+    that does not widen the gap.
+    """
+    whole = Gradients(tuple(factor.widened() for factor in gradients.factors))
+    mean = whole.combine(shares)
+    away = whole.pick(own).combine(torch.ones(len(own), 1, dtype=shares.dtype, device=shares.device)) - mean
+    shrink, one = _shrink(away.norms(), 0.5 * gap), torch.ones(len(own), dtype=torch.float64, device=shares.device)
+    sums: dict[Tensor, Tensor] = {}
+    for factor, middle, step in zip(whole.factors, mean.parts, away.parts, strict=True):
+        totals = zip(factor.parameters, factor.sums(middle, one), factor.sums(step, shrink), strict=True)
+        sums |= {parameter: a.add_(b) for parameter, a, b in totals}
+    return sums
+
+
 def weights_in_turn(gradients: Gradients, own: Tensor, shares: Sequence[Tensor], gaps: Sequence[float]) -> Tensor:
     """The same for several secrets; the values of the last one vary fastest among the variants. shares: one (n, a_j) a secret."""
     double = gradients.double()

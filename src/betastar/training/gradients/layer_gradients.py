@@ -53,8 +53,8 @@ class LayerGradients:
             way = REFUSED.get(type(module), "give each of its tensors to a layer of its own")
             raise not_computed(
                 self.name(module),
-                f"it takes {len(tensors)} tensors and returns a {type(output).__name__}; a layer with trainable weights must map "
-                f"one tensor to one tensor. To go on, {way}, or freeze it with requires_grad_(False).",
+                f"it must map a tensor to a tensor, but takes {len(tensors)} and returns a {type(output).__name__}. "
+                f"To go on, {way}, or freeze it with requires_grad_(False).",
             )
         return tensors[0]
 

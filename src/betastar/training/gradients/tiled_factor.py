@@ -32,7 +32,10 @@ class TiledFactor:
     precise : bool
         Whether written gradients are turned into double precision before they are multiplied with each other.
     products : Tensor, optional
-        The inner products of all pairs of variants before clipping, (n, a, a), if they were computed.
+        The inner products of ∇_0, ∇_1 - ∇_0, ∇_2 - ∇_0, … before clipping, (n, a, a), if they were computed. Differences are taken
+        of written gradients, so that single precision is enough for distances far below the norms.
+    squares : Tensor, optional
+        ‖∇_i‖² before clipping, (n, a), if they were computed.
     """
 
     calls: tuple[Call, ...]
@@ -40,6 +43,7 @@ class TiledFactor:
     scale: Tensor | None = None
     precise: bool = False
     products: Tensor | None = None
+    squares: Tensor | None = None
     plus: float = 1.0
 
     @property
@@ -56,32 +60,47 @@ class TiledFactor:
 
     # ------------------------------------------------------------------ inner products
 
-    def with_products(self, precise: bool) -> TiledFactor:
-        """The same with all inner products, in double precision if `precise`."""
-        wanted = replace(self, precise=precise)
-        return replace(wanted, products=wanted._products())
-
-    def _products(self) -> Tensor:
+    def with_products(self) -> TiledFactor:
+        """The same with `products`."""
         n, a = self.shape
         call = self.calls[0]
         if len(self.calls) == 1 and isinstance(call, LinearCall) and self._positions_are_cheaper(call):
-            parts = [self._cast(call.map(lambda t, i=i: t[i : i + 1])).products_by_position() for i in range(n)]  # type: ignore[misc]
-            return torch.cat(parts)
-        total = torch.zeros(n, a, a, dtype=self._dtype, device=call.delta.device)
+            single = [call.map(lambda t, i=i: t[i : i + 1].double()).products_by_position() for i in range(n)]  # type: ignore[misc]
+            return self._with(about_first(torch.cat(single)))
+        total = torch.zeros(n, a, a, dtype=call.delta.dtype, device=call.delta.device)
         for some, tile in self._tiles():
+            tile[:, 1:] -= tile[:, :1]
             total[some].baddbmm_(tile, tile.transpose(1, 2))
-        return total
+        return self._with(total)
+
+    def _with(self, products: Tensor) -> TiledFactor:
+        """The same with `products`, and with the norms that follow from them."""
+        squares = products.diagonal(dim1=1, dim2=2) + 2.0 * products[:, 0] + products[:, :1, 0]
+        squares[:, 0] = products[:, 0, 0]
+        return replace(self, products=products, squares=squares)
+
+    def differences(self) -> Tensor:
+        """⟨s_i ∇_i - s_0 ∇_0, s_j ∇_j - s_0 ∇_0⟩, (n, a, a), in double precision, from `products`."""
+        assert self.products is not None
+        products = self.products.double()
+        scale = torch.ones_like(products[:, 0]) if self.scale is None else self.scale.double()
+        square, first = products[:, 0, 0].clone(), products[:, 0] * scale
+        change = scale - scale[:, :1]  # s_i ∇_i - s_0 ∇_0 = (s_i - s_0) ∇_0 + s_i (∇_i - ∇_0)
+        first[:, 0] = 0.0
+        inner = products * scale[:, :, None] * scale[:, None, :]
+        inner[:, 0], inner[:, :, 0] = 0.0, 0.0
+        mixed = change[:, :, None] * first[:, None, :]
+        return inner + mixed + mixed.transpose(1, 2) + square[:, None, None] * change[:, :, None] * change[:, None, :]
 
     def _positions_are_cheaper(self, call: LinearCall) -> bool:
         """Whether products of positions take fewer operations than writing gradients out and multiplying them."""
         a, s = self.shape[1], call.x.shape[2]
         d, e = call.x.shape[3], call.delta.shape[3]
-        price = DOUBLE if self.precise else 1
-        return price * (a * s) ** 2 * (d + e) < a * s * d * e + price * a * a * d * e and (a * s) ** 2 < 4 * TILE
+        return DOUBLE * (a * s) ** 2 * (d + e) < (a * s + a * a) * d * e and (a * s) ** 2 < 4 * TILE
 
     def norms(self) -> Tensor:
         """‖∇_i‖², (n, a)."""
-        squares = self._squares if self.products is None else self.products.diagonal(dim1=1, dim2=2)
+        squares = self._squares if self.squares is None else self.squares
         return squares if self.scale is None else squares * self.scale.square()
 
     @cached_property
@@ -91,7 +110,7 @@ class TiledFactor:
         if len(self.calls) == 1 and isinstance(call, LinearCall):
             s, d, e = *call.x.shape[2:], call.delta.shape[3]
             if s * (d + e) < d * e:  # each variant against itself alone
-                single = self._cast(call.map(lambda t: t.flatten(0, 1)[:, None]))
+                single = call.map(lambda t: t.flatten(0, 1)[:, None].to(self._dtype))
                 return single.products_by_position().reshape(self.shape)
         for some, tile in self._tiles():
             total[some] += torch.linalg.vector_norm(tile, dim=2).square()
@@ -99,13 +118,10 @@ class TiledFactor:
 
     def cross(self, other: TiledFactor) -> Tensor:
         """⟨∇_i, ∇'_j⟩, (n, a, a')."""
-        if self.products is not None and other.calls is self.calls:
-            products = self.products
-        else:
-            (n, a), there = self.shape, other.shape[1]
-            products = torch.zeros(n, a, there, dtype=self._dtype, device=self.calls[0].delta.device)
-            for (some, mine), (_, theirs) in zip(self._tiles(a + there), other._tiles(a + there), strict=True):
-                products[some].baddbmm_(mine, theirs.transpose(1, 2))
+        (n, a), there = self.shape, other.shape[1]
+        products = torch.zeros(n, a, there, dtype=self._dtype, device=self.calls[0].delta.device)
+        for (some, mine), (_, theirs) in zip(self._tiles(a + there), other._tiles(a + there), strict=True):
+            products[some].baddbmm_(mine, theirs.transpose(1, 2))
         if self.scale is not None and other.scale is not None:
             products = products * self.scale[:, :, None] * other.scale[:, None, :]
         return products
@@ -144,12 +160,22 @@ class TiledFactor:
         return total
 
     def total(self, weights: Tensor) -> list[Tensor]:
-        """Σ_records Σ_i w_i ∇_i in the shape of the weight, in double precision."""
-        return self.split(self.combine(weights)[1].sum(dim=0, dtype=torch.float64))
+        """Σ_records Σ_i w_i ∇_i in the shape of the weight, in the precision of the weight."""
+        flat = (weights if self.scale is None else weights * self.scale).reshape(1, -1)
+        rows = slice(0, self.size[0])
+        parts = [call.map(lambda tensor: tensor.flatten(0, 1)[None]).combined_rows(rows, flat)[0] for call in self.calls]
+        return [parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)]
 
-    def split(self, entries: Tensor) -> list[Tensor]:
-        """The entries of a gradient, one after the other, in the shape of the weight."""
-        return [entries.view(self.size)]
+    def sums(self, part: tuple[Tensor | None, Tensor], weights: Tensor) -> list[Tensor]:
+        """Σ_records w · part in the shape of the weight, where `part` is what `combine` gives, in double precision."""
+        total = torch.zeros(part[1].shape[1], dtype=torch.float64, device=weights.device)
+        for entries, weight in zip(part[1], weights.tolist(), strict=True):
+            total.add_(entries, alpha=weight)
+        return [total.view(self.size)]
+
+    def widened(self) -> TiledFactor:
+        """The same: nothing was left out."""
+        return self
 
     def written(self, parameter: Tensor) -> Tensor:
         """The gradients of the weight in full, (n, a, entries)."""
@@ -180,25 +206,22 @@ class TiledFactor:
 
     def double(self) -> TiledFactor:
         """The same, with written gradients turned into double precision before they are multiplied with each other."""
-        products = self.products if self.products is not None and self.products.dtype is torch.float64 else None
-        return replace(self, precise=True, products=products, scale=None if self.scale is None else self.scale.double())
+        return replace(self, precise=True, scale=None if self.scale is None else self.scale.double())
 
     def scaled(self, scale: Tensor) -> TiledFactor:
         """Multiply the gradient of each variant by a number, (n, a)."""
         return replace(self, scale=scale)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> TiledFactor:
+        scale, squares = (None if tensor is None else change(tensor) for tensor in (self.scale, self.squares))
         calls = tuple(call.map(change) for call in self.calls)
-        return replace(self, calls=calls, scale=None if self.scale is None else change(self.scale), products=None)
+        return replace(self, calls=calls, scale=scale, squares=squares, products=None)
 
     # ------------------------------------------------------------------ tiles
 
     @property
     def _dtype(self) -> torch.dtype:
         return torch.float64 if self.precise else self.calls[0].delta.dtype
-
-    def _cast(self, call: LinearCall) -> LinearCall:
-        return call.map(lambda tensor: tensor.to(self._dtype))
 
     def _tiles(self, most: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Gradients of some records in pieces, (records, a, entries of the piece). `most`: the variants that share the memory."""
@@ -237,3 +260,11 @@ class TiledFactor:
                 tile = part if tile is None else tile + part
             assert tile is not None
             yield slice(i, i + 1), tile.flatten(2).to(self._dtype)
+
+
+def about_first(products: Tensor) -> Tensor:
+    """Turn inner products of ∇_0, ∇_1, … into those of ∇_0, ∇_1 - ∇_0, …, (n, a, a)."""
+    changed = products.clone()
+    changed[:, 1:] -= products[:, :1]
+    changed[:, :, 1:] -= changed[:, :, :1].clone()
+    return changed

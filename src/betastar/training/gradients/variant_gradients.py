@@ -17,9 +17,6 @@ from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
-#: Up to this many values, inner products of written gradients are computed in double precision at once.
-PRECISE = 32
-
 
 class VariantGradients:
     """Computes clipped gradients of variants, in clipping norms. `criterion` is the loss of the training."""
@@ -97,7 +94,7 @@ class VariantGradients:
     def _clipped(self, variants: Records, shape: tuple[int, int], first_layer: FirstLayer | None, pairs: bool) -> Gradients:
         gradients = Gradients(tuple(self._layers.factors(self._pass.run(variants, first_layer), shape)))
         if pairs and gradients.tiled:
-            gradients = gradients.with_products(precise=shape[1] <= PRECISE)
+            gradients = gradients.with_products()
         return clip(gradients, self._adapter)
 
 
