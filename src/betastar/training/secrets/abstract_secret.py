@@ -186,7 +186,8 @@ class AbstractSecret(ABC):
         -------
         Tensor or None
             A position for each record, of shape (n,): before it, no token of a variant differs from that of another variant. It
-            is the number of positions if all variants are the same. None if the secret does not know.
+            is the number of positions if all variants are the same. None if the secret does not know. Labels may differ from one
+            position earlier on, where the first token that differs is predicted.
         """
         return None
 

@@ -16,7 +16,7 @@ from betastar.training.secrets.held_values import refuse_unseen
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.text_checks import refuse_candidates, require_entries, require_room
 from betastar.training.secrets.text_field import TextField, refuse_unnamed, token_entries, token_ids
-from betastar.training.secrets.token_spans import SEVERAL, Candidates, Spans, spliced, splices
+from betastar.training.secrets.token_spans import SEVERAL, Candidates, Spans, Splices, spliced
 
 #: Tokens of variants that are looked at in one go when a secret is checked.
 AT_ONCE = 1 << 21
@@ -198,12 +198,13 @@ class TextSecret(Secret):
         again = self.find(made)
         device = spans.starts.device
         numbers = torch.arange(self.count, device=device)
-        wanted = splices(spans, self.candidates.to(device), numbers)
-        starts = wanted.starts - (wanted.growth[:, :, None] if self.text.padding_side == "left" else 0)
+        wanted = Splices.of(spans, self.candidates.to(device), numbers, self.text.padding_side)
+        starts = wanted.starts[:, wanted.which]
         found = again.number == numbers.repeat(len(rows))
         if again.starts.shape[1] == spans.starts.shape[1]:
             there = spans.present.repeat_interleave(self.count, dim=0)
-            same = (again.starts == starts.flatten(0, 1)) | ~there
+            forms = spans.forms.repeat_interleave(self.count, dim=0)
+            same = ((again.starts == starts.flatten(0, 1)) & (again.forms == forms)) | ~there
             found &= (same & (again.present == there)).all(dim=1)
         else:
             found &= again.present.sum(dim=1) == spans.present.sum(dim=1).repeat_interleave(self.count)

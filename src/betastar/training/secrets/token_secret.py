@@ -31,6 +31,8 @@ class Tokens(TextSecret):
     ) -> None:
         super().__init__(text, [candidates], labels, name, unseen)
         self.start = start
+        if isinstance(start, int):
+            self._refuse_positions()
         self._trie = TokenTrie(candidates)
 
     def place(self) -> tuple[object, ...]:
@@ -71,12 +73,16 @@ class Tokens(TextSecret):
             )
         if given.ndim == 2 and not bool(((given == 0) | (given == 1)).all()):
             raise ValueError(f"argument {self.start!r} must be 1 at the tokens of the span and 0 at others.")
-        if given.ndim == 1 and self.text.padding_side == "left" and self.candidates.differ:
-            raise ValueError(
-                f"argument {self.start!r} must be a mask of the span: with padding on the left, candidates of different lengths "
-                "start at different positions."
-            )
+        if given.ndim == 1:
+            self._refuse_positions()
         return given.long()
+
+    def _refuse_positions(self) -> None:
+        if self.text.padding_side == "left" and self.candidates.differ:
+            raise ValueError(
+                f"start must name a mask of the span for {self.name!r}: with padding on the left, candidates of different "
+                f"lengths start at different positions, got {self.start!r}."
+            )
 
     def _masked(self, ids: Tensor, mask: Tensor) -> Spans:
         """Spans of ones in a mask, which must be candidates as a whole."""
@@ -113,6 +119,7 @@ class Word(TextSecret):
         self.keeps_others = keeps_others
         self._boundaries = boundaries
         self._tries = [TokenTrie(form) for form in forms]
+        self._without_space = [boundaries is not None and boundaries.without_space(form) for form in forms]
 
     way_out = 'Leave such records out, or keep them as they are with others="keep": nothing is then said about them.'
 
@@ -123,7 +130,7 @@ class Word(TextSecret):
         value, form, length = (torch.full_like(ids, fill, dtype=torch.long) for fill in (-1, 0, 0))
         for number, trie in enumerate(self._tries):
             found = trie.longest(ids, may_end)
-            if self._boundaries is not None and number == 0 and len(self._tries) > 1:  # no space before it
+            if self._boundaries is not None and self._without_space[number]:
                 found = torch.where(self._boundaries.may_start(ids), found, -1)
             size = torch.where(found >= 0, lengths[number][found], 0)
             longer = size > length

@@ -101,26 +101,50 @@ class Spans:
 
 @dataclass(frozen=True)
 class Splices:
-    """The spans of texts with other values in them. Positions count as they do with padding on the right.
+    """The spans of texts with candidates of other lengths in them.
 
     Attributes
     ----------
     starts, lengths : Tensor
-        Of each span with each value, (n, values, k).
+        Of each span with each kind of candidates, (n, kinds, k).
     growth : Tensor
-        The number of positions by which a text gets longer, (n, values).
+        The number of positions by which a text gets longer, (n, kinds).
+    which : Tensor
+        The kind of each value, (values,). Values whose candidates are as long as each other are of one kind.
+    left : bool
+        Whether padding is on the left, so that the end of a text stays where it is.
     """
 
     starts: Tensor
     lengths: Tensor
     growth: Tensor
+    which: Tensor
+    left: bool
 
+    @staticmethod
+    def of(spans: Spans, candidates: Candidates, values: Tensor, side: str) -> Splices:
+        """Put values into the spans of texts."""
+        kinds, which = candidates.lengths[:, values].T.unique(dim=0, return_inverse=True)
+        lengths = kinds.T[spans.forms].movedim(2, 1) * spans.present[:, None]
+        change = lengths - spans.lengths[:, None]
+        growth, left = change.sum(dim=2), side == "left"
+        starts = spans.starts[:, None] + change.cumsum(dim=2) - change - (growth[:, :, None] if left else 0)
+        return Splices(starts, lengths, growth, which, left)
 
-def splices(spans: Spans, candidates: Candidates, values: Tensor) -> Splices:
-    """Put values into the spans of texts."""
-    lengths = candidates.lengths[spans.forms][:, :, values].movedim(2, 1) * spans.present[:, None]
-    change = lengths - spans.lengths[:, None]
-    return Splices(spans.starts[:, None] + change.cumsum(dim=2) - change, lengths, change.sum(dim=2))
+    def sources(self, spans: Spans, extent: int) -> Tensor:
+        """The position of the text from which each position of a variant comes, (n, kinds, extent).
+
+        All tokens of a span come from the last token of the span that was there: they have the same entries, such as a mask.
+        """
+        position = torch.arange(extent, device=self.starts.device)
+        source = position.expand(*self.growth.shape, -1) + (self.growth[:, :, None] if self.left else 0)
+        for k in range(spans.starts.shape[1]):
+            there, length = spans.present[:, k, None, None], self.lengths[:, :, k, None]
+            offset = position - self.starts[:, :, k, None]
+            source = source - (there & (offset >= length)) * (length - spans.lengths[:, k, None, None])
+            last = (spans.starts + spans.lengths)[:, k, None, None] - 1
+            source = torch.where(there & (offset >= 0) & (offset < length), last, source)
+        return source
 
 
 def spliced(entries: Sequence[TokenEntries], spans: Spans, candidates: Candidates, values: Tensor, side: str) -> list[Tensor]:
@@ -129,34 +153,35 @@ def spliced(entries: Sequence[TokenEntries], spans: Spans, candidates: Candidate
     What follows a span moves (with padding on the left: what precedes it). Positions that this leaves empty are padding, and what
     would move beyond the end must have been padding.
     """
-    made = splices(spans, candidates, values)
-    shape = len(spans.number), len(values)
-    device = spans.starts.device
-    extent = max(one.tensor.shape[1] + one.ahead for one in entries)
-    position = torch.arange(extent, device=device).expand(*shape, -1)
-    if side == "left":
-        position = position + made.growth[:, :, None]
-    source, token = position.clone(), torch.full((*shape, extent), -1, dtype=torch.long, device=device)
-    for k in range(spans.starts.shape[1]):
-        there = spans.present[:, k, None, None]
-        offset = position - made.starts[:, :, k, None]
-        length = made.lengths[:, :, k, None]
-        after, inside = there & (offset >= length), there & (offset >= 0) & (offset < length)
-        source = source - after * (length - spans.lengths[:, k, None, None])
-        last = (spans.starts + spans.lengths)[:, k, None, None] - 1  # what a span's own token has, each token of the new span has
-        source = torch.where(inside, last, source)
-        index = offset.clamp(0, candidates.tokens.shape[2] - 1)
-        token = torch.where(inside, candidates.tokens[spans.forms[:, k, None, None], values[None, :, None], index], token)
-    return [_gathered(one, source, token).flatten(0, 1) for one in entries]
+    splices = Splices.of(spans, candidates, values, side)
+    source = splices.sources(spans, max(one.tensor.shape[1] + one.ahead for one in entries))
+    made = []
+    for one in entries:
+        moved = _moved(one, source).index_select(1, splices.which)
+        if one.holds_tokens:
+            _write_tokens(moved, one, spans, splices, candidates.tokens[:, values])
+        made.append(moved.flatten(0, 1))
+    return made
 
 
-def _gathered(one: TokenEntries, source: Tensor, token: Tensor) -> Tensor:
-    """One tensor's entries from `source` positions, with `token` where that is not negative: (n, values, positions)."""
+def _moved(one: TokenEntries, source: Tensor) -> Tensor:
+    """The entries from `source`, (n, kinds, positions)."""
     width = one.tensor.shape[1]
     index = source[:, :, one.ahead : one.ahead + width] - one.ahead
     rows = one.tensor[:, None].expand(-1, source.shape[1], -1)
-    made = torch.where((index >= 0) & (index < width), rows.gather(2, index.clamp(0, width - 1)), one.filler)
-    if one.holds_tokens:
-        new = token[:, :, one.ahead : one.ahead + width]
-        made = torch.where((new >= 0) & (made != one.filler), new.to(made.dtype), made)  # ignored labels stay ignored
-    return made.to(one.tensor.dtype)
+    inside = (index >= 0) & (index < width)
+    return torch.where(inside, rows.gather(2, index.clamp(0, width - 1)), one.filler)
+
+
+def _write_tokens(made: Tensor, one: TokenEntries, spans: Spans, splices: Splices, tokens: Tensor) -> None:
+    """Write tokens, (forms, values, longest), into variants, (n, values, positions). Labels that are ignored stay so."""
+    width = made.shape[2]
+    for k in range(spans.starts.shape[1]):
+        starts, lengths = splices.starts[:, splices.which, k], splices.lengths[:, splices.which, k]
+        for offset in range(tokens.shape[2]):
+            place = starts + offset - one.ahead
+            wanted = (offset < lengths) & (place >= 0) & (place < width)
+            index = place.clamp(0, width - 1)[:, :, None]
+            old = made.gather(2, index)[:, :, 0]
+            new = tokens[spans.forms[:, k], :, offset].to(made.dtype)
+            made.scatter_(2, index, torch.where(wanted & (old != one.filler), new, old)[:, :, None])

@@ -29,7 +29,7 @@ Tokenizer = HuggingFaceTokenizer | Callable[[str], Sequence[int]]
 
 
 def word_forms(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[tuple[int, ...]]]:
-    """The tokens of each word at the beginning of a text and, if these are others, after a space.
+    """The tokens of each word at the beginning of a text and, if these are others, after a space and after punctuation.
 
     Parameters
     ----------
@@ -55,24 +55,29 @@ def word_forms(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[tuple[in
             raise ValueError(
                 f"candidates must be known to the tokenizer, but {word!r} has the token of unknown words, {unknown}."
             )
-    inside = []
-    for word in words:  # the first candidate is a word that the tokenizer is known to take
-        both = _ids(tokenizer, f"{words[0]} {word}")
-        if both[: len(alone[0])] != alone[0]:
+    forms = [alone]
+    # The first candidate is a word that the tokenizer is known to take. A function may know no punctuation.
+    contexts = [" ", " ("] if isinstance(tokenizer, HuggingFaceTokenizer) else [" "]
+    for context in contexts:
+        before = alone[0] if context == " " else _ids(tokenizer, words[0] + context)
+        both = [_ids(tokenizer, words[0] + context + word) for word in words]
+        if any(tokens[: len(before)] != before for tokens in both):
+            if context != " ":
+                continue  # the tokenizer joins punctuation with words
             raise ValueError(
-                f"tokenizer must give a text's tokens and nothing else, but {words[0]!r} is {list(alone[0])} and "
-                f"{words[0] + ' ' + word!r} is {list(both)}: leave out the tokens that begin and end a text."
+                f"tokenizer must give a text's tokens and nothing else, but {words[0]!r} is {list(before)} and "
+                f"{words[0] + context + words[0]!r} is {list(both[0])}: leave out the tokens that begin and end a text."
             )
-        inside.append(both[len(alone[0]) :])
-    if inside == alone:
-        return [alone]
-    for word, one, other in zip(words, alone, inside, strict=True):
-        if one == other:
+        form = [tokens[len(before) :] for tokens in both]
+        if form not in forms:
+            forms.append(form)
+    for number, word in enumerate(words):
+        if len({form[number] for form in forms}) < len(forms):
             raise ValueError(
-                f"candidates must all be written alike, but {word!r} has the same tokens at the beginning of a text and after a "
-                "space, and other candidates do not."
+                f"candidates must all be written alike, but {word!r} has the same tokens at different places of a text, and "
+                "other candidates do not."
             )
-    return [alone, inside]
+    return forms
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
@@ -97,12 +102,28 @@ class WordBoundaries:
 
     def __init__(self, tokenizer: HuggingFaceTokenizer) -> None:
         tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
-        if any(token.startswith(SPACES) for token in tokens):
+        self._spaced = {number for number, token in enumerate(tokens) if token.startswith(SPACES)}
+        if self._spaced:
             begins = [not token.startswith(SPACES) and _letters(tokenizer, token)[:1].isalnum() for token in tokens]
         else:
             begins = [token.startswith(WITHIN) and len(token) > len(WITHIN) for token in tokens]
         self._begins_within = torch.tensor(begins)
         self._ends_within = torch.tensor([_letters(tokenizer, token)[-1:].isalnum() for token in tokens])
+
+    def without_space(self, form: Sequence[tuple[int, ...]]) -> bool:
+        """Say whether words in this form begin without a space, so that they could be the end of a longer word.
+
+        Parameters
+        ----------
+        form : sequence of tuple of int
+            The tokens of words.
+
+        Returns
+        -------
+        bool
+            False for a tokenizer whose tokens within a word differ from those that begin one.
+        """
+        return bool(self._spaced) and any(tokens[0] not in self._spaced for tokens in form)
 
     def may_end(self, ids: Tensor) -> Tensor:
         """Say whether a word may end before each position, and at the end of a text.
