@@ -188,12 +188,10 @@ class Joint(Secret):
         return number
 
     def shares(self, records: Records) -> Tensor:
-        if self.prior is not None:
-            return super().shares(records)
         shares = torch.ones(len(records), 1, dtype=torch.float64)
-        for part in self.parts:
+        for part in self.parts:  # parts may refuse records here, with a prior of the whole, too
             shares = (shares[:, :, None] * part.shares(records)[:, None, :]).flatten(1)
-        return shares
+        return shares if self.prior is None else super().shares(records)
 
     def check(self, records: Records, complete: bool) -> None:
         for part in self.parts:

@@ -151,7 +151,8 @@ def refuse_unnamed(text: TextField, records: Records, name: str, mask: str | Non
     ids = token_ids(text, records, name)
     named = {_key(argument, records) for argument in text.arguments()} | ({mask} if mask else set())
     for key, value in records.rows().items():
-        alike = ids.shape[1] in value.shape[1:] or (value.ndim == 2 and value.shape[1] == ids.shape[1] - 1 > 1 and key == TARGET)
+        next_tokens = value.ndim == 2 and value.shape[1] == ids.shape[1] - 1 > 1 and not value.is_floating_point()
+        alike = ids.shape[1] in value.shape[1:] or next_tokens
         if key not in named and alike:
             raise ValueError(
                 f"argument {_shown(key)!r} has shape {tuple(value.shape)}, one entry for each token of {text.ids!r}, but the "
