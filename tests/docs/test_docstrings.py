@@ -19,7 +19,7 @@ NAMES = {f"betastar.{name}": getattr(bs, name) for name in bs.__all__}
 NAMES |= {f"betastar.audit.{name}": getattr(audit, name) for name in audit.__all__ if name != "ALARM"}
 NAMES |= {f"betastar.training.{name}": getattr(training, name) for name in training.__all__}
 NAMES["betastar.DPSGD.from_epochs"] = bs.DPSGD.from_epochs
-CONSTRUCTORS = ("column", "columns", "one_hot", "label", "joint", "function", "from_transformer")
+CONSTRUCTORS = ("column", "columns", "one_hot", "label", "tokens", "word", "joint", "function", "from_transformer")
 NAMES |= {f"betastar.training.Secret.{name}": getattr(training.Secret, name) for name in CONSTRUCTORS}
 
 

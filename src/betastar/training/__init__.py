@@ -16,6 +16,7 @@ from betastar.training.private_loader import private_loader
 from betastar.training.records import Records
 from betastar.training.secrets.restated_columns import RestatedSecretWarning
 from betastar.training.secrets.secret import Secret
+from betastar.training.secrets.text_field import TextField
 from betastar.training.writers import JsonLines, TensorBoard, Writer
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Secret",
     "ShufflingWarning",
     "TensorBoard",
+    "TextField",
     "TruncatedPoissonSampler",
     "Writer",
     "make_attribute_private",

@@ -174,6 +174,23 @@ class AbstractSecret(ABC):
         """
         return None
 
+    def first_position(self, records: Records) -> Tensor | None:
+        """Say from which position of a text on variants of a record may differ. A causal model computes what is before it once.
+
+        Parameters
+        ----------
+        records : Records
+            The records.
+
+        Returns
+        -------
+        Tensor or None
+            A position for each record, of shape (n,): before it, no token of a variant differs from that of another variant. It
+            is the number of positions if all variants are the same. None if the secret does not know. Labels may differ from one
+            position earlier on, where the first token that differs is predicted.
+        """
+        return None
+
     def only(self, *labels: object) -> list[int]:
         """Find the numbers of values.
 

@@ -10,18 +10,18 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from betastar.training.records import Records
-from betastar.training.secrets.abstract_secret import AbstractSecret
+from betastar.training.secrets.secret_in_text import SecretInText
 
 if TYPE_CHECKING:
     import pandas as pd
     from sklearn.base import TransformerMixin
 
 
-class Secret(AbstractSecret):
+class Secret(SecretInText):
     """A sensitive attribute and the values that an attacker considers.
 
-    Make one with `Secret.column`, `columns`, `one_hot`, `label`, `joint`, `function` or `from_transformer`. For another kind of
-    secret, write a subclass with `name`, `labels` and the methods `variants`, `own` and `check`.
+    Make one with `Secret.column`, `columns`, `one_hot`, `label`, `tokens`, `word`, `joint`, `function` or `from_transformer`. For
+    another kind of secret, write a subclass with `name`, `labels` and the methods `variants`, `own` and `check`.
 
     Examples
     --------

@@ -141,6 +141,7 @@ class Joint(Secret):
 
     def __init__(self, parts: Sequence[Secret]) -> None:
         self.parts = list(parts)
+        _refuse_with_text(self.parts)
         self.quick_check = all(part.quick_check for part in parts)
         self._sizes = [part.count for part in parts]
         self.name = " and ".join(part.name for part in parts)
@@ -187,16 +188,31 @@ class Joint(Secret):
         return number
 
     def shares(self, records: Records) -> Tensor:
-        if self.prior is not None:
-            return super().shares(records)
         shares = torch.ones(len(records), 1, dtype=torch.float64)
-        for part in self.parts:
+        for part in self.parts:  # parts may refuse records here, with a prior of the whole, too
             shares = (shares[:, :, None] * part.shares(records)[:, None, :]).flatten(1)
-        return shares
+        return shares if self.prior is None else super().shares(records)
 
     def check(self, records: Records, complete: bool) -> None:
         for part in self.parts:
             part.check(records, complete)
+
+
+def _refuse_with_text(parts: Sequence[Secret]) -> None:
+    """Refuse a secret in a text together with one that may be in the same text: each would move or change the other."""
+    from betastar.training.secrets.text_secret import TextSecret
+
+    for one in parts:
+        for other in parts:
+            if not isinstance(one, TextSecret) or other is one:
+                continue
+            places = other.places()
+            where = {place[0] if isinstance(place, tuple) else place for place in places or ()}
+            if places is None or where & set(one.text.arguments()):
+                raise ValueError(
+                    f"secrets must not be in the same text, but {one.name!r} and {other.name!r} may be: describe both with "
+                    "Secret.function."
+                )
 
 
 class Function(Secret):
