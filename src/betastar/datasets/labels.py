@@ -52,7 +52,7 @@ class Labels:
         """The targets of some records: numbers of classes, or a column of numbers, limited to the declared range in training."""
         some = self.column.iloc[list(records)]
         if self.scale is None:
-            return some.astype(str).map({name: i for i, name in enumerate(self.classes)}).to_numpy()
+            return some.astype(str).map({name: i for i, name in enumerate(self.classes)}).to_numpy(copy=True)
         numbers = some.to_numpy(dtype=np.float64)
         if not train:
             return self.scale.targets(numbers)[:, None]
@@ -100,12 +100,12 @@ def read_labels(
         raise StudyError(f"the label {name!r} is the same in each record ({column.iloc[0]!r}): there is nothing to learn.")
     numeric = column.dtype.kind in "iuf"
     if label_range is not None and task == "classification":
-        raise StudyError("label_range is for a label that is a number: choose between it and task classification.")
+        raise StudyError("--label-range is for a label that is a number: choose between it and --task classification.")
     asked = task == "regression" or label_range is not None
     if asked and not numeric:
         raise StudyError(
             f"the label {name!r} must hold numbers for regression, got {column.iloc[0]!r}. Write plain numbers there, without "
-            "units or signs, or leave out task and label_range."
+            "units or signs, or leave out --task and --label-range."
         )
     if asked or (task is None and numeric and different > FEW_NUMBERS):
         return _numbers(column, different, train, label_range)
@@ -134,7 +134,7 @@ def _numbers(column: Series, different: int, train: Sequence[int], label_range: 
         return Labels(column, [], LabelScale.of_labels(numbers), tuple(told))
     low, high = (float(one) for one in label_range)
     if not (np.isfinite([low, high]).all() and low < high):
-        raise StudyError(f"label_range must be two finite numbers, the smaller one first, got {plain(low)} and {plain(high)}.")
+        raise StudyError(f"--label-range must be two finite numbers, the smaller one first, got {plain(low)} and {plain(high)}.")
     told.append(f"The declared range {plain(low)}…{plain(high)} scales {name!r}; nothing of that comes from the records.")
     if outside := int(((numbers < low) | (numbers > high)).sum()):
         told.append(

@@ -148,7 +148,7 @@ class Config(JsonObject):
         names = ("keep", "person", "max_records_per_person", "task", "label_range")
         own_only = [name for name in names if getattr(self, name) is not None and getattr(self, name) != ()]
         if own_only and self.study in ("adult", "purchase"):
-            raise StudyError(f"{own_only[0]} is for a table of your own; {self.study} is not one.")
+            raise StudyError(f"--{own_only[0].replace('_', '-')} is for a table of your own; {self.study} is not one.")
         if self.study == "adult":
             return adult(seed, self.sensitive or "age", self.along, self.drop)
         if self.study == "purchase":
@@ -179,7 +179,7 @@ class Config(JsonObject):
         proves = self.clips_gaps or self.target_beta is not None
         if proves and self.target == self.sensitive and scale is not None and not scale.declared:
             raise StudyError(
-                f"a proof about the label {self.target!r} needs label_range: without it the mean and the deviation of the label, "
+                f"a proof about the label {self.target!r} needs --label-range: without it the mean and the deviation of the label, "
                 "which were computed without noise, would tell about it beside the proof."
             )
         return study
