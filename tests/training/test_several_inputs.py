@@ -141,7 +141,7 @@ def test_batches_that_are_not_inputs_and_target(data: Dataset[Any], options: dic
     [
         (Secret.column(1, range(3), argument=2), rf"argument 2, .*; it is called with 0, 1\. .*argument=0.*split={SPLIT}"),
         (Secret.column(1, range(3), argument="table"), r"argument 'table', which the model is not called with"),
-        (Secret.column(5, range(3)), r"has 4 columns\. It is looked for in argument 0 .*, which also gets 1: argument= says which"),
+        (Secret.column(5, range(3)), r"has 4 columns\. It is looked for in argument 0 .* also gets 1: argument= says which"),
         (Secret.column(1, range(3), argument=1), r"never takes.* in argument 1 of the model, which also gets 0: argument= says"),
     ],
 )

@@ -77,7 +77,6 @@ def _sentences(told: Prediction, output: Path | None) -> list[str]:
     if told.quality:
         lines.append(f"{quality_sentence(told.quality, 'the records with a label')}.")
     if told.test_quality:
-        kept = f"the {told.tested:,} records that the run kept for testing"
-        lines.append("The run was trained on this table. What to expect of new records is the figure for those it has not seen:")
-        lines.append(f"{quality_sentence(told.test_quality, kept)}.")
+        said = quality_sentence(told.test_quality, f"the {told.tested:,} records that it kept for testing")
+        lines.append(f"The run was trained on this table. {said}. That is what to expect of new records.")
     return lines

@@ -179,7 +179,7 @@ class Config(JsonObject):
         proves = self.clips_gaps or self.target_beta is not None
         if proves and self.target == self.sensitive and scale is not None and not scale.declared:
             raise StudyError(
-                f"a proof about the label {self.target!r} needs --label-range: without it the mean and the deviation of the label, "
-                "which were computed without noise, would tell about it beside the proof."
+                f"a proof about the label {self.target!r} needs --label-range: without it the mean and the deviation of the "
+                "label, which were computed without noise, would tell about it beside the proof."
             )
         return study

@@ -48,6 +48,16 @@ class Prediction:
     tested: int | None = None
     test_quality: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right predictions, if there are classes and labels."""
+        return self.quality.get("accuracy")
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """The share of right predictions among the records that were kept for testing."""
+        return self.test_quality.get("accuracy")
+
 
 def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> Prediction:
     """Predict the label of each record of a table with the model of a run.

@@ -21,8 +21,8 @@ def argument_of(records: Records, argument: int | str, name: str) -> Tensor:
     except (IndexError, KeyError):
         given = ", ".join(repr(key) for key in records.arguments() if key != TARGET)
         raise ValueError(
-            f"the secret {name!r} is in argument {argument!r}, which the model is not called with; it is called with {given}. Say "
-            f"which argument holds the secret, as in Secret.column(…, argument=0). If the model gets more than that, {SPLIT}."
+            f"the secret {name!r} is in argument {argument!r}, which the model is not called with; it is called with {given}. "
+            f"Say which argument holds the secret, as in Secret.column(…, argument=0). If the model gets more than that, {SPLIT}."
         ) from None
     if not isinstance(tensor, Tensor):
         raise ValueError(f"the secret {name!r} is in argument {argument!r}, which is no tensor but {type(tensor).__name__}.")
