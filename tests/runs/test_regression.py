@@ -232,7 +232,12 @@ def test_the_commands(table: Path, tmp_path: Path) -> None:
 def test_damaged_encoders_are_named(run: RunFolder, table: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     values = json.loads((copy / "encoder.json").read_text())
-    for scale in ({"mean": 1.0, "scale": 0.0}, {"mean": "x", "scale": 1.0}, {"mean": 1.0}, {"mean": 0.0, "scale": 1.0, "low": 1.0}):
+    for scale in (
+        {"mean": 1.0, "scale": 0.0},
+        {"mean": "x", "scale": 1.0},
+        {"mean": 1.0},
+        {"mean": 0.0, "scale": 1.0, "low": 1.0},
+    ):
         (copy / "encoder.json").write_text(json.dumps(values | {"label_scale": scale}))
         with pytest.raises(StudyError, match=r"encoder\.json is damaged"):
             predict(copy, table)

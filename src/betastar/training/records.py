@@ -282,9 +282,7 @@ def interleaved(parts: Sequence[Records]) -> Records:
 def pair(batch: Any) -> Records:
     """Turn the usual batch, (inputs, target, ...), into `Records`. What follows the target is left out."""
     if not isinstance(batch, Sequence) or isinstance(batch, str | bytes) or len(batch) < 2:
-        raise TypeError(
-            f"a batch must be (inputs, target, ...), got {_shape(batch)}; {SPLIT}."
-        )
+        raise TypeError(f"a batch must be (inputs, target, ...), got {_shape(batch)}; {SPLIT}.")
     return Records((batch[0],), batch[1])
 
 
