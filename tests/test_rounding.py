@@ -177,3 +177,18 @@ def test_the_page_rounds_outward(values: list[float]) -> None:
 
 def test_a_missing_bound_is_said() -> None:
     assert wording.table({"epsilon": [{"delta": 1e-5, "lower": 1.0, "estimate": 2.0, "upper": None}]})[0][1] == "no bound"
+
+
+def test_amounts_are_written_without_a_power_of_ten() -> None:
+    shown = {
+        59397.3: "59,400",
+        0.8074: "0.8074",
+        12.0: "12",
+        1234567.0: "1,235,000",
+        0.00012345: "0.0001234",
+        0.0: "0",
+        -0.25: "-0.25",
+    }
+    assert {value: rounding.nearest_amount(value) for value in shown} == shown
+    amounts = [rounding.nearest_amount(value) for value in (1e20, 3e-9, inf)]
+    assert amounts == ["1e+20", "3e-9", "no bound"]

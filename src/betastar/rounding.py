@@ -52,6 +52,15 @@ def nearest(value: float | None, digits: int = 4) -> str:
     return NO_BOUND if value is None or not isfinite(value) else _brief(f"{value:.{digits}g}")
 
 
+def nearest_amount(value: float, digits: int = 4) -> str:
+    """A measured amount, which has no safe side, without a power of ten: 59,400 for 59397.3, unless it is huge or tiny."""
+    rounded = float(f"{value:.{digits}g}") if isfinite(value) else value
+    if not isfinite(value) or not (rounded == 0.0 or 1e-4 <= abs(rounded) < 1e15):
+        return nearest(value, digits)
+    text = f"{Decimal(repr(rounded)):,f}"
+    return text.removesuffix(".0")
+
+
 def nearest_percent(value: float, places: int = 1) -> str:
     """A measured share, which has no safe side, as a percentage, rounded to the nearest."""
     return f"{100.0 * value:.{places}f} %"

@@ -63,7 +63,16 @@ def test_what_is_done_is_said(tmp_path: Path) -> None:
     assert "'town' is missing in 7 of 237 records: 'missing' is a category" in said
     assert "3 of 240 records have no 'ill'" in said
     assert "'patient' says whose record it is, and is no feature" in said
-    assert len(told) == 5
+    assert told[0] == "The column 'smoker' holds 0 and 1 and stays so: it is not scaled."
+    assert len(told) == 6
+
+
+def test_many_columns_of_bits_are_told_in_one_sentence() -> None:
+    frame = pd.DataFrame({f"b{i}": [0, 1, None] * 10 for i in range(12)} | {"sex": ["f", "m", "m"] * 10})
+    told = features(frame, ("sex",))
+    named = ", ".join(f"'b{i}'" for i in range(8))
+    assert told[0] == f"The columns {named}, … (12 of them) hold 0 and 1 and stay so: they are not scaled."
+    assert len(told) == 13  # and that values are missing
 
 
 @pytest.mark.parametrize("kind", ["string", "with a time", "timestamp", "with a zone"])

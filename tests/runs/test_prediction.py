@@ -156,7 +156,7 @@ def test_the_command(run: RunFolder, table: Path, tmp_path: Path) -> None:
     assert printed.returncode == 0, printed.stderr
     assert printed.stdout.startswith("record,prediction,probability\n0,")
     assert "Predicted rich of 400 records." in printed.stderr
-    assert "Of the 80 records that it kept for testing" in printed.stderr
+    assert "of the 80 records that it kept for testing. That is what to expect of new records." in printed.stderr
     written = call(*words, "-o", str(output))
     assert (written.returncode, written.stderr) == (0, "")
     assert output.read_text() == printed.stdout

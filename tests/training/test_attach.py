@@ -209,7 +209,7 @@ def test_data_sets() -> None:
     refuse("data set that draws random numbers", private(mlp(), Noisy()), scope="dataset")
     AttributeMonitor(*private(mlp(), Noisy()), nn.CrossEntropyLoss(), SECRET)
     parts = private(mlp(), [{"x": x, "y": y} for x, y in table()])
-    refuse(r"a batch must be \(inputs, target, \.\.\.\), got dict; pass split=", parts, kind=TypeError)
+    refuse(r"a batch must be \(inputs, target, \.\.\.\), got dict with the keys 'x', 'y'; pass split=", parts, kind=TypeError)
 
 
 def test_indices_for_the_ledger() -> None:

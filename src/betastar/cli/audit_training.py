@@ -249,6 +249,7 @@ def _number(challenge: str) -> int | str:
 def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool) -> Json:
     """A study or a run as an audit wants it."""
     from betastar.runs.config import Config
+    from betastar.runs.private_training import criterion_of
     from betastar.studies.audited import MOST_EXPOSED, attacked, exposed_in, of_run
 
     folder = Path(what).is_dir()
@@ -270,6 +271,7 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
         "data": trained.data,
         "run": trained.run if canaries else trained.run(),
         "max_grad_norm": trained.max_grad_norm,
+        "criterion": criterion_of(trained.data),
         "secret": trained.study.secret,
         "challenge": wanted,
     }

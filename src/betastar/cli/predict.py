@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from betastar import files
 from betastar.cli.options import option
-from betastar.rounding import nearest_percent
+from betastar.vocabulary import quality_sentence
 
 if TYPE_CHECKING:
     from betastar.runs.prediction import Prediction
@@ -29,7 +29,8 @@ class PredictOptions:
 def predict(options: PredictOptions) -> None:
     """Predict with the model of a run: a line for each record of a table, with the class and the model's probability of it.
 
-    If the table has the column of the label, the share of right predictions is told as well.
+    Of a label that is a number, the line has the number. If the table has the column of the label, it is told how good the
+    predictions are.
 
     \b
     Examples:
@@ -57,12 +58,13 @@ def predict(options: PredictOptions) -> None:
 
 
 def _object(told: Prediction, output: Path | None) -> dict[str, object]:
-    answer = {
+    names = ("rmse", "mae", "r2") if "probability" not in told.predictions else ("accuracy",)
+    answer: dict[str, object] = {
         "label": told.label,
         "records": len(told.predictions),
-        "accuracy": told.accuracy,
+        **{name: told.quality.get(name) for name in names},
         "tested": told.tested,
-        "test_accuracy": told.test_accuracy,
+        **{f"test_{name}": told.test_quality.get(name) for name in names},
     }
     kept = {"predictions": told.predictions.to_dict("records")} if output is None else {"output": str(output)}
     return answer | kept
@@ -72,11 +74,9 @@ def _sentences(told: Prediction, output: Path | None) -> list[str]:
     number = len(told.predictions)
     where = "" if output is None else f": {output}"
     lines = [f"Predicted {told.label} of {number:,} {'record' if number == 1 else 'records'}{where}."]
-    if told.accuracy is not None:
-        lines.append(f"The model is right for {nearest_percent(told.accuracy)} of the records with a label.")
-    if told.test_accuracy is not None:
-        lines.append(
-            f"The run was trained on this table. Of the {told.tested:,} records that it kept for testing, the model is right for "
-            f"{nearest_percent(told.test_accuracy)}: that is the accuracy to expect of new records."
-        )
+    if told.quality:
+        lines.append(f"{quality_sentence(told.quality, 'the records with a label')}.")
+    if told.test_quality:
+        said = quality_sentence(told.test_quality, f"the {told.tested:,} records that it kept for testing")
+        lines.append(f"The run was trained on this table. {said}. That is what to expect of new records.")
     return lines

@@ -16,8 +16,8 @@ from betastar.cli import printing
 from betastar.report import model_card
 from betastar.report.facts import Against, Facts
 from betastar.report.statement import notices, verdicts
-from betastar.rounding import nearest_percent
 from betastar.runs.folder import ENCODER, MODEL
+from betastar.vocabulary import main_figure, quality_sentence
 
 #: Where the trade-off curve of membership is read off, and δ of its ε.
 FPR, DELTA = 0.01, 1e-5
@@ -52,9 +52,10 @@ def show_several(folder: Path, runs: Sequence[tuple[Path, Facts]]) -> None:
     console = printing.console()
     _verdict(runs[0][1])
     names = [_printable(one.name) for one in runs[0][1].attributes]
-    heads = ("run", "right for test records", *(f"β* of {name}" for name in names))
+    figure = main_figure(runs[0][1].entries[-1])
+    heads = ("run", f"{figure.title} on test records", *(f"β* of {name}" for name in names))
     rows = [
-        (path.name, nearest_percent(facts.entries[-1]["accuracy"]), *(_relied(one)[0] for one in facts.attributes))
+        (path.name, figure.shown(facts.entries[-1][figure.name]), *(_relied(one)[0] for one in facts.attributes))
         for path, facts in runs
     ]
     printing.table(console, heads, rows)
@@ -114,7 +115,9 @@ def _remarks(facts: Facts) -> list[str]:
     if batch:
         lines.append("≈ is an estimate from the sampled records, for the trainer's eyes only.")
     if facts.entries:
-        lines.append(f"The model is right for {nearest_percent(facts.entries[-1]['accuracy'])} of the test records.")
+        last = facts.entries[-1]
+        figures: dict[str, float] = {name: last[name] for name in ("accuracy", "rmse", "baseline_rmse") if name in last}
+        lines.append(f"{quality_sentence(figures, 'the test records')}.")
     told = notices(replace(facts, attributes=(), exposures={})) if batch else notices(facts)
     beginnings = [text.split(". ")[0].split(": ")[0].rstrip(".") for text in told]
     if beginnings:

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from betastar.rounding import down, nearest_percent
+from betastar.rounding import down
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Json
+from betastar.vocabulary import main_figure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,29 +31,30 @@ def one_run() -> Iterator[Callable[[Json], None]]:
     from rich.text import Text
 
     lines: list[str] = []
-    accuracy = ""
+    quality = ""
     with _bar(lambda: [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in lines]) as bar:
         task = bar.add_task("starting", total=None)
 
         def tell(news: Json) -> None:
-            nonlocal accuracy
+            nonlocal quality
             if "told" in news:
                 for line in news["told"]:
                     bar.console.print(Text(line))
             elif "phase" in news:
                 bar.update(task, description=news["phase"], unit=None, refresh=True)  # before it starts
             elif news.get("finished"):
-                accuracy = f", accuracy {nearest_percent(news['accuracy'])} after epoch {news['epoch']}"
+                figure = main_figure(news)
+                quality = f", {figure.title} {figure.shown(news[figure.name])} after epoch {news['epoch']}"
             else:
-                lines[:] = _lines(news, accuracy)
+                lines[:] = _lines(news, quality)
                 bar.update(task, description="training", total=news["steps"], completed=news["step"], unit="steps")
 
         yield tell
 
 
-def _lines(news: Json, accuracy: str) -> list[str]:
+def _lines(news: Json, quality: str) -> list[str]:
     """The figures of a step, in lines that fit a terminal of 80 columns."""
-    lines = [f"epoch {news['epoch']} of {news['epochs']}, loss {news['loss']:.3f}{accuracy}"]
+    lines = [f"epoch {news['epoch']} of {news['epochs']}, loss {news['loss']:.3f}{quality}"]
     if "attribute" in news:
         beta = f"β* so far ≈ {down(news['membership'], 3)} (membership), {down(news['attribute'], 3)} ({news['secret']})"
         lines.append(beta)

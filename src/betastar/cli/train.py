@@ -24,6 +24,8 @@ class TrainOptions:
 
     study: str = option("adult", "'adult', 'purchase', or the path of a CSV or Parquet table.", argument="study")
     label: str | None = None
+    task: str | None = None
+    label_range: str | None = None
     sensitive: str | None = option(None, default="age, for adult")
     value: tuple[str, ...] = option((), default="all in the table")
     between: str | None = None
@@ -83,6 +85,7 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
     Examples:
       betastar train -o runs/adult
       betastar train people.csv --label income --sensitive age --between 17:90 -o runs/people
+      betastar train houses.csv --label price --label-range 0:2000000 --sensitive rooms -o runs/houses
       betastar train adult --seeds 5 --jobs 2 -o runs/five
       betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
     """
@@ -103,7 +106,9 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
         raise StudyError("--seed is one run, --seeds are several: choose one.")
     if options.target_beta is not None and options.scope == "batch":
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
-    config = replace(Config(**arguments(replace(options, between=None), Config)), between=_range(options.between))
+    plain = replace(options, between=None, label_range=None)
+    between, label_range = _range("--between", options.between), _range("--label-range", options.label_range)
+    config = replace(Config(**arguments(plain, Config)), between=between, label_range=label_range)
     resume = outcome.resume
     if several.seeds is None:
         with run_progress.one_run() as tell:
@@ -129,13 +134,13 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
     print(json.dumps(answers[0] if several.seeds is None else {"runs": answers}))
 
 
-def _range(text: str | None) -> tuple[float, float] | None:
+def _range(name: str, text: str | None) -> tuple[float, float] | None:
     if text is None:
         return None
     try:
         low, high = (float(part) for part in text.split(":"))
     except ValueError:
-        raise ValueError(f"--between must be two numbers as in 17:90, got {text!r}.") from None
+        raise ValueError(f"{name} must be two numbers as in 17:90, got {text!r}.") from None
     return low, high
 
 

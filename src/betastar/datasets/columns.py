@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MANY_CATEGORIES = 500
 #: Whole numbers or words that differ in each of so many records identify them.
 IDENTIFIES = 20
+#: So many columns of 0 and 1 are named.
+NAMED = 8
 #: A date, with or without a time, as ISO 8601 has it.
 DATE = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?"
 
@@ -90,7 +92,20 @@ def features(frame: DataFrame, needed: Sequence[str], keep: Sequence[str] = ()) 
                     f"the column {name!r} has {number} categories: an identifier? Leave it out (--drop {option}). If it says "
                     f"whose record it is, --person {option} leaves it out and analyses the risk of a person."
                 )
-    return told
+    return [*_told_bits(_bits(frame)), *told]
+
+
+def _bits(frame: DataFrame) -> list[str]:
+    """The columns that hold 0 and 1 only, besides missing values."""
+    numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
+    return [name for name in numeric if set(frame[name].dropna().unique()) <= {0, 1}]
+
+
+def _told_bits(bits: Sequence[str]) -> list[str]:
+    if len(bits) == 1:
+        return [f"The column {bits[0]!r} holds 0 and 1 and stays so: it is not scaled."]
+    shown = ", ".join(map(repr, bits[:NAMED])) + (f", … ({len(bits)} of them)" if len(bits) > NAMED else "")
+    return [f"The columns {shown} hold 0 and 1 and stay so: they are not scaled."] if bits else []
 
 
 def _identifies(column: Series) -> bool:
@@ -125,7 +140,7 @@ def encoder(frame: DataFrame) -> Pipeline:
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
     numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
-    bits = [name for name in numeric if set(frame[name].dropna().unique()) <= {0, 1}]
+    bits = _bits(frame)
     numbers = [name for name in numeric if name not in bits]
     words = [name for name in frame.columns if name not in numeric]
     encode = ColumnTransformer(

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar.datasets.errors import StudyError as StudyError
+from betastar.datasets.label_scale import LabelScale
 from betastar.datasets.persons import Persons as Persons
 from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
@@ -36,7 +37,7 @@ class Study:
     secret : Secret
         The sensitive attribute.
     classes : sequence
-        The labels of the classes.
+        The labels of the classes; empty if the label is a number (`encoder.label_scale`).
     recipe : Recipe
         The parameters of training.
     synthetic : bool
@@ -80,14 +81,20 @@ class Study:
         return total.hexdigest()
 
     @property
+    def label_scale(self) -> LabelScale | None:
+        """How a label that is a number becomes a target; None if there are classes."""
+        return None if self.encoder is None else self.encoder.label_scale
+
+    @property
     def columns(self) -> int:
         return int(self.train.tensors[0].shape[1])
 
 
 def tensors(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> TensorDataset:
-    """Records and the numbers of their classes, as a model sees them."""
+    """Records as a model sees them, and the numbers of their classes, or targets that are numbers."""
     table: Tensor = torch.as_tensor(x, dtype=torch.float32)
-    return TensorDataset(table, torch.as_tensor(y, dtype=torch.long))
+    targets = torch.as_tensor(y)
+    return TensorDataset(table, targets if targets.is_floating_point() else targets.long())
 
 
 def split(number: int, seed: int, share: float = 0.2) -> tuple[list[int], list[int]]:

@@ -10,16 +10,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from betastar.arrays import Whole
 from betastar.datasets import persons
-from betastar.datasets.columns import MANY_CATEGORIES, encoder, features, plain
+from betastar.datasets.columns import encoder, features, plain
+from betastar.datasets.labels import Labels, read_labels
 from betastar.datasets.sensitive import check, secret_of, with_public
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
 from betastar.datasets.table_encoder import TableEncoder
+from betastar.training import Secret
 from betastar.training.secrets.restated_columns import restated
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
+    from sklearn.pipeline import Pipeline
 
 #: A CSV may be packed.
 OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -80,6 +82,8 @@ def own(
     keep: Sequence[str] = (),
     person: str | None = None,
     max_records_per_person: int | None = None,
+    task: str | None = None,
+    label_range: tuple[float, float] | None = None,
 ) -> Study:
     """The study of a table: train on 80 % of its records.
 
@@ -90,7 +94,7 @@ def own(
     target : str
         The column to predict.
     sensitive : str
-        The column that is the secret.
+        The column that is the secret; it may be the one to predict.
     values : list of str, optional
         The values of the secret, as in the table; all that occur by default.
     between : (float, float), optional
@@ -109,31 +113,28 @@ def own(
         The column that says whose record it is. It is no feature, and nobody has records in both parts.
     max_records_per_person : int, optional
         Of more training records of a person, so many are kept at random.
+    task, label_range : optional
+        Whether the column to predict holds classes or numbers, and the range of the numbers, as for `read_labels`.
     """
     frame = read(path)
     for column in (target, sensitive, *along, *(drop or []), *keep, *([] if person is None else [person])):
         if column not in frame.columns:
             raise StudyError(f"{path} has no column {column!r}; it has {', '.join(map(repr, frame.columns))}.")
-    if target == sensitive:
-        raise StudyError(
-            f"target and sensitive column are both {target!r}; a label is studied with betastar.training.Secret.label."
-        )
+    if target == sensitive and (along or public is not None):
+        raise StudyError(f"{target!r} is the label and the secret: no other column changes with it, and public is not for it.")
     owners = None if person is None else persons.owners(frame, person, (target, sensitive, *along))
     if owners is not None:
         frame = frame.drop(columns=[person])
     frame = plain(frame.drop(columns=[name for name in drop or [] if name != person]), (target, sensitive, *along))
     labelled = frame[target].notna()
     frame = frame[labelled].reset_index(drop=True)
-    classes, y = _labels(frame.pop(target), target)
-    check(frame, [sensitive, *along])
+    goal = frame.pop(target)
+    if target != sensitive:
+        check(frame, [sensitive, *along])
     raw = frame.copy()
     told = features(frame, (sensitive, *along), keep)
     encode = encoder(frame)
     x = encode.transform(frame)
-    some = frame.sample(min(64, len(frame)), random_state=0)
-    secret = secret_of(encode, frame, sensitive, along, values, between, some)
-    if public is not None:
-        secret = with_public(secret, read(public), sensitive, along)
     train, test = split(len(frame), seed)
     people = None
     if owners is not None:
@@ -143,32 +144,42 @@ def own(
         raise StudyError("max_records_per_person needs the column that says whose record it is: give person as well.")
     if lost := int((~labelled).sum()):
         told.append(f"{lost} of {len(labelled)} records have no {target!r}: they are left out.")
+    labels = read_labels(goal, train, task, label_range)
+    secret = _secret(encode, frame, labels, sensitive, along, values, between, public)
     batch = int(min(256, max(8, len(train) // 50)))
     recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
-    parts = tensors(x[train], y[train]), tensors(x[test], y[test])
-    given_away = tuple(str(one) for one in restated(raw, sensitive, along))
+    parts = tensors(x[train], labels.targets(train, train=True)), tensors(x[test], labels.targets(test, train=False))
+    given_away = () if target == sensitive else tuple(str(one) for one in restated(raw, sensitive, along))
     dates = [name for name in frame.columns if frame[name].dtype.kind == "f" and raw[name].dtype.kind not in "iufb"]
-    known = TableEncoder.of_pipeline(encode, target, classes, [*(drop or []), *([] if person is None else [person])], dates)
+    left_out = [*(drop or []), *([] if person is None else [person])]
+    known = TableEncoder.of_pipeline(encode, target, labels.classes, left_out, dates, labels.scale)
     return Study(
         Path(path).stem,
         *parts,
         secret,
-        classes,
+        labels.classes,
         recipe,
         raw=raw.iloc[test],
         restated=given_away,
-        told=tuple(told),
+        told=(*labels.told, *told),
         people=people,
         encoder=known,
     )
 
 
-def _labels(goal: Series, target: str) -> tuple[list[str], Whole]:
-    """The classes of the target column, and the number of the class of each record."""
-    goal = goal.astype(str)
-    classes = sorted(goal.unique())
-    if len(classes) < 2:
-        raise StudyError(f"the target column {target!r} has one class only ({classes[0]!r}): there is nothing to learn.")
-    if len(classes) > MANY_CATEGORIES:
-        raise StudyError(f"the target column {target!r} has {len(classes)} classes; numbers must be binned first.")
-    return classes, goal.map({name: i for i, name in enumerate(classes)}).to_numpy()
+def _secret(
+    encode: Pipeline,
+    frame: DataFrame,
+    labels: Labels,
+    sensitive: str,
+    along: Sequence[str],
+    values: list[str] | None,
+    between: tuple[float, float] | None,
+    public: str | Path | None,
+) -> Secret:
+    """The sensitive column as a secret, with the frequencies among public records if there are any."""
+    if sensitive == labels.column.name:
+        return labels.secret(values, between)
+    some = frame.sample(min(64, len(frame)), random_state=0)
+    secret = secret_of(encode, frame, sensitive, along, values, between, some)
+    return secret if public is None else with_public(secret, read(public), sensitive, along)

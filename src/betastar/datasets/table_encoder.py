@@ -13,6 +13,7 @@ import numpy as np
 from betastar.arrays import Real
 from betastar.datasets.columns import days_of
 from betastar.datasets.errors import StudyError
+from betastar.datasets.label_scale import LabelScale
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -111,7 +112,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """How the records of a table become inputs of a model, and which class each of its outputs is.
+    """How the records of a table become inputs of a model, and what its outputs are.
 
     The numbers in it (means, deviations, medians) and the categories are those of the table that it was fitted on, without noise:
     no figure of risk covers them.
@@ -121,17 +122,20 @@ class TableEncoder:
     label : str
         The column that the model predicts.
     classes : tuple of str
-        The class of each output.
+        The class of each output; empty if the label is a number.
     columns : tuple of Column
         The columns, in the order of their inputs.
     left_out : tuple of str
         Columns that the table may have and the model does not see.
+    label_scale : LabelScale or None
+        How the one output becomes a label that is a number; None if there are classes.
     """
 
     label: str
     classes: tuple[str, ...]
     columns: tuple[Column, ...]
     left_out: tuple[str, ...] = ()
+    label_scale: LabelScale | None = None
 
     @classmethod
     def of_pipeline(
@@ -141,6 +145,7 @@ class TableEncoder:
         classes: Sequence[object],
         left_out: Sequence[str] = (),
         dates: Sequence[str] = (),
+        label_scale: LabelScale | None = None,
     ) -> TableEncoder:
         """The encoder that does what the fitted scikit-learn pipeline of a study does.
 
@@ -148,18 +153,23 @@ class TableEncoder:
         ----------
         pipeline : Pipeline
             A ColumnTransformer, and perhaps a scaler of everything after it.
-        label, classes, left_out
+        label, classes, left_out, label_scale
             As for the encoder.
         dates : sequence of str
             Columns that the table has as dates, and the pipeline gets as days.
         """
         columns = [replace(one, kind=DATE) if one.name in dates else one for one in _columns(pipeline)]
-        return cls(label, tuple(map(str, classes)), tuple(columns), tuple(left_out))
+        return cls(label, tuple(map(str, classes)), tuple(columns), tuple(left_out), label_scale)
 
     @property
     def width(self) -> int:
         """The number of inputs of the model."""
         return sum(len(column.mean) for column in self.columns)
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of the model: one for each class, or one for a label that is a number."""
+        return len(self.classes) if self.label_scale is None else 1
 
     def encode(self, frame: DataFrame) -> Real:
         """Encode the records of a table.
@@ -219,7 +229,9 @@ class TableEncoder:
     def to_json(self) -> str:
         """The text of encoder.json: a line for each column."""
         columns = [{name: value for name, value in asdict(column).items() if value not in (None, ())} for column in self.columns]
-        head = {"format": FORMAT, "label": self.label, "classes": self.classes, "left_out": self.left_out}
+        head: dict[str, Any] = {"format": FORMAT, "label": self.label, "classes": self.classes, "left_out": self.left_out}
+        if self.label_scale is not None:
+            head["label_scale"] = asdict(self.label_scale)
         lines = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}," for name, value in head.items()]
         each = ",\n".join(f"  {json.dumps(column, ensure_ascii=False, allow_nan=False)}" for column in columns)
         return "\n".join(["{", *lines, ' "columns": [', each, " ]", "}", ""])
@@ -233,11 +245,13 @@ class TableEncoder:
         columns: list[dict[str, Any]] = [
             {key: tuple(one) if key in lists else one for key, one in column.items()} for column in values["columns"]
         ]
+        scale = values.get("label_scale")
         return cls(
             str(values["label"]),
             tuple(map(str, values["classes"])),
             tuple(Column(**column) for column in columns),
             tuple(map(str, values["left_out"])),
+            None if scale is None else LabelScale(**scale),
         )
 
 

@@ -1,4 +1,4 @@
-"""Figures of runs: β* over the epochs, privacy against accuracy, and the exposure of single records."""
+"""Figures of runs: β* over the epochs, privacy against accuracy or error, and the exposure of single records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from betastar.arrays import Real
 from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, PROVED, axes, few_ticks, legend, plain
+from betastar.vocabulary import main_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,8 +19,8 @@ MEASURED: dict[str, tuple[Any, str]] = {
     "centroid": (":", "distances from above, by the centroid"),
     "extremes": ((0, (5, 1)), "between two values only"),
 }
-#: Points of accuracy beyond which a line would leave most of the figure empty.
-NEAR = 10.0
+#: Points of accuracy, and the ratio to the largest error, beyond which a line would leave most of the figure empty.
+NEAR, NEAR_RATIO = 10.0, 1.5
 
 
 def over_epochs(entries: Sequence[dict[str, Any]], ax: Axes | None = None, secret: str = "attribute") -> Axes:
@@ -67,7 +68,7 @@ def over_epochs(entries: Sequence[dict[str, Any]], ax: Axes | None = None, secre
 def accuracy(
     entries: Sequence[dict[str, Any]], ax: Axes | None = None, secret: str = "attribute", title: str | None = None
 ) -> Axes:
-    """Draw privacy against accuracy: each epoch is a point, from the first to the last.
+    """Draw privacy against accuracy, or against the error of a regression: each epoch is a point, from the first to the last.
 
     Parameters
     ----------
@@ -83,24 +84,28 @@ def accuracy(
     Returns
     -------
     Axes
-        Each point is the β* to rely on. A vertical line is the accuracy of whoever always guesses the most frequent label, unless
-        that is far from every point.
+        Each point is the β* to rely on. A vertical line is the accuracy of whoever always guesses the most frequent label, or the
+        error of whoever always predicts the mean, unless that is far from every point.
     """
     ax = axes(ax)
-    accuracies = [100.0 * entry["accuracy"] for entry in entries]
     last = entries[-1] if entries else {}
+    figure = main_figure(last)
+    times = 100.0 if figure.share else 1.0
+    reached = [times * entry[figure.name] for entry in entries]
     style: dict[str, Any] = {"marker": "o", "ms": 3, "lw": 1}
-    ax.plot(accuracies, [entry["membership"]["lower"] for entry in entries], color=MEMBERSHIP, label="membership", **style)
+    ax.plot(reached, [entry["membership"]["lower"] for entry in entries], color=MEMBERSHIP, label="membership", **style)
     for name in last.get("proved", {}):
         beta = [entry["proved"][name]["lower"] for entry in entries]
-        ax.plot(accuracies, beta, color=PROVED, ls="-.", label=f"{plain(name)}, proved in advance", **style)
+        ax.plot(reached, beta, color=PROVED, ls="-.", label=f"{plain(name)}, proved in advance", **style)
     measured = next((name for name in MEASURED if name in last), None)
     if measured:
         beta = [entry[measured]["lower"] for entry in entries]
-        ax.plot(accuracies, beta, color=ATTRIBUTE, ls="--", label=f"{plain(secret)}, {MEASURED[measured][1]}", **style)
-    if "baseline" in last and 100.0 * last["baseline"] > min(accuracies) - NEAR:
-        ax.axvline(100.0 * last["baseline"], color=OTHER, ls=":", lw=1, label="always the most frequent label")
-    ax.set_xlabel("accuracy on test records (%)")
+        ax.plot(reached, beta, color=ATTRIBUTE, ls="--", label=f"{plain(secret)}, {MEASURED[measured][1]}", **style)
+    if figure.baseline in last:
+        idle = times * last[figure.baseline]
+        if idle > min(reached) - NEAR if figure.share else idle < NEAR_RATIO * max(reached):
+            ax.axvline(idle, color=OTHER, ls=":", lw=1, label=figure.baseline_title)
+    ax.set_xlabel(f"{figure.title} on test records ({'%' if figure.share else 'in units of the label'})")
     ax.set_ylabel(BAYES_SECURITY)
     legend(ax, title=title)
     return ax

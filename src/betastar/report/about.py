@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from betastar.report.facts import Facts
-from betastar.rounding import nearest, nearest_percent
+from betastar.vocabulary import quality_sentence
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,7 @@ def quality(facts: Facts) -> str | None:
     """How good the model is on test records, beside what needs no model."""
     if not facts.entries:
         return None
-    last = facts.entries[-1]
-    text = f"The model is right for {nearest_percent(last['accuracy'])} of the records that it has not seen"
-    if "baseline" in last:
-        text += f"; whoever always guesses the most frequent label is right for {nearest_percent(last['baseline'])}"
-    if "auc" in last:
-        text += f". Its area under the ROC curve (AUC) is {nearest(last['auc'], 3)}, where 0.5 is guessing"
-    return f"{text}."
+    return f"{quality_sentence(facts.entries[-1], 'the records that it has not seen')}."
 
 
 def about(facts: Facts, made: Made) -> list[tuple[str, str]]:

@@ -125,6 +125,8 @@ class Facts:
     exposures: dict[int, float] = field(default_factory=dict)
     #: Columns from which the secret can be read off, as the run describes them.
     restated: tuple[str, ...] = ()
+    #: What was done to the columns of a table, in sentences.
+    told: tuple[str, ...] = ()
     #: The training records of the person who has most, if a column says whose record it is; and the limit that was set.
     records_per_person: int | None = None
     max_records_per_person: int | None = None
@@ -254,6 +256,7 @@ def of_run(path: str | Path) -> Facts:
         entries=record.epochs,
         exposures={entry.record: max(entry.bayes_security, least) for entry in record.folder.ledger},
         restated=() if status is None else status.restated,
+        told=() if status is None else status.told,
         records_per_person=None if status is None else status.records_per_person,
         max_records_per_person=config.max_records_per_person,
         versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
@@ -356,7 +359,7 @@ def _command(config: Config) -> str:
         option = PARAMETERS[OPTION_OF_FIELD.get(name, name)].brief
         if value is True:
             words.append(option)
-        elif name == "between":
+        elif name in ("between", "label_range"):
             words += [option, ":".join(map(plain, value))]
         else:
             words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (option, str(one))]

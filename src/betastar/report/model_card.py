@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.files import write_all
 from betastar.report import statement
 from betastar.report.facts import Facts, load
 from betastar.report.report import _environment
-from betastar.rounding import nearest_percent, plain
+from betastar.rounding import plain
 from betastar.runs.folder import RunFolder
+from betastar.vocabulary import quality_sentence
 
 CARD = "model-card.md"
 #: So many classes are named.
@@ -26,12 +28,14 @@ PARAMETERS = {
     "max_grad_norm": "clipping norm",
     "learning_rate": "learning rate",
 }
+#: The figures of quality that are told, of classes and of numbers.
+JUDGED = ("accuracy", "rmse", "mae", "r2")
 LIMITS = (
     "The attacker of these figures knows all other records, the algorithm and every update. Whoever has the model knows less.",
     "The figures are about one record. A person with several records in the table is exposed more.",
     "They do not cover other runs on the same records, among them those by which the parameters were chosen, the preparation of "
     "the data, and what a model that predicts well tells about the population, members or not.",
-    "Accuracy on records of the same table says little about other tables, other times, or small groups of people.",
+    "How good a model is on records of the same table says little about other tables, other times, or small groups of people.",
 )
 
 
@@ -56,21 +60,35 @@ def render(facts: Facts, folder: RunFolder) -> str:
         .render(
             facts=facts,
             encoder=encoder,
-            sizes=[encoder.width, *hidden, len(encoder.classes)],
-            classes=_classes(encoder.classes),
+            sizes=[encoder.width, *hidden, encoder.outputs],
+            predicted=_predicted(encoder),
+            scale=encoder.label_scale,
+            number=plain,
             notices=[*statement.notices(facts), *_guessable(facts)],
             verdict=verdicts[0],
             meaning=statement.MEANING[verdicts[0].band],
             proved=verdicts[1:],
             parameters=_parameters(facts),
-            accuracy=nearest_percent(facts.entries[-1]["accuracy"]) if facts.entries else None,
+            quality=_quality(facts),
             limits=LIMITS,
         )
     )
 
 
-def _classes(classes: tuple[str, ...]) -> str:
+def _predicted(encoder: TableEncoder) -> str:
+    """What the model predicts, in words."""
+    if encoder.label_scale is not None:
+        return "a number"
+    classes = encoder.classes
     return ", ".join(classes) if len(classes) <= CLASSES else f"one of {len(classes)} classes"
+
+
+def _quality(facts: Facts) -> str | None:
+    """How good the model is on the test records. The baseline is left out: it is a figure of the training records."""
+    if not facts.entries:
+        return None
+    figures: dict[str, float] = {name: facts.entries[-1][name] for name in JUDGED if name in facts.entries[-1]}
+    return quality_sentence(figures, "the test records")
 
 
 def _guessable(facts: Facts) -> list[str]:

@@ -1,8 +1,9 @@
 """The variant of a report that may be published: nothing in it depends on the training records.
 
 What depends on them, and is left out: distances that were measured and every figure that follows from them, the exposure of
-single records, accuracy and its baseline, how frequent values are, the number of records and of values, fingerprints of the
-records, columns that restate the attribute, audits of real trainings, and the moment at which a budget ended a run.
+single records, how good the model is, how frequent values are, the number of records and of values, fingerprints of the
+records, columns that restate the attribute, what was done to columns, audits of real trainings, and the moment at which a budget
+ended a run.
 What does not, and stays: noise, sampling rate and planned steps, with every bound that follows from them alone; gaps that were
 enforced, and a budget's β*, which were fixed before training; names of tables and columns; games on the mechanism.
 """
@@ -70,6 +71,7 @@ def public(facts: Facts) -> Facts:
         entries=[],
         exposures={},
         restated=(),
+        told=(),
         records_per_person=facts.max_records_per_person,
         audits=tuple(audit for audit in facts.audits if audit.kind == "mechanism"),
         shares={},

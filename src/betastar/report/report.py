@@ -25,7 +25,7 @@ from betastar.report.recomputed import SAME, contradiction
 from betastar.rounding import plain
 from betastar.runs.code_commit import code_commit
 from betastar.runs.folder import EPOCHS, STEPS
-from betastar.vocabulary import BANDS, MEANING, METRICS
+from betastar.vocabulary import BANDS, MEANING, METRICS, main_figure
 
 if TYPE_CHECKING:
     import jinja2
@@ -205,9 +205,10 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
     if not brief:
         yield from _tradeoffs(facts)
     if facts.entries:
+        what = "accuracy" if main_figure(facts.entries[-1]).share else "error"
         yield Figure(
-            "accuracy",
-            "privacy against accuracy",
+            what,
+            f"privacy against {what}",
             "Each point is an epoch: it shows what the model has learned, and what that cost in privacy.",
             plots.accuracy(facts.entries, secret=_secret(facts)),
         )

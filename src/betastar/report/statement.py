@@ -295,7 +295,7 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         (
             "Not covered",
             "Other runs on the same records (the choice of parameters among them), preparation of the data such as scaling, and "
-            "the test records, from which the accuracy is computed."
+            "the test records, on which the model is judged."
             if facts.is_run and not facts.is_public
             else "Other runs on the same records (the choice of parameters among them) and preparation of the data.",
         ),

@@ -29,6 +29,8 @@ class Config(JsonObject):
         "adult", "purchase", or the path of a table.
     target, sensitive : str, optional
         Own table: the columns of the label and of the secret.
+    task, label_range : optional
+        Own table: whether the label is a class or a number, and the range of the number, known without the records.
     along : tuple of str
         Columns that restate the secret and change together with it.
     values, between : optional
@@ -93,6 +95,8 @@ class Config(JsonObject):
     max_records_per_person: int | None = None
     sampling: str = "poisson"
     max_batch_size: int | None = None
+    task: str | None = None
+    label_range: tuple[float, float] | None = None
 
     @property
     def clips_gaps(self) -> bool:
@@ -141,9 +145,10 @@ class Config(JsonObject):
         from betastar.datasets.purchase import RECORDS, purchase
         from betastar.datasets.table import own
 
-        own_only = [name for name in ("keep", "person", "max_records_per_person") if getattr(self, name)]
+        names = ("keep", "person", "max_records_per_person", "task", "label_range")
+        own_only = [name for name in names if getattr(self, name) is not None and getattr(self, name) != ()]
         if own_only and self.study in ("adult", "purchase"):
-            raise StudyError(f"{own_only[0]} is for a table of your own; {self.study} has no such columns.")
+            raise StudyError(f"--{own_only[0].replace('_', '-')} is for a table of your own; {self.study} is not one.")
         if self.study == "adult":
             return adult(seed, self.sensitive or "age", self.along, self.drop)
         if self.study == "purchase":
@@ -154,7 +159,7 @@ class Config(JsonObject):
             return purchase(self.data, seed, self.records or RECORDS, self.checksum, self.drop)
         if self.target is None or self.sensitive is None:
             raise StudyError(f"{self.study} is a table of your own: say which column is the target and which is sensitive.")
-        return own(
+        study = own(
             self.study,
             self.target,
             self.sensitive,
@@ -167,4 +172,14 @@ class Config(JsonObject):
             self.keep,
             self.person,
             self.max_records_per_person,
+            self.task,
+            self.label_range,
         )
+        scale = study.label_scale
+        proves = self.clips_gaps or self.target_beta is not None
+        if proves and self.target == self.sensitive and scale is not None and not scale.declared:
+            raise StudyError(
+                f"a proof about the label {self.target!r} needs --label-range: without it the mean and the deviation of the "
+                "label, which were computed without noise, would tell about it beside the proof."
+            )
+        return study

@@ -28,6 +28,7 @@ from betastar.runs.code_commit import code_commit
 from betastar.runs.config import Config
 from betastar.runs.reading import FolderError, Inside, Json, lines_of, object_of, rows_of
 from betastar.runs.status import Status
+from betastar.vocabulary import main_figure
 
 if TYPE_CHECKING:
     from betastar.training import JsonLines
@@ -186,7 +187,7 @@ class RunFolder:
             for entry in entries:
                 parts = ["membership", *(name for name in DIAMETERS if name in entries[-1])]
                 bounds = [entry[part] for part in parts] + [entry["proved"][name] for name in entries[-1].get("proved", {})]
-                _ = int(entry["epoch"]), int(entry["steps"]), float(entry["accuracy"])
+                _ = int(entry["epoch"]), int(entry["steps"]), float(entry[main_figure(entry).name])
                 _ = [float(one[key]) for one in bounds for key in ("lower", "estimate")]
         return entries
 

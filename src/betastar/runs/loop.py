@@ -102,15 +102,16 @@ class Training(PrivateTraining):
         """The share of test records about which the model is right."""
         return float(self.right().double().mean())
 
-    def quality(self) -> Json:
-        """What accuracy is compared with: that of the most frequent label, and the area under the ROC curve if there is one."""
+    def quality(self) -> dict[str, float]:
+        """How good the model is on the test records, and what needs no model: the figures of `QUALITY` that there are."""
         train, (x, y) = self.study.train.tensors[1], self.study.test.tensors
-        self.module.eval()
-        with torch.no_grad():
-            scores = torch.cat([self.module(some).softmax(dim=1) for some in x.split(8192)]).double()
-        self.module.train()
-        area = quality.auc(scores.numpy(), y.numpy())
-        return {"baseline": quality.baseline(train.numpy(), y.numpy())} | ({} if area is None else {"auc": area})
+        given, scale = outputs(self.module, x), self.study.label_scale
+        if scale is not None:
+            learned, true = scale.labels(train.flatten()), scale.labels(y.flatten())
+            return quality.errors(scale.labels(given.flatten()), true) | quality.baseline_errors(learned, true)
+        area = quality.auc(given.softmax(dim=1).double().numpy(), y.numpy())
+        told = {"accuracy": self.accuracy(), "baseline": quality.baseline(train.numpy(), y.numpy())}
+        return told | ({} if area is None else {"auc": area})
 
     def entry(self, loss: float) -> Json:
         """The entry of an epoch in epochs.jsonl."""
@@ -118,7 +119,6 @@ class Training(PrivateTraining):
             "epoch": self.epoch,
             "steps": len(self.engine.accountant),
             "loss": loss,
-            "accuracy": self.accuracy(),
             **self.quality(),
             "membership": self._bounds(self.engine.accountant.risk),
         }

@@ -1,16 +1,18 @@
-"""The model of a run on a table: what it predicts, how often it is right, and whether the run has seen these records."""
+"""The model of a run on a table: what it predicts, how good that is, and whether the run has seen these records."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from betastar.arrays import Whole
+from betastar.arrays import Real, Whole
 from betastar.datasets.errors import StudyError
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.runs.folder import RunFolder
+from betastar.runs.quality import errors
 from betastar.runs.trained_model import PREDICTION, load
 
 if TYPE_CHECKING:
@@ -29,20 +31,32 @@ class Prediction:
     label : str
         The column that is predicted.
     predictions : DataFrame
-        A row for each record: its number from 0, the class that is predicted, and the model's probability of it.
-    accuracy : float or None
-        The share of records whose label is the prediction; None if the table has no labels.
+        A row for each record: its number from 0, the class that is predicted, and the model's probability of it; of a label that
+        is a number, the number that is predicted.
+    quality : dict of str to float
+        How good that is for the records with a label, by the names of `QUALITY`: `accuracy`, or `rmse`, `mae` and `r2`. It is
+        empty if the table has no labels.
     tested : int or None
         The number of records that the run had kept for testing, if the table is the one that it was trained on.
-    test_accuracy : float or None
-        The accuracy on these.
+    test_quality : dict of str to float
+        The same for these; empty if there are none.
     """
 
     label: str
     predictions: DataFrame
-    accuracy: float | None = None
+    quality: dict[str, float] = field(default_factory=dict)
     tested: int | None = None
-    test_accuracy: float | None = None
+    test_quality: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The share of right predictions, if there are classes and labels."""
+        return self.quality.get("accuracy")
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """The share of right predictions among the records that were kept for testing."""
+        return self.test_quality.get("accuracy")
 
 
 def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> Prediction:
@@ -79,15 +93,30 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     if label not in frame.columns or frame[label].isna().all():
         return Prediction(label, rows)
     labelled = frame[label].notna()
-    right = (_classes(frame[label], model.encoder.classes) == said[PREDICTION])[labelled].to_numpy()
+    known, given = frame[label][labelled], said[PREDICTION][labelled]
+    judged = _judged(known, given, model.encoder)
     held_out = _held_out(RunFolder(path), str(table))
-    return Prediction(
-        label,
-        rows,
-        float(right.mean()),
-        None if held_out is None else len(held_out),
-        None if held_out is None else float(right[held_out].mean()),
-    )
+    if held_out is None:
+        return Prediction(label, rows, judged)
+    tested = _judged(known.iloc[held_out], given.iloc[held_out], model.encoder)
+    return Prediction(label, rows, judged, len(held_out), tested)
+
+
+def _judged(labels: Series, predictions: Series, encoder: TableEncoder) -> dict[str, float]:
+    """How good predictions are, by the names of `QUALITY`."""
+    if encoder.label_scale is None:
+        return {"accuracy": float((_classes(labels, encoder.classes) == predictions).mean())}
+    return errors(predictions.to_numpy(), _numbers(labels))
+
+
+def _numbers(labels: Series) -> Real:
+    import pandas as pd
+
+    numbers: Real = pd.to_numeric(labels, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    if not np.isfinite(numbers).all():
+        shown = labels.iloc[int(np.argmin(np.isfinite(numbers)))]
+        raise StudyError(f"the label {labels.name!r} must hold finite numbers, as it did in training, got {shown!r}.")
+    return numbers
 
 
 def _read(table: str | Path) -> DataFrame:

@@ -17,7 +17,12 @@ from betastar.training import AttributeMonitor, GapClipping, Secret, make_attrib
 
 def network(study: Study) -> nn.Module:
     """The model of a study, with new weights."""
-    return fully_connected([study.columns, *study.recipe.hidden, len(study.classes)])
+    return fully_connected([study.columns, *study.recipe.hidden, len(study.classes) or 1])
+
+
+def criterion_of(data: TensorDataset) -> nn.Module:
+    """The loss of records: the squared error of targets that are numbers, the cross-entropy of those that are classes."""
+    return nn.MSELoss() if data.tensors[1].is_floating_point() else nn.CrossEntropyLoss()
 
 
 def sampled_loader(data: TensorDataset, batch_size: int, sampling: str, max_batch_size: int | None) -> DataLoader[Any]:
@@ -63,7 +68,7 @@ class PrivateTraining:
     ) -> None:
         self.module, self.data, self.secret = module, data, secret
         self.engine = PrivacyEngine(accountant="betastar")
-        self.criterion = nn.CrossEntropyLoss()
+        self.criterion = criterion_of(data)
         self.monitors: dict[str, AttributeMonitor] = {}
         self.clipping: GapClipping | None = None
         parts: dict[str, Any] = {

@@ -1,10 +1,13 @@
-"""How good a model is on test records: what accuracy is compared with, and the area under the ROC curve."""
+"""How good a model is on test records: of classes what accuracy is compared with and the area under the ROC curve, of numbers the
+errors. `QUALITY` of the vocabulary has the names of the figures."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
+
+from betastar.arrays import Real
 
 
 def baseline(train: NDArray[np.int64], test: NDArray[np.int64]) -> float:
@@ -47,3 +50,39 @@ def auc(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float | None:
         with_label, others = int(own.sum()), int((~own).sum())
         areas.append((ranks[own].sum() - with_label * (with_label + 1) / 2) / (with_label * others))
     return float(np.mean(areas))
+
+
+def errors(predictions: Real, labels: Real) -> dict[str, float]:
+    """How far predictions of numbers are from the labels.
+
+    Parameters
+    ----------
+    predictions, labels : array
+        A number for each record, at least one.
+
+    Returns
+    -------
+    dict of str to float
+        `rmse`, `mae`, and `r2` unless all labels are the same.
+    """
+    apart = predictions - labels
+    told = {"rmse": float(np.sqrt(np.mean(apart**2))), "mae": float(np.mean(np.abs(apart)))}
+    spread = float(np.mean((labels - labels.mean()) ** 2))
+    return told | ({"r2": 1.0 - float(np.mean(apart**2)) / spread} if spread > 0.0 else {})
+
+
+def baseline_errors(train: Real, test: Real) -> dict[str, float]:
+    """The errors on test records of whoever always predicts the mean of the training labels.
+
+    Parameters
+    ----------
+    train, test : array
+        The label of each record.
+
+    Returns
+    -------
+    dict of str to float
+        `baseline_rmse` and `baseline_mae`.
+    """
+    always = errors(np.full(len(test), train.mean()), test)
+    return {f"baseline_{name}": always[name] for name in ("rmse", "mae")}

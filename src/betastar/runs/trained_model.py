@@ -16,7 +16,7 @@ from betastar.runs.reading import FolderError
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-#: The column of the class that is predicted.
+#: The column of the class, or of the number, that is predicted.
 PREDICTION = "prediction"
 #: So many records are predicted at a time.
 AT_A_TIME = 8192
@@ -48,14 +48,15 @@ class TrainedModel(NamedTuple):
     encoder : TableEncoder
         What makes the records of a table into inputs.
     network : Module
-        The model: inputs to a number for each class, the largest of which is the prediction.
+        The model: inputs to a number for each class, the largest of which is the prediction; or to one number, of which
+        `encoder.label_scale.labels` makes the prediction.
     """
 
     encoder: TableEncoder
     network: nn.Module
 
     def predict(self, frame: DataFrame) -> DataFrame:
-        """Predict the class of each record of a table.
+        """Predict the label of each record of a table.
 
         Parameters
         ----------
@@ -65,7 +66,8 @@ class TrainedModel(NamedTuple):
         Returns
         -------
         DataFrame
-            For each record the class that is predicted (`prediction`) and the model's `probability` of it.
+            For each record the class that is predicted (`prediction`) and the model's `probability` of it; of a label that is
+            a number, the number.
 
         Raises
         ------
@@ -74,7 +76,9 @@ class TrainedModel(NamedTuple):
         """
         import pandas as pd
 
-        numbers = outputs(self.network, self.encoder.tensor(frame))
+        numbers, scale = outputs(self.network, self.encoder.tensor(frame)), self.encoder.label_scale
+        if scale is not None:
+            return pd.DataFrame({PREDICTION: scale.labels(numbers.flatten())}, index=frame.index)
         probabilities, chosen = numbers.softmax(dim=1).amax(dim=1), numbers.argmax(dim=1)
         classes = [self.encoder.classes[i] for i in chosen.tolist()]
         return pd.DataFrame({PREDICTION: classes, "probability": probabilities.tolist()}, index=frame.index)
@@ -110,8 +114,9 @@ def _network(weights: dict[str, Any], encoder: TableEncoder, folder: RunFolder) 
     shapes = [tuple(weights[name].shape) for name in sorted(weights, key=_place) if name.endswith(".weight")]
     sizes = [encoder.width, *(shape[0] for shape in shapes)]
     problem = ""
-    if not shapes or len(shapes[-1]) != 2 or sizes[-1] != len(encoder.classes):
-        problem = f"it has no output for each of the {len(encoder.classes)} classes"
+    if not shapes or len(shapes[-1]) != 2 or sizes[-1] != encoder.outputs:
+        wanted = f"for each of the {encoder.outputs} classes" if encoder.label_scale is None else "that is one number"
+        problem = f"it has no output {wanted}"
     else:
         network = fully_connected(sizes)
         try:

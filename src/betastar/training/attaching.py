@@ -17,7 +17,7 @@ from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError, restored
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
-from betastar.training.records import Records
+from betastar.training.records import SPLIT, TARGET, Records
 from betastar.training.secrets import restated_columns
 from betastar.training.secrets.restated_columns import warn_of_restated
 from betastar.training.secrets.secret import Secret
@@ -144,13 +144,24 @@ def prepare(
     with restored(adapter.module):
         if scope == "dataset":
             _require_fixed_records(source)
-        _check_secret(source, secret)
         records = _different(source)
+        _require_call(adapter, records)
+        _check_secret(source, secret)
         _require_modules_only(adapter, records, loss, variants)
         distances.try_out(records)
         _require_decomposable(adapter, records, loss)
         variants.own(records)
     return MeasuredTraining(adapter, source, secret, variants, distances)
+
+
+def _require_call(adapter: OpacusAdapter, records: Records) -> None:
+    """Refuse records that the model cannot be called with, because it takes more or other arguments."""
+    try:
+        with adapter.silence(), torch.no_grad():
+            adapter.module(*records.inputs, **records.named)
+    except TypeError as problem:
+        given = ", ".join(repr(key) for key in records.arguments() if key != TARGET)
+        raise TypeError(f"the model cannot be called with argument {given} of a batch ({problem}); {SPLIT}.") from problem
 
 
 def _require_reduction(criterion: Callable[..., Tensor], wanted: str) -> None:

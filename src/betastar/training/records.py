@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,11 @@ from torch import Tensor
 
 #: The key of the target among the arguments of a record, next to positions and names.
 TARGET = "target of the criterion"
+#: What helps whose batches are not (inputs, target).
+SPLIT = (
+    "pass split= to say which parts of a batch the model and the criterion get, as in split=lambda batch: Records((table, "
+    "tokens), target) for a model with two inputs"
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,7 @@ class Records:
     def __len__(self) -> int:
         for value in self.rows().values():
             return int(value.shape[0])
-        raise TypeError("the records hold no tensor whose first dimension counts them; pass split=... to say where they are.")
+        raise TypeError(f"the records hold no tensor whose first dimension counts them; {SPLIT}.")
 
     def changed(self, change: Callable[[int | str, Any], Any]) -> Records:
         """Change each argument and the target.
@@ -277,8 +282,11 @@ def interleaved(parts: Sequence[Records]) -> Records:
 def pair(batch: Any) -> Records:
     """Turn the usual batch, (inputs, target, ...), into `Records`. What follows the target is left out."""
     if not isinstance(batch, Sequence) or isinstance(batch, str | bytes) or len(batch) < 2:
-        raise TypeError(
-            f"a batch must be (inputs, target, ...), got {type(batch).__name__}; "
-            "pass split=lambda batch: Records((inputs,), target) to say where they are."
-        )
+        raise TypeError(f"a batch must be (inputs, target, ...), got {_shape(batch)}; {SPLIT}.")
     return Records((batch[0],), batch[1])
+
+
+def _shape(batch: object) -> str:
+    """What a batch is, in words: its type and, of a mapping, its keys."""
+    keys = f" with the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
+    return f"{type(batch).__name__}{keys}"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from betastar.training.records import Records
+from betastar.training.records import SPLIT, Records
 
 #: Records are read in portions of this many.
 PORTION = 8192
@@ -36,7 +36,10 @@ class Source:
             batch: Any = self.dataset[torch.as_tensor(indices)]
         else:
             batch = self._collate([self.dataset[int(i)] for i in indices])
-        return self._split(batch).to(self._device)
+        records = self._split(batch)
+        if not isinstance(records, Records):
+            raise TypeError(f"split must return Records, got {type(records).__name__}: {SPLIT}.")
+        return records.to(self._device)
 
     @cached_property
     def example(self) -> dict[int | str, Any]:
@@ -53,8 +56,8 @@ class Source:
         for key in read[-1]:
             if any(_holds_tensors(arguments[key]) for arguments in read):
                 raise ValueError(
-                    f"argument {key!r} is a {type(read[-1][key]).__name__} of tensors, which cannot be divided by record: let "
-                    "split give each tensor as an argument of its own."
+                    f"argument {key!r} is a {type(read[-1][key]).__name__} of tensors, which cannot be divided by record: the "
+                    f"model has to take each tensor as an argument of its own; {SPLIT}."
                 )
             lengths = [len(a[key]) if isinstance(a[key], Tensor) and a[key].ndim else None for a in read]
             if len(set(lengths)) < len(sizes):

@@ -189,6 +189,17 @@ _TRAINING = (
     Parameter("learning_rate", "Learning rate.", ("--lr",)),
     Parameter("hidden", "Width of a hidden layer (may be repeated, for several layers)."),
     Parameter("label", "Own table: the column that the model predicts.", former=("--target",), arguments=("target",)),
+    Parameter(
+        "task",
+        "Own table: classification (the label is one of some classes) or regression (the label is a number).",
+        default="regression, if the label has more than 20 different numbers",
+    ),
+    Parameter(
+        "label_range",
+        "Own table, regression: the range of the label, such as 0:500000, which you know without looking at the records. The "
+        "label is scaled by it, and limited to it in training.",
+        metavar="LOW:HIGH",
+    ),
     Parameter("sensitive", "The sensitive column, whose value the attacker guesses."),
     Parameter("value", "Own table: a value that the sensitive column may have (may be repeated).", arguments=("values",)),
     Parameter("between", "Own table: the range of the sensitive numbers, such as 17:90."),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from betastar.training.records import Records
+from betastar.training.records import SPLIT, TARGET, Records
 from betastar.training.secrets.abstract_secret import listed
 
 #: A record holds a value if each of its columns agrees to this (relative, plus absolute).
@@ -19,10 +19,22 @@ def argument_of(records: Records, argument: int | str, name: str) -> Tensor:
     try:
         tensor = records.get(argument)
     except (IndexError, KeyError):
-        raise ValueError(f"the secret {name!r} is in argument {argument!r}, which the model is not called with.") from None
+        given = ", ".join(repr(key) for key in records.arguments() if key != TARGET)
+        raise ValueError(
+            f"the secret {name!r} is in argument {argument!r}, which the model is not called with; it is called with {given}. "
+            f"Say which argument holds the secret, as in Secret.column(…, argument=0). If the model gets more than that, {SPLIT}."
+        ) from None
     if not isinstance(tensor, Tensor):
         raise ValueError(f"the secret {name!r} is in argument {argument!r}, which is no tensor but {type(tensor).__name__}.")
     return tensor
+
+
+def other_arguments(records: Records, argument: int | str) -> str:
+    """What helps whoever looks for a secret in the wrong argument of the model; empty if there is no other one."""
+    others = [repr(key) for key in records.rows() if key not in (argument, TARGET)]
+    if not others:
+        return ""
+    return f" It is looked for in argument {argument!r} of the model, which also gets {', '.join(others)}: argument= says which."
 
 
 def numbers_held(held: Tensor, table: Tensor, name: str, labels: Sequence[object]) -> Tensor:

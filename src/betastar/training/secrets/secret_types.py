@@ -17,6 +17,7 @@ from betastar.training.secrets.held_values import (
     CLOSE,
     argument_of,
     numbers_held,
+    other_arguments,
     refuse_missing,
     refuse_unseen,
     require_distinct,
@@ -72,19 +73,24 @@ class Columns(Secret):
             width = tensor.shape[-1] if tensor.ndim > 1 else 0
             raise ValueError(
                 f"the secret {self.name!r} needs column {max(self.where)}, but the model's input has {width} columns."
+                f"{_no_table(tensor)}{other_arguments(records, self.argument)}"
             )
         held = tensor[..., self.where].flatten(1, -2) if tensor.ndim > 2 else tensor[:, None, self.where]
         if not (held == held[:, :1]).all():
             refuse_missing(held, self.name)
             raise ValueError(
-                f"the secret {self.name!r} has different values at different positions of a record; use Secret.function."
+                f"the secret {self.name!r} has different values at different positions of a record."
+                f"{_no_table(tensor)}{other_arguments(records, self.argument)}"
             )
         return held[:, 0]
 
     def check(self, records: Records, complete: bool) -> None:
         held = self._held(records)
         distinct = (held.unique(dim=0) if len(held) > FEW else held).double().cpu()
-        which = values_held(distinct, self.table.double(), self.name, self.labels)
+        try:
+            which = values_held(distinct, self.table.double(), self.name, self.labels)
+        except ValueError as problem:
+            raise ValueError(f"{problem}{other_arguments(records, self.argument)}") from None
         outside = sorted(set(range(self.count)) - set(which))
         if not outside or self.unseen or not complete:
             return
@@ -281,6 +287,18 @@ class Function(Secret):
                         f"candidates of a candidate must be the same records again, which they are not for candidate {k} of "
                         f"record {i}: which records the attacker considers must not depend on the secret."
                     )
+
+
+def _no_table(tensor: Tensor) -> str:
+    """What helps whoever asks for a column of records that are no rows of a table."""
+    if tensor.ndim == 2:
+        return ""
+    if tensor.ndim < 2:
+        return " Each record is a single number: give the model a table with one column, or use Secret.function."
+    return (
+        f" Each record is of shape {tuple(tensor.shape[1:])}, as an image or a sequence is, and not a row of a table: give the "
+        "records that the attacker considers with Secret.function, such as the image with a face and without it."
+    )
 
 
 def _among(some: Records, others: Records) -> Tensor:

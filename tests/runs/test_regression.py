@@ -1,0 +1,246 @@
+"""A label that is a number: training, what is reported, `betastar predict`, the card, resuming, gap clipping and audits."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from betastar.datasets.study import StudyError, split
+from betastar.report import model_card, report
+from betastar.runs import quality, trained_model
+from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder
+from betastar.runs.loop import Training, train
+from betastar.runs.prediction import predict
+from betastar.vocabulary import QUALITY
+
+from ..command import call
+
+
+def houses(number: int = 400) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    rooms, area = generator.integers(1, 7, number), generator.normal(90.0, 25.0, number)
+    town = generator.choice(["north", "south"], number)
+    price = 40_000.0 * rooms + 2_500.0 * area + 60_000.0 * (town == "south") + generator.normal(0.0, 20_000.0, number)
+    return pd.DataFrame({"rooms": rooms, "area": area, "town": town, "price": np.round(price, -2)})
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("houses") / "houses.csv"
+    frame = houses()
+    frame.loc[7, "price"] = np.nan  # such a record is not trained on, and can be predicted
+    frame.to_csv(path, index=False)
+    return path
+
+
+def config(table: Path, **options: Any) -> Config:
+    usual: dict[str, Any] = {"epochs": 3, "noise_multiplier": 1.0, "batch_size": 40, "learning_rate": 0.02, "seed": 0}
+    return Config(str(table), "price", "rooms", **{**usual, **options})
+
+
+@pytest.fixture(scope="module")
+def run(table: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return train(config(table), tmp_path_factory.mktemp("folder") / "run")
+
+
+def test_the_figures_against_scikit_learn() -> None:
+    from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
+    generator = np.random.default_rng(3)
+    labels, said, before = generator.normal(5.0, 2.0, 50), generator.normal(5.0, 2.0, 50), generator.normal(4.0, 1.0, 30)
+    told = quality.errors(said, labels)
+    assert told["rmse"] == pytest.approx(np.sqrt(mean_squared_error(labels, said)), rel=1e-12)
+    assert told["mae"] == pytest.approx(mean_absolute_error(labels, said), rel=1e-12)
+    assert told["r2"] == pytest.approx(r2_score(labels, said), rel=1e-12)
+    always = quality.baseline_errors(before, labels)
+    assert always["baseline_rmse"] == pytest.approx(np.sqrt(mean_squared_error(labels, np.full(50, before.mean()))), rel=1e-12)
+    assert always["baseline_mae"] == pytest.approx(mean_absolute_error(labels, np.full(50, before.mean())), rel=1e-12)
+    assert "r2" not in quality.errors(np.ones(3), np.full(3, 2.0))
+
+
+@pytest.mark.parametrize("label_range", [None, (150_000.0, 500_000.0)])
+def test_predict_on_the_table_gives_what_the_run_reported(
+    table: Path, run: RunFolder, tmp_path: Path, label_range: tuple[float, float] | None
+) -> None:
+    """In the label's own units; with a declared range, records beyond it are judged by their true label."""
+    folder = run if label_range is None else train(config(table, label_range=label_range), tmp_path / "run")
+    reported = folder.epochs[-1]
+    told = predict(folder.path, table)
+    assert set(told.test_quality) == {"rmse", "mae", "r2"}
+    for name, value in told.test_quality.items():
+        assert value == pytest.approx(reported[name], rel=1e-5)
+    frame = pd.read_csv(table)
+    labelled = frame["price"].notna().to_numpy()
+    assert folder.data is not None
+    training, test = split(int(labelled.sum()), folder.data["seed"])
+    assert told.tested == len(test) == 80
+    price, said = frame["price"][labelled].to_numpy(), told.predictions["prediction"][labelled].to_numpy()
+    assert np.sqrt(np.mean((price - said)[test] ** 2)) == pytest.approx(reported["rmse"], rel=1e-5)
+    assert np.abs(price - said).mean() == pytest.approx(told.quality["mae"], rel=1e-9)
+    learned = price[training] if label_range is None else np.clip(price[training], *label_range)
+    assert np.sqrt(np.mean((price[test] - learned.mean()) ** 2)) == pytest.approx(reported["baseline_rmse"], rel=1e-6)
+    assert reported["rmse"] < 0.7 * reported["baseline_rmse"], "or the test proves little"
+    assert len(told.predictions) == 400
+    assert told.predictions["prediction"].between(0.0, 1e6).all()
+
+
+def test_the_loss_is_the_squared_error_of_the_scaled_label(table: Path, tmp_path: Path) -> None:
+    training = Training(config(table, monitor=False), RunFolder(tmp_path / "run"))
+    x, y = training.study.train.tensors
+    out = training.module(x).detach()
+    assert out.shape == y.shape
+    assert float(training.criterion(out, y)) == pytest.approx(float(((out - y) ** 2).mean()), rel=1e-6)
+    price = pd.read_csv(table)["price"].dropna().to_numpy()
+    assert training.study.label_scale is not None
+    assert set(np.round(training.study.label_scale.labels(y.flatten()), -2)) <= set(price)
+
+
+def test_every_figure_has_a_word(run: RunFolder) -> None:
+    known = {"step", "epoch", "steps", "loss", "membership", "exact"}
+    assert set(run.epochs[-1]) - known == {"rmse", "mae", "r2", "baseline_rmse", "baseline_mae"}
+    assert set(run.epochs[-1]) - known <= set(QUALITY)
+
+
+def test_three_lines_of_python(run: RunFolder, table: Path) -> None:
+    encoder, model = trained_model.load(run.path)
+    assert encoder.label_scale is not None
+    numbers = encoder.label_scale.labels(model(encoder.tensor(pd.read_csv(table))).detach().flatten())
+    assert numbers == pytest.approx(predict(run.path, table).predictions["prediction"].to_numpy(), rel=1e-5)
+
+
+def test_a_run_goes_on_where_it_stopped(table: Path, tmp_path: Path) -> None:
+    whole = train(config(table, monitor=False, label_range=(0.0, 1e6)), tmp_path / "whole")
+    parts, folder = config(table, monitor=False, label_range=(0.0, 1e6)), RunFolder(tmp_path / "parts")
+    told = 0
+
+    def stop(news: dict[str, Any]) -> None:
+        nonlocal told
+        told += bool(news.get("finished"))
+        if told == 1 and "phase" not in news and not news.get("finished"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(parts, folder.path, tell=stop)
+    with pytest.raises(StudyError, match=r"its label_range is \[0\.0, 1000000\.0\], not None"):
+        train(config(table, monitor=False), folder.path, resume=True)
+    resumed = train(parts, folder.path, resume=True)
+    assert resumed.epochs == whole.epochs
+    for name, weights in whole.weights.items():
+        assert torch.equal(weights, resumed.weights[name])
+
+
+def test_gap_clipping_and_the_label_as_a_secret(table: Path, tmp_path: Path) -> None:
+    proved = train(config(table, gap=0.1, epochs=1), tmp_path / "rooms")
+    assert proved.status.gaps == {"rooms": 0.1}
+    rounded = pd.read_csv(table).assign(price=lambda frame: (frame["price"] // 20_000) * 20_000)
+    rounded.to_csv(tmp_path / "rounded.csv", index=False)
+    label: dict[str, Any] = {"target": "price", "sensitive": "price", "epochs": 1, "batch_size": 40, "seed": 0}
+    own = Config(str(tmp_path / "rounded.csv"), **label)
+    watched = train(own, tmp_path / "label")
+    assert watched.status.secret == "price"
+    assert watched.epochs[-1]["exact"]["lower"] >= watched.epochs[-1]["membership"]["lower"] - 1e-9
+    for wish in ({"gap": 0.1}, {"target_attribute_beta": 0.99}, {"target_beta": 0.5}):
+        with pytest.raises(StudyError, match="a proof about the label 'price' needs --label-range"):
+            train(Config(str(tmp_path / "rounded.csv"), **label, **wish), tmp_path / "refused")
+    declared = Config(str(tmp_path / "rounded.csv"), **label, gap=0.1, label_range=(100_000.0, 600_000.0))
+    assert train(declared, tmp_path / "declared").status.gaps == {"price": 0.1}
+    for wish in ({"along": ("town",)}, {"public": str(table)}):
+        with pytest.raises(StudyError, match="'price' is the label and the secret"):
+            train(Config(str(tmp_path / "rounded.csv"), **label, **wish), tmp_path / "refused")  # type: ignore[arg-type]
+
+
+def test_studies_of_the_paper_have_labels_of_their_own() -> None:
+    with pytest.raises(StudyError, match="--label-range is for a table of your own; adult is not one"):
+        Config("adult", label_range=(0.0, 1.0)).load()
+    with pytest.raises(StudyError, match="--task is for a table of your own"):
+        Config("adult", task="regression").load()
+
+
+def test_the_report_and_the_card(run: RunFolder, table: Path, tmp_path: Path) -> None:
+    last = run.epochs[-1]
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    _, (page, *_) = report.write(copy)
+    text = page.read_text()
+    rmse, always = (QUALITY["rmse"].shown(last[name]) for name in ("rmse", "baseline_rmse"))
+    assert re.fullmatch(r"\d\d,\d+", rmse)
+    assert f"are off by {rmse} (RMSE)" in text
+    assert f"whoever always predicts the mean, by {always} (RMSE)" in text
+    assert "Privacy against error" in text
+    assert "How the table was read" in text
+    assert "computed without noise, and no figure of risk covers them" in text
+    assert "accuracy" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.S)
+    _, (public, *_) = report.write(copy, public=True)
+    assert rmse not in public.read_text()
+    assert "How the table was read" not in public.read_text()
+    summary = report.summarise(copy).read_text()
+    assert "![privacy against error](error.png)" in summary
+    assert (copy / "error.png").exists()
+    card = model_card.write(copy).read_text()
+    assert "(4 → 128 → 1) predicts price of a record: a number." in card
+    assert f"off by {rmse} (RMSE)" in card
+    assert always not in card, "it is a figure of the training records"
+    assert "The mean and the deviation of price in the training records" in card
+    assert "encoder.label_scale.labels(outputs" in card
+    declared = train(config(table, label_range=(0.0, 1e6), epochs=1, monitor=False), tmp_path / "declared")
+    card = model_card.write(declared.path).read_text()
+    assert "scaled by the range 0…1000000 of price, which was declared and not computed" in card
+    assert json.loads((declared / "encoder.json").read_text())["label_scale"] == {
+        "mean": 500_000.0,
+        "scale": 500_000.0,
+        "low": 0.0,
+        "high": 1e6,
+    }
+
+
+def test_the_commands(table: Path, tmp_path: Path) -> None:
+    words = ["train", str(table), "--label", "price", "--label-range", "0:1000000", "--sensitive", "rooms", "--epochs", "1"]
+    done = call(*words, "-o", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "The label 'price' holds" in done.stderr.replace("\n", " ")
+    assert re.search(r"Predictions for the test records are off by [\d,]+ \(RMSE\); whoever always\s", done.stdout)
+    last = RunFolder(tmp_path / "run").epochs[-1]
+    told = json.loads(call("predict", str(tmp_path / "run"), str(table), "--json").stdout)
+    assert set(told) == {"label", "records", "tested", "predictions"} | {
+        f"{part}{name}" for part in ("", "test_") for name in ("rmse", "mae", "r2")
+    }
+    assert told["test_rmse"] == pytest.approx(last["rmse"], rel=1e-5)
+    said = call("predict", str(tmp_path / "run"), str(table), "-o", str(tmp_path / "predictions.csv"))
+    assert said.stderr == ""
+    assert "Predictions for the 80 records that it kept for testing are off by " in said.stdout
+    assert (tmp_path / "predictions.csv").read_text().startswith("record,prediction\n0,")
+    made = call("report", str(tmp_path / "run"), "-o", str(tmp_path / "report.md"))
+    assert made.returncode == 0, made.stderr
+    assert "--label-range 0:1000000" in (tmp_path / "report.md").read_text()
+    bad = call(*words[:4], "--label-range", "much", "--sensitive", "rooms", "-o", str(tmp_path / "bad"))
+    assert bad.returncode == 2
+    assert "--label-range must be two numbers as in 17:90, got 'much'" in bad.stderr
+    pd.read_csv(table).assign(price="dear").to_csv(tmp_path / "words.csv", index=False)
+    refused = call("predict", str(tmp_path / "run"), str(tmp_path / "words.csv"))
+    assert refused.returncode == 2
+    assert "the label 'price' must hold finite numbers, as it did in training, got 'dear'" in refused.stderr
+
+
+def test_damaged_encoders_are_named(run: RunFolder, table: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+    values = json.loads((copy / "encoder.json").read_text())
+    for scale in (
+        {"mean": 1.0, "scale": 0.0},
+        {"mean": "x", "scale": 1.0},
+        {"mean": 1.0},
+        {"mean": 0.0, "scale": 1.0, "low": 1.0},
+    ):
+        (copy / "encoder.json").write_text(json.dumps(values | {"label_scale": scale}))
+        with pytest.raises(StudyError, match=r"encoder\.json is damaged"):
+            predict(copy, table)
+    (copy / "encoder.json").write_text(json.dumps({name: one for name, one in values.items() if name != "label_scale"}))
+    with pytest.raises(StudyError, match="it has no output for each of the 0 classes"):
+        predict(copy, table)

@@ -1,0 +1,164 @@
+"""Models that take several tensors, and records that are no rows of a table: what works, and errors that name what to pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from opacus import PrivacyEngine
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from betastar.training import AttributeMonitor, Records, Secret, make_attribute_private
+
+NUMBER = 60
+TABLE = torch.randn(NUMBER, 4, generator=torch.Generator().manual_seed(0))
+TABLE[:, 1] = torch.arange(NUMBER) % 3
+TOKENS = torch.randint(0, 20, (NUMBER, 6), generator=torch.Generator().manual_seed(1))
+TARGET = torch.arange(NUMBER) % 2
+IMAGES = torch.rand(NUMBER, 3, 5, 5, generator=torch.Generator().manual_seed(2))
+GRADE = Secret.column(1, values=range(3), name="grade")
+
+
+class Both(nn.Module):
+    """A table and a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.columns, self.last = nn.Embedding(20, 8), nn.Linear(4, 8), nn.Linear(16, 2)
+
+    def forward(self, table: Tensor, tokens: Tensor) -> Tensor:
+        return self.last(torch.cat([self.columns(table).tanh(), self.words(tokens).mean(dim=1)], dim=1))
+
+
+class Parts(Dataset[Any]):
+    """Records that are made by a function of their number."""
+
+    def __init__(self, record: Callable[[int], Any]) -> None:
+        self.record = record
+
+    def __len__(self) -> int:
+        return NUMBER
+
+    def __getitem__(self, index: int) -> Any:
+        return self.record(index)
+
+
+def three(batch: Any) -> Records:
+    return Records((batch[0], batch[1]), batch[2])
+
+
+def private(module: nn.Module, data: Dataset[Any]) -> Any:
+    return PrivacyEngine(accountant="betastar").make_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(data, batch_size=20),
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+
+
+def monitor(data: Dataset[Any], secret: Secret, module: nn.Module | None = None, **options: Any) -> AttributeMonitor:
+    return AttributeMonitor(*private(module or Both(), data), nn.CrossEntropyLoss(), secret, **options)
+
+
+BOTH = TensorDataset(TABLE, TOKENS, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("secret", "argument", "column"),
+    [(GRADE, 0, 1), (Secret.column(5, values=range(20), name="last word", argument=1, unseen=True), 1, 5)],
+)
+def test_the_distance_is_that_of_the_argument_that_holds_the_secret(secret: Secret, argument: int, column: int) -> None:
+    """A naive twin: the largest distance of clipped gradients over the values, by autograd, for each record alone."""
+    torch.manual_seed(0)
+    module = Both()
+    before = deepcopy(module)
+    model, optimizer, loader = private(module, BOTH)
+    watched = AttributeMonitor(model, optimizer, loader, criterion := nn.CrossEntropyLoss(), secret, split=three, scope="dataset")
+    table, tokens, target = next(iter(loader))
+    criterion(model(table, tokens), target).backward()
+    optimizer.step()
+    largest = 0.0
+    for i in range(NUMBER):
+        gradients = []
+        for value in range(secret.count):
+            inputs = [TABLE[i : i + 1].clone(), TOKENS[i : i + 1].clone()]
+            inputs[argument][0, column] = value
+            loss = nn.functional.cross_entropy(before(*inputs), TARGET[i : i + 1])
+            flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(before.parameters()))]).double()
+            gradients.append(flat / max(1.0, float(flat.norm())))
+        largest = max(largest, float(torch.cdist(torch.stack(gradients), torch.stack(gradients)).max()))
+    assert watched.distances == pytest.approx([largest], rel=1e-3)
+
+
+def test_gap_clipping_takes_split_as_well() -> None:
+    torch.manual_seed(0)
+    module = Both()
+    model, optimizer, loader = make_attribute_private(
+        module=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        data_loader=DataLoader(BOTH, batch_size=20),
+        criterion=(criterion := nn.CrossEntropyLoss()),
+        secret=GRADE,
+        gap=0.1,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        split=three,
+    )
+    for table, tokens, target in loader:
+        optimizer.zero_grad()
+        criterion(model(table, tokens), target).backward()
+        optimizer.step()
+    assert optimizer.gap_clipping.gaps["grade"] == pytest.approx(0.1, abs=1e-3)
+
+
+NESTED = Parts(lambda i: ((TABLE[i], TOKENS[i]), TARGET[i]))
+NAMED = Parts(lambda i: {"table": TABLE[i], "tokens": TOKENS[i], "label": TARGET[i]})
+SPLIT = r".*split=lambda batch: Records\(\(table, tokens\), target\)"
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (BOTH, {}, rf"cannot be called with argument 0 of a batch \(.*'tokens'\); pass split={SPLIT}"),
+        (NESTED, {}, rf"argument 0 is a list of tensors.* an argument of its own; pass split={SPLIT}"),
+        (NAMED, {}, rf"a batch must be \(inputs, target, ...\), got dict with the keys 'table', 'tokens', 'label'; pass {SPLIT}"),
+        (BOTH, {"split": lambda batch: batch}, rf"split must return Records, got tuple: pass{SPLIT}"),
+        (BOTH, {"split": lambda batch: Records(tuple(batch))}, rf"cannot be called with argument 0, 1, 2 of a batch{SPLIT}"),
+    ],
+)
+def test_batches_that_are_not_inputs_and_target(data: Dataset[Any], options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        monitor(data, GRADE, **options)
+
+
+@pytest.mark.parametrize(
+    ("secret", "message"),
+    [
+        (Secret.column(1, range(3), argument=2), rf"argument 2, .*; it is called with 0, 1\. .*argument=0.*split={SPLIT}"),
+        (Secret.column(1, range(3), argument="table"), r"argument 'table', which the model is not called with"),
+        (Secret.column(5, range(3)), r"has 4 columns\. It is looked for in argument 0 .* also gets 1: argument= says which"),
+        (Secret.column(1, range(3), argument=1), r"never takes.* in argument 1 of the model, which also gets 0: argument= says"),
+    ],
+)
+def test_a_secret_in_another_argument(secret: Secret, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        monitor(BOTH, secret, split=three)
+
+
+def test_one_input_needs_no_argument() -> None:
+    with pytest.raises(ValueError, match=r"needs column 9, but the model's input has 4 columns\.$"):
+        monitor(TensorDataset(TABLE, TARGET), Secret.column(9, range(3)), nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("secret", [Secret.column(2, [0.0, 1.0]), Secret.column(9, [0.0, 1.0]), Secret.one_hot([1, 2])])
+def test_a_column_of_images_points_to_what_works(secret: Secret) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(75, 2))
+    with pytest.raises(ValueError, match=r"shape \(3, 5, 5\), as an image or a sequence is.* with Secret\.function"):
+        monitor(TensorDataset(IMAGES, TARGET), secret, module)
+    with pytest.raises(ValueError, match=r"Each record is a single number: .*Secret\.function"):
+        monitor(TensorDataset(TARGET, TARGET), Secret.column(0, [0, 1]), nn.Embedding(2, 2))
