@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from betastar.training.gradients.factors import Rest
 
 
-
 @dataclass(frozen=True)
 class CapturedCall:
     """One call of a layer with trainable weights.

@@ -3,9 +3,9 @@
 exact      all pairs of values
 ball       twice the radius of a ball around all of them, whose centre is searched for
 centroid   the same with the mean as the centre (the paper's approximation)
-exact ≤ ball ≤ centroid. All three work on blocks of values: `load(k)` gives the clipped gradients of block k for some records, and
-`sizes` are the numbers of values in the blocks. Gradients are in double precision, because distances far below 1 are differences of
-numbers near 1.
+exact ≤ ball ≤ centroid. All three work on blocks of values: `load(k)` gives the clipped gradients of block k for some records,
+and `sizes` are the numbers of values in the blocks. Gradients are in double precision, because distances far below 1 are
+differences of numbers near 1.
 """
 
 from __future__ import annotations

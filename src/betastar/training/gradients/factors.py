@@ -2,8 +2,8 @@
 
 The gradient of a linear layer is an outer product δ ⊗ x of the back-propagated error and the input, so that
     ⟨∇_i, ∇_j⟩ = (x_i·x_j + 1)(δ_i·δ_j)                    (the 1 is the bias)
-and no gradient is ever stored. For small weights, the gradient of each variant is stored as δ, without x. A weight that serves many
-positions of a record has a `TiledFactor` instead.
+and no gradient is ever stored. For small weights, the gradient of each variant is stored as δ, without x. A weight that serves
+many positions of a record has a `TiledFactor` instead.
 """
 
 from __future__ import annotations

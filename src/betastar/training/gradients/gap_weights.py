@@ -34,8 +34,8 @@ def weights(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -> Te
 def written_sum(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -> dict[Tensor, Tensor]:
     """Σ_records ĝ for each parameter, in double precision, from v and ḡ(s) - v that are written out.
 
-    v is computed alike whichever value a record holds, and ḡ(s) - v is clipped by the norm of its written entries. Rounding before
-    that does not widen the gap.
+    v is computed alike whichever value a record holds, and ḡ(s) - v is clipped by the norm of its written entries. Rounding
+    before that does not widen the gap.
     """
     whole = Gradients(tuple(factor.widened() for factor in gradients.factors))
     mean = whole.combine(shares)

@@ -1,4 +1,4 @@
-"""Calls of layers whose weight serves all positions of a record, so that its gradient is a sum over positions (theory, section 14).
+"""Calls of layers whose weight serves all positions of a record: its gradient is a sum over positions (theory, section 14).
 
 A gradient is a matrix with rows. Whoever needs it writes out some rows at a time, so that a whole gradient is never in memory.
 """
@@ -84,7 +84,7 @@ class EmbeddingCall(Call):
 
     def _summed(self, delta: Tensor, some: slice, together: bool = False) -> Tensor:
         """Errors added up by token, for each variant or, with `together`, for each record."""
-        n, a, s, e = delta.shape
+        n, a, _, e = delta.shape
         sums = n if together else n * a
         size = some.stop - some.start
         places = self.tokens.reshape(sums, -1) - some.start

@@ -12,12 +12,12 @@ from betastar.training.gradients.captured_call import CapturedCall
 from betastar.training.gradients.factors import Factor
 from betastar.training.gradients.first_layer import AbsentTableRead
 from betastar.training.gradients.layer_calls import Call, EmbeddingCall, LinearCall
+from betastar.training.gradients.layer_kinds import is_transposed_linear
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.gradients.tiled_factor import TiledFactor
 from betastar.training.opacus.adapter import OpacusAdapter, per_sample_gradients
 
-#: Linear layers of Hugging Face, whose weight has a row for each input: known by their name, as the package may be missing.
-TRANSPOSED_LINEAR = "transformers.pytorch_utils.Conv1D"
+#: What to use in place of layers that take several tensors.
 REFUSED = {
     nn.EmbeddingBag: "use nn.Embedding and take the mean or sum in the forward pass",
     nn.Bilinear: "use nn.Linear on an outer product or on both inputs side by side",
@@ -68,7 +68,7 @@ class LayerGradients:
             module = call.module
             if type(module) is nn.Linear and call.input.ndim == 2 and times[id(module)] == 1 and not self._is_tied(module):
                 yield from self._table(module, call, shape)
-            elif type(module) is nn.Linear or _is_transposed(module):
+            elif type(module) is nn.Linear or is_transposed_linear(module):
                 self._positions(call, shape, tiled, small)
             elif type(module) is nn.Embedding:
                 error = call.error.reshape(*shape, -1, module.embedding_dim)
@@ -109,7 +109,9 @@ class LayerGradients:
         assert isinstance(weight, nn.Parameter)
         if weight.requires_grad:
             x = call.input.detach().reshape(*shape, -1, call.input.shape[-1])
-            pair = (x, error) if _is_transposed(call.module) else (error, x)  # rows of the weight belong to the first of both
+            pair = (
+                (x, error) if is_transposed_linear(call.module) else (error, x)
+            )  # rows of the weight belong to the first of both
             tiled.setdefault(weight, []).append(LinearCall(*pair))
         if isinstance(bias, nn.Parameter) and bias.requires_grad:
             _add(small, bias, error.sum(dim=2))
@@ -143,10 +145,6 @@ class LayerGradients:
         if missing:
             names = [name for name, p in self._adapter.module.named_parameters() if id(p) in missing]
             raise not_computed(names[0], "its module was not called in the forward pass.")
-
-
-def _is_transposed(module: nn.Module) -> bool:
-    return f"{type(module).__module__}.{type(module).__qualname__}" == TRANSPOSED_LINEAR
 
 
 def _add(small: dict[nn.Parameter, Tensor], parameter: nn.Parameter, rows: Tensor) -> None:

@@ -76,7 +76,7 @@ class VariantGradients:
         columns = secret.as_columns()
         first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
         shape = len(records), len(values)
-        calls = self._pass.run(secret.variants(records, values), first_layer, measure=True)
+        calls = self._pass.run(secret.variants(records, values), len(values), first_layer, measure=True)
         gradients = _require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._adapter))
         self._pass.thorough = False
         if first_layer:
@@ -89,10 +89,10 @@ class VariantGradients:
 
     def own(self, records: Records) -> Gradients:
         """The records' own gradients, one variant each, not clipped."""
-        return Gradients(tuple(self._layers.factors(self._pass.run(records, None), (len(records), 1))))
+        return Gradients(tuple(self._layers.factors(self._pass.run(records, 1), (len(records), 1))))
 
     def _clipped(self, variants: Records, shape: tuple[int, int], first_layer: FirstLayer | None, pairs: bool) -> Gradients:
-        gradients = Gradients(tuple(self._layers.factors(self._pass.run(variants, first_layer), shape)))
+        gradients = Gradients(tuple(self._layers.factors(self._pass.run(variants, shape[1], first_layer), shape)))
         if pairs and gradients.tiled:
             gradients = gradients.with_products()
         return clip(gradients, self._adapter)

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 from betastar.training.gradients.captured_call import CapturedCall
 from betastar.training.gradients.first_layer import FirstLayer
 from betastar.training.gradients.layer_gradients import LayerGradients, not_computed
+from betastar.training.gradients.shared_positions import SharedPositions
 from betastar.training.gradients.side_effects import GradientError, unchanged
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records
@@ -38,22 +39,27 @@ class VariantPass:
 
     def __init__(self, adapter: OpacusAdapter, criterion: Callable[..., Tensor], layers: LayerGradients) -> None:
         self._adapter, self._criterion, self._layers = adapter, criterion, layers
+        self._shared = SharedPositions(adapter.module)
         #: Whether random number generators of Python and NumPy are compared as well, until a first pass has passed.
         self.thorough = True
         #: The bytes that the last measured pass has taken for each variant.
         self.bytes_per_variant = 0
 
-    def run(self, variants: Records, first_layer: FirstLayer | None, measure: bool = False) -> list[CapturedCall]:
+    def run(
+        self, variants: Records, times: int, first_layer: FirstLayer | None = None, measure: bool = False
+    ) -> list[CapturedCall]:
         """Run the model and its loss forward and backward.
 
         Parameters
         ----------
         variants : Records
             The variants, those of a record one after the other.
+        times : int
+            The number of variants of each record.
         first_layer : FirstLayer, optional
             Runs linear layers that read a table of variants.
         measure : bool
-            Whether the memory that the pass takes is measured.
+            Whether the memory that the pass takes is measured, and every layer looked at for work that variants share.
 
         Returns
         -------
@@ -76,6 +82,7 @@ class VariantPass:
             self._adapter.silence(),
             unchanged(self._adapter.module, self.thorough),
             self._listening(note, first_layer, rows),
+            self._shared.running(times if first_layer is None else 1, measure),
             torch.enable_grad(),
             torch.autocast(self._adapter.device.type, enabled=False),
         ):
@@ -112,6 +119,11 @@ class VariantPass:
     def _listening(self, note: Callable[..., None], first_layer: FirstLayer | None, rows: int) -> Iterator[None]:
         handles = [unit.register_forward_hook(note) for unit in self._layers.units]
         handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._adapter.recurrent()]
+        handles += [
+            unit.register_forward_pre_hook(lambda _, inputs: _one_row_each(inputs, rows))
+            for unit in self._layers.units
+            if type(unit) is nn.Embedding
+        ]
         replaced = []
         if first_layer:
             for unit in self._layers.units:
@@ -153,6 +165,12 @@ class _SavedBytes:
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
+
+
+def _one_row_each(inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
+    """Repeat numbers of positions that a model makes itself, in one row for all records, so that each record has a gradient."""
+    ids = inputs[0]
+    return (ids.expand(rows, *ids.shape[1:]), *inputs[1:]) if len(ids) == 1 < rows else inputs
 
 
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
