@@ -109,10 +109,8 @@ class LayerGradients:
         assert isinstance(weight, nn.Parameter)
         if weight.requires_grad:
             x = call.input.detach().reshape(*shape, -1, call.input.shape[-1])
-            pair = (
-                (x, error) if is_transposed_linear(call.module) else (error, x)
-            )  # rows of the weight belong to the first of both
-            tiled.setdefault(weight, []).append(LinearCall(*pair))
+            rows_of, columns_of = (x, error) if is_transposed_linear(call.module) else (error, x)
+            tiled.setdefault(weight, []).append(LinearCall(rows_of, columns_of))
         if isinstance(bias, nn.Parameter) and bias.requires_grad:
             _add(small, bias, error.sum(dim=2))
 

@@ -32,8 +32,8 @@ class TiledFactor:
     precise : bool
         Whether written gradients are turned into double precision before they are multiplied with each other.
     products : Tensor, optional
-        The inner products of ∇_0, ∇_1 - ∇_0, ∇_2 - ∇_0, … before clipping, (n, a, a), if they were computed. Differences are taken
-        of written gradients, so that single precision is enough for distances far below the norms.
+        The inner products of ∇_0, ∇_1 - ∇_0, ∇_2 - ∇_0, … before clipping, (n, a, a), if they were computed. Differences are
+        taken of written gradients, so that single precision is enough for distances far below the norms.
     squares : Tensor, optional
         ‖∇_i‖² before clipping, (n, a), if they were computed.
     """

@@ -71,7 +71,7 @@ class VariantGradients:
         return _require_finite(self._clipped(secret.variants(records, values), shape, first_layer, pairs))
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
-        """Run the model once, measure how much memory a variant takes, and find out whether linear layers alone read its table."""
+        """Run the model once, measure how much memory a variant takes, and see whether linear layers alone read its table."""
         self._pass.thorough = True
         columns = secret.as_columns()
         first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
