@@ -98,9 +98,11 @@ class RecordDistances:
             if gradients.tiled:
                 best = max(best, float(self._exact(gradients).max()))
                 continue
-            lower, upper = diameter.bounds(gradients)
+            lower, upper, squares = diameter.bounds(gradients)
             best = max(best, float(lower.max()))
             likely = (upper > best).nonzero().flatten()
+            if len(likely) and squares.shape[2] == 3:
+                likely = likely[diameter.upper_bound_in_plane(squares[likely]) > best]
             if len(likely):
                 candidates.append((upper[likely], gradients.records(likely)))
         for upper, gradients in candidates:
