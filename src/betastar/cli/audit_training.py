@@ -157,8 +157,8 @@ def one_run(
 ) -> None:
     """Train once, with many canaries, and test the trade-off curve that the training claims.
 
-    Each canary is in or out, or has one of several values; the attacker guesses the surest of them. In a Python file, run may be a
-    function of the number of records, which the canaries add to. Exits with 1 if the claim is violated.
+    Each canary is in or out, or has one of several values; the attacker guesses the surest of them. In a Python file, run may be
+    a function of the number of records, which the canaries add to. Exits with 1 if the claim is violated.
 
     \b
     Examples:

@@ -51,8 +51,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         f"Audits of the mechanism: {AUDITS} for each number of canaries and each factor by which the noise is too small, "
         f"{CORRECT} of correct runs. A fault is found if the p-value is below {ALARM:g}; in brackets, how often it is below "
-        f"{LEVEL:g}. The number of guesses is decided in advance, by the claim. This page, its figure and `one-run.json` are made "
-        "by `python -m betastar.studies.one_run_power docs/audits`.",
+        f"{LEVEL:g}. The number of guesses is decided in advance, by the claim. This page, its figure and `one-run.json` are "
+        "made by `python -m betastar.studies.one_run_power docs/audits`.",
         "",
         "![Share of audits that find the fault, over the number of canaries](one-run.png)",
     ]
