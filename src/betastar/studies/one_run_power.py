@@ -71,7 +71,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
     """The share of audits that find the fault over the number of canaries, with a panel for each claim."""
     from betastar.figures.style import LEGEND, TITLE, panels, save
 
-    every = panels(1, len(CLAIMS), (10.0, 3.2))
+    every = panels(1, len(CLAIMS), (11.0, 3.2))
     for panel, name in zip(every, CLAIMS, strict=True):
         for factor, marker in zip(FACTORS, "xv^soD", strict=True):
             mine = [row for row in rows if row["claim"] == name and row["factor"] == factor]
@@ -80,7 +80,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         panel.set(xscale="log", xlabel="canaries", ylim=(-0.03, 1.03))
         panel.set_title(f"claim: {name}", fontsize=TITLE)
     every[0].set_ylabel(f"share of audits with p-value < {ALARM:g}")
-    every[0].legend(frameon=False, fontsize=LEGEND, title="noise", title_fontsize=LEGEND)
+    beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+    every[-1].legend(frameon=False, fontsize=LEGEND, title="noise", title_fontsize=LEGEND, **beside)
     save(every[0], path, "png")
 
 

@@ -17,11 +17,13 @@ from betastar.audit.one_run_audit.curve_p_value import curve_p_value
 #: Fewest canaries that are worth guessing.
 FEWEST = 20
 #: Shares of the canaries that may be guessed. Whoever guesses fewer has the surest ones.
-SHARES = (1.0, 0.5, 0.33, 0.2, 0.1, 0.05)
+SHARES = (1.0, 0.5, 0.33, 0.2, 0.15, 0.1, 0.05)
 #: Without a claim, this share is guessed.
 USUAL = 0.2
 #: The number of guesses is the best one against noise that is too small by this factor, among so many simulated canaries.
 FACTOR, SIMULATED = 2.5, 20_000
+#: So many standard deviations fewer right guesses than expected are planned for.
+DOUBT = 3.0
 #: The false-positive rate at which a claim is likened to a Gaussian.
 LIKENED = 0.1
 #: Fair coins are taken for unfair ones in at most one of a billion audits.
@@ -31,8 +33,8 @@ UNFAIR = 1e-9
 def planned_guesses(claim: ClaimedCurve | None, canaries: int, values: int = 2) -> int:
     """The number of guesses, from the claim and the number of canaries alone: before any canary was used.
 
-    It is the number with the smallest p-value for a Gaussian with FACTOR times the μ of the claim, whose right guesses are one
-    standard deviation fewer than expected. A bad choice costs power; it never makes a p-value too small.
+    It is the number with the smallest p-value for a Gaussian with FACTOR times the μ of the claim, whose right guesses are DOUBT
+    standard deviations fewer than expected. A bad choice costs power; it never makes a p-value too small.
     """
     usual = _even(USUAL * canaries, canaries)
     if claim is None or (highest := claim.tpr(LIKENED)) >= 1.0:
@@ -47,7 +49,7 @@ def planned_guesses(claim: ClaimedCurve | None, canaries: int, values: int = 2) 
     for share in SHARES:
         guesses = _even(share * canaries, canaries)
         rate = float(np.mean(right[: int(share * SIMULATED)]))
-        expected = max(0, int(guesses * rate - sqrt(guesses * rate * (1.0 - rate))))
+        expected = max(0, int(guesses * rate - DOUBT * sqrt(guesses * rate * (1.0 - rate))))
         p_value = curve_p_value(expected, guesses, canaries, claim, values)
         if p_value < least:
             best, least = guesses, p_value

@@ -35,6 +35,19 @@ def one_run_p_values(run: DPSGD, canaries: int, audits: int = 100, seed: int = 0
     -------
     array of float
         A p-value for each audit.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> claimed, real = bs.DPSGD(2.0, 1.0, 1), bs.DPSGD(0.5, 1.0, 1)
+    >>> float((audit.one_run_p_values(claimed, canaries=1000, audits=10, actual=real) < audit.ALARM).mean())
+    1.0
     """
     number, audits = validation.one_whole("canaries", canaries, FEWEST), validation.one_whole("audits", audits)
     threat = Membership("add-remove")

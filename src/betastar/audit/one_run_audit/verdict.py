@@ -185,6 +185,30 @@ def judge_curve(
         The number of guesses, decided before the scores were known; `planned_guesses` by default.
     claimed : float
         The ε at δ that is claimed.
+
+    Returns
+    -------
+    OneRun
+        The p-value of the claim, and what is refuted.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed, or the values cannot have been drawn with equal probabilities.
+    TypeError
+        If the values are not whole numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from betastar import audit
+    >>> random = np.random.default_rng(0)
+    >>> truth = random.random(1000) < 0.5
+    >>> scores = truth + random.normal(scale=2.0, size=1000)
+    >>> audit.judge_curve(scores, truth, audit.ClaimedCurve.gaussian(0.5)).violated
+    False
+    >>> audit.judge_curve(truth + 0.1 * scores, truth, audit.ClaimedCurve.gaussian(0.5)).violated
+    True
     """
     delta = validation.probability("delta", delta)
     confidence = validation.probability("confidence", confidence, strict=True)
@@ -221,7 +245,45 @@ def judge_run(
 ) -> OneRun:
     """The verdict on a run of DP-SGD, whose claim is the curve that `analyze` computes.
 
-    The arguments are those of `judge_curve`; `threat` is what a canary changes, by default adding or removing a record.
+    Parameters
+    ----------
+    scores, truth : array
+        As for `judge_curve`.
+    run : DPSGD
+        What is claimed to have been run.
+    threat : Threat, optional
+        What a canary changes; adding or removing a record by default.
+    delta : float
+        The δ at which ε is bounded.
+    confidence : float
+        The confidence of the lower bounds.
+    seed : int
+        The seed that decides among equal scores.
+    guesses : int, optional
+        The number of guesses, decided before the scores were known; what suits the claim by default.
+
+    Returns
+    -------
+    OneRun
+        The p-value of the claim, and what is refuted.
+
+    Raises
+    ------
+    ValueError
+        If an argument is not allowed.
+    TypeError
+        If `run` is not a DPSGD.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> random = np.random.default_rng(0)
+    >>> truth = random.random(1000) < 0.5
+    >>> scores = truth + random.normal(scale=2.0, size=1000)
+    >>> audit.judge_run(scores, truth, bs.DPSGD(noise_multiplier=2.0, sample_rate=1.0, steps=1)).violated
+    False
     """
     if not isinstance(run, DPSGD):
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
