@@ -80,8 +80,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
         panel.set(xscale="log", xlabel="canaries", ylim=(-0.03, 1.03))
         panel.set_title(f"claim: {name}", fontsize=TITLE)
     every[0].set_ylabel(f"share of audits with p-value < {ALARM:g}")
-    beside = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
-    every[-1].legend(frameon=False, fontsize=LEGEND, title="noise", title_fontsize=LEGEND, **beside)
+    outside = (1.0, 0.5)
+    every[-1].legend(
+        frameon=False, fontsize=LEGEND, title="noise", title_fontsize=LEGEND, loc="center left", bbox_to_anchor=outside
+    )
     save(every[0], path, "png")
 
 
