@@ -76,6 +76,7 @@ audits: $(READY)
 	$(ADULT) --challenge most-exposed --threat attribute --value 17.0 --value 90.0 -o build/audits/attribute \
 		--plot docs/audits/attribute.png > docs/audits/attribute.json
 	$(BIN)/python -m betastar.report.audit_page docs/audits
+	$(BIN)/python -m betastar.studies.one_run_power docs/audits
 
 golden: $(READY)
 	$(BIN)/python tests/golden/generate.py

@@ -33,7 +33,7 @@ def test_trials() -> None:
 
 
 def test_one_run_and_leakage() -> None:
-    one = OneRun(100, 50, 30, ((50, 30),), 0.1, 1e-5, 0.95, 2.0, 0.5, 1)
+    one = OneRun(100, 2, 50, 30, 0.5, 0.1, 1e-5, 0.2, 0.95, 2.0, 1)
     assert str(one) == one.sentence
     assert len(repr(one)) < 400
     random = np.random.default_rng(0)

@@ -248,6 +248,17 @@ def test_one_run_finds_noise_that_is_missing() -> None:
     assert result.epsilon > result.claimed
 
 
+def test_one_run_with_values() -> None:
+    """Each canary has one of four values; the attacker guesses which."""
+    honest = one_run(values=4, canaries=60)
+    assert (honest.values, honest.violated) == (4, False)
+    train = make(5.0, 5, scale=0.02)
+    told: dict[str, Any] = {"max_grad_norm": NORM, "canaries": 60, "values": 4, "guesses": 60, "seed": 1}
+    result = audit.one_run(factory, train, table(), lambda records: claim(5.0, 5, records), **told)
+    assert result.violated
+    assert result.right > 50
+
+
 def test_the_canary_eye_reads_the_claim() -> None:
     model = Canaries(factory(), torch.randn(1, 6), [0], [1.0])
     model.canary.weight.grad = torch.full_like(model.canary.weight, 0.2)

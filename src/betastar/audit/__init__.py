@@ -1,13 +1,16 @@
 """The audit: play the attacker's game many times, and see that nobody beats the bound.
 
-`mechanism` needs NumPy alone; `training` and `one_run` train models and are loaded when they are used.
+`mechanism` and `one_run_mechanism` need NumPy alone; `training` and `one_run` train models and are loaded when they are used.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from betastar.audit.leakage_estimate import Leakage, leakage
 from betastar.audit.mechanism_audit.games import mechanism
-from betastar.audit.one_run_audit.guesses import OneRun
+from betastar.audit.one_run_audit.claimed_curve import ClaimedCurve
+from betastar.audit.one_run_audit.mechanism_games import one_run_mechanism
+from betastar.audit.one_run_audit.power import one_run_p_values
+from betastar.audit.one_run_audit.verdict import OneRun, RefutedRun, judge_curve, judge_run
 from betastar.audit.results import ALARM, Audit, RocPoint
 
 if TYPE_CHECKING:
@@ -20,13 +23,19 @@ __all__ = [
     "ALARM",
     "Audit",
     "AuditError",
+    "ClaimedCurve",
     "Leakage",
     "OneRun",
+    "RefutedRun",
     "RocPoint",
     "Trials",
+    "judge_curve",
+    "judge_run",
     "leakage",
     "mechanism",
     "one_run",
+    "one_run_mechanism",
+    "one_run_p_values",
     "training",
 ]
 

@@ -141,6 +141,8 @@ def training(
 @dataclass(frozen=True)
 class CanariesOptions:
     canaries: int = 500
+    values: int | None = None
+    guesses: int | None = None
     attacker: str = "updates"
     delta: float = option(1e-5, "δ at which ε is bounded.")
 
@@ -153,15 +155,16 @@ def one_run(
     kept: KeepOptions,
     printed: JsonOption,
 ) -> None:
-    """Train once, with many canaries, and bound from below what the training leaks.
+    """Train once, with many canaries, and test the trade-off curve that the training claims.
 
-    In a Python file, run may be a function of the number of records, which the canaries add to. Exits with 1 if the claim is
-    violated.
+    Each canary is in or out, or has one of several values; the attacker guesses the surest of them. In a Python file, run may be
+    a function of the number of records, which the canaries add to. Exits with 1 if the claim is violated.
 
     \b
     Examples:
       betastar audit one-run adult --epochs 1 --canaries 1000
       betastar audit one-run my_training.py --canaries 200 --seed 1
+      betastar audit one-run my_training.py --canaries 200 --values 4
     """
     from betastar.audit import one_run as play
     from betastar.cli import printing

@@ -78,6 +78,14 @@ class Outcome:
         adv = self._advantage
         return _at_each(lambda one: Bound(conversions.delta_at_least(adv.lower, one), adv.estimate, adv.upper), epsilon)
 
+    def mean_delta(self, epsilons: Real) -> Real:
+        """At each ε ≥ 0, the upper end of the mean of δ from P to Q and from Q to P; δ itself if either world may be P."""
+        if not self.worst or not self.oriented:
+            return np.asarray(self.delta(epsilons).upper)
+        ways = [[hockey_sticks(one, epsilons) for one in facing] for facing in (self.worst, [c.reversed() for c in self.worst])]
+        each = [np.max([values + errors for values, errors in way], axis=0) for way in ways]
+        return np.asarray(0.5 * sum(np.clip(one, 0.0, 1.0) for one in each))
+
     def epsilon(self, delta: Any) -> Bound:
         """At a δ, or at each of an array."""
         if self.worst:

@@ -106,6 +106,14 @@ class Risk(Displayed):
         value = validation.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=np.inf)
         return self._at(value, Outcome.delta)
 
+    def mean_delta(self, epsilons: Any) -> Any:
+        """The mean of δ over the two directions, which is what a fair coin between the two worlds allows: the safe end, for an
+        array of ε of a single run. It equals δ if either world may be the positive one."""
+        if self.shape != ():
+            raise ValueError(f"mean_delta needs a single run, got a sweep of shape {self.shape}.")
+        value = validation.numbers("epsilons", epsilons, "finite numbers of at least 0", low=0.0, high=np.inf)
+        return self._outcomes[0].mean_delta(np.atleast_1d(value))
+
     def epsilon(self, delta: Any) -> Bound:
         """ε of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
         return self._at(validation.probability("delta", delta, strict=True), Outcome.epsilon)

@@ -105,7 +105,7 @@ def mechanism(
     _ = setting.bound  # what cannot be analysed is refused before the games
     views = attacks(run, threat)
     number, pair = strongest(views, prior)
-    believed, real = views[number].every, attacks(_same_steps(run, actual), threat)[number].every
+    believed, real = views[number].every, attacks(same_steps(run, actual), threat)[number].every
     size = min(max(CHUNK // sum(other_kinds.numbers(step) for step in believed), FEWEST), MOST)
     sizes = [size] * (games // size) + [games % size] * (games % size > 0)
     seeds = np.random.SeedSequence(seed).spawn(len(sizes))
@@ -120,7 +120,8 @@ def mechanism(
     return judge(setting, positive, evidence, ties, pair.name)
 
 
-def _same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:
+def same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:
+    """What was really run: the claimed run, or another one with as many steps."""
     if actual is None:
         return run
     if not isinstance(actual, DPSGD) or [_shape(s) for s in actual.segments] != [_shape(s) for s in run.segments]:

@@ -1,16 +1,19 @@
-"""One training with many canaries, each in or out by a fair coin: a lower bound on the leakage without training again."""
+"""One training with many canaries, each in or out, or with one of several values: a test of the claimed curve without training
+again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import sqrt
 
 import numpy as np
 import torch
 
 from betastar import validation
 from betastar.arrays import Real
-from betastar.audit.one_run_audit.guesses import OneRun, one_run_verdict
+from betastar.audit.one_run_audit.guesses import FEWEST
+from betastar.audit.one_run_audit.verdict import OneRun, judge_run
 from betastar.audit.parallel import seed_of
 from betastar.audit.training_audit import canary, one_game
 from betastar.audit.training_audit.attackers import noisy_gradient, rate_and_noise
@@ -20,11 +23,15 @@ from betastar.audit.training_audit.one_game import Factory, Train
 from betastar.audit.training_audit.trials import UPDATES, WEIGHTS
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import log_mixture
+from betastar.scenario.threats import AttributeInference, Membership, Threat
+
+#: Canaries of different values move different weights by a clipping norm each: so far are their gradients apart.
+APART = sqrt(2.0)
 
 
 @dataclass
 class _CanaryAttacker:
-    """Sees the weight of every canary at each step, and weighs "in" against "out" for each of them."""
+    """Sees every canary's weights at each step, and weighs for each weight whether it was moved or not."""
 
     run: DPSGD
     model: Canaries
@@ -47,6 +54,8 @@ def one_run(
     *,
     max_grad_norm: float,
     canaries: int = 500,
+    values: int | None = None,
+    guesses: int | None = None,
     attacker: str = UPDATES,
     delta: float = 1e-5,
     confidence: float = 0.95,
@@ -55,8 +64,10 @@ def one_run(
 ) -> OneRun:
     """Train once, on the data and about half of the canaries, and guess which canaries were used.
 
-    Each canary has a weight of its own, which no other record moves. The right guesses refute small ε at this δ for adding or
-    removing a record, whatever the model and the data (Steinke, Nasr, Jagielski 2023).
+    Each canary has a weight of its own, which no other record moves. The right guesses test the trade-off curve that the run
+    claims for adding or removing a record, whatever the model and the data (theory, section 16). With `values`, all canaries are
+    used, each has one of so many values and a weight for each of them, and the attacker guesses the values: an audit of attribute
+    inference.
 
     Parameters
     ----------
@@ -71,13 +82,17 @@ def one_run(
     max_grad_norm : float
         The clipping norm of the training.
     canaries : int
-        The number of canaries, of which about half are used.
+        The number of canaries, of which about half are used (all of them, with `values`).
+    values : int, optional
+        The number of values of a canary; by default, each is in or out.
+    guesses : int, optional
+        The number of guesses; by default the number that suits the claim. Those that are surest are made.
     attacker : "updates" or "weights"
         The attacker sees every update of the canaries' weights, or only their final values.
     delta : float
-        The δ at which ε is measured.
+        The δ at which ε is bounded.
     confidence : float
-        The confidence of the lower bound.
+        The confidence of the lower bounds.
     seed : int, optional
         Drawn and reported by default.
     loss_reduction : "mean" or "sum"
@@ -86,7 +101,7 @@ def one_run(
     Returns
     -------
     OneRun
-        A lower bound on ε, and what it says about the claim.
+        The p-value of the claim, and what is refuted.
 
     Raises
     ------
@@ -120,7 +135,8 @@ def one_run(
     >>> audit.one_run(model, train, data, claim, max_grad_norm=1.0, canaries=100, seed=0).violated
     False
     """
-    number, seed = int(validation.whole("canaries", canaries, low=10)), seed_of(seed)
+    number, seed = validation.one_whole("canaries", canaries, FEWEST), seed_of(seed)
+    choices = 1 if values is None else validation.one_whole("values", values, 2)
     validation.choice("attacker", attacker, (UPDATES, WEIGHTS))
     validation.choice("loss_reduction", loss_reduction, ("mean", "sum"))
     norm = float(validation.positive("max_grad_norm", max_grad_norm))
@@ -129,19 +145,25 @@ def one_run(
     generator = torch.Generator().manual_seed(coins)
     some = torch.randperm(len(data), generator=generator)[:MODELS]
     models = read(data, some)
-    marks = canary.marks(models.inputs[0], number, generator)
-    included = torch.rand(number, generator=generator, dtype=torch.float64) < 0.5
+    marks = canary.marks(models.inputs[0], number * choices, generator)  # of the first canary's values, of the second's, …
     like = some[torch.randint(len(some), (number,), generator=generator)]
-    added = [(marks[i], *data[int(like[i])][1:]) for i in included.nonzero().flatten().tolist()]
-    whole = changed(data, {}, added)
+    if values is None:
+        truth = torch.rand(number, generator=generator, dtype=torch.float64) < 0.5
+        used = truth.nonzero().flatten().tolist()
+    else:
+        truth = torch.randint(values, (number,), generator=generator)
+        used = (torch.arange(number) * choices + truth).tolist()
+    threat: Threat = Membership("add-remove") if values is None else AttributeInference(APART)
+    whole = changed(data, {}, [(marks[i], *data[int(like[i // choices])][1:]) for i in used])
     run = one_game.claimed(run, whole)
     rate = one_game.rate_of(run)
     batch = max(1, int(len(whole) * rate + 1e-9)) if loss_reduction == "mean" else 1
     with one_game.seeded(start):
-        model = Canaries(factory(), marks, list(range(number)), [1.0] * number)
-    attack = _CanaryAttacker(run, model, batch / norm, np.zeros(number))
+        model = Canaries(factory(), marks, list(range(len(marks))), [1.0] * len(marks))
+    attack = _CanaryAttacker(run, model, batch / norm, np.zeros(len(marks)))
     with one_game.seeded(noise):
         one_game.fit(train, model, whole, run, attack)
-    one_game.check_hits(model.seen, rate * float(run.steps) * len(added))
+    one_game.check_hits(model.seen, rate * float(run.steps) * len(used))
     scores = attack.scores if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
-    return one_run_verdict(scores, included.numpy(), run, delta=delta, confidence=confidence, seed=seed)
+    table = scores if values is None else scores.reshape(number, choices)
+    return judge_run(table, truth.numpy(), run, threat, delta, confidence, seed, guesses=guesses)

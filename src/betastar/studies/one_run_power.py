@@ -1,0 +1,99 @@
+"""The power of audits in one run over canaries and factors: a table and a figure.
+
+python -m betastar.studies.one_run_power docs/audits     # a few minutes
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from betastar import DPSGD, files
+from betastar.audit import ALARM, one_run_p_values
+from betastar.rounding import nearest_percent
+
+#: What is claimed, by the name in the table.
+CLAIMS = {
+    "noise 1, one step": DPSGD(1.0, 1.0, 1),
+    "noise 3, one step": DPSGD(3.0, 1.0, 1),
+    "noise 1, rate 0.05, 100 steps": DPSGD(1.0, 0.05, 100),
+}
+CANARIES = (200, 500, 1000, 2000, 5000, 20_000)
+#: The noise is too small by these factors; 1 is a correct run.
+FACTORS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+#: Audits of each setting; a correct run is audited more often.
+AUDITS, CORRECT = 100, 500
+LEVEL = 0.05
+
+
+def play() -> list[dict[str, Any]]:
+    """The share of audits that accuse, for each claim, number of canaries and factor."""
+    rows = []
+    for name, run in CLAIMS.items():
+        for canaries in CANARIES:
+            for i, factor in enumerate(FACTORS):
+                actual = DPSGD(run.noise_multiplier / factor, run.sample_rate, run.steps)
+                audits = CORRECT if factor == 1.0 else AUDITS
+                p_values = one_run_p_values(run, canaries, audits, seed=i, actual=actual)
+                shares = {"found": float(np.mean(p_values < ALARM)), "below_level": float(np.mean(p_values < LEVEL))}
+                rows.append({"claim": name, "canaries": canaries, "factor": factor, "audits": audits, **shares})
+    return rows
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The page with the figure and a table for each claim."""
+    parts = [
+        "# Power of audits in one run",
+        "",
+        f"Audits of the mechanism: {AUDITS} for each number of canaries and each factor by which the noise is too small, "
+        f"{CORRECT} of correct runs. A fault is found if the p-value is below {ALARM:g}; in brackets, how often it is below "
+        f"{LEVEL:g}. The number of guesses is decided in advance, by the claim. This page, its figure and `one-run.json` are "
+        "made by `python -m betastar.studies.one_run_power docs/audits`.",
+        "",
+        "![Share of audits that find the fault, over the number of canaries](one-run.png)",
+    ]
+    for name in CLAIMS:
+        parts += ["", f"## Claim: {name}", ""]
+        parts.append("| canaries | correct run | " + " | ".join(f"too small by {factor:g}" for factor in FACTORS[1:]) + " |")
+        parts.append("|---|" + "---|" * len(FACTORS))
+        for canaries in CANARIES:
+            mine = [row for row in rows if row["claim"] == name and row["canaries"] == canaries]
+            cells = [f"{nearest_percent(row['found'], 1)} ({nearest_percent(row['below_level'], 1)})" for row in mine]
+            parts.append(f"| {canaries:,} | " + " | ".join(cells) + " |")
+    return "\n".join(parts) + "\n"
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """The share of audits that find the fault over the number of canaries, with a panel for each claim."""
+    from betastar.figures.style import LEGEND, TITLE, panels, save
+
+    every = panels(1, len(CLAIMS), (11.0, 3.2))
+    for panel, name in zip(every, CLAIMS, strict=True):
+        for factor, marker in zip(FACTORS, "xv^soD", strict=True):
+            mine = [row for row in rows if row["claim"] == name and row["factor"] == factor]
+            label = "right" if factor == 1.0 else f"too small by {factor:g}"
+            panel.plot([row["canaries"] for row in mine], [row["found"] for row in mine], f"{marker}-", ms=4, lw=1, label=label)
+        panel.set(xscale="log", xlabel="canaries", ylim=(-0.03, 1.03))
+        panel.set_title(f"claim: {name}", fontsize=TITLE)
+    every[0].set_ylabel(f"share of audits with p-value < {ALARM:g}")
+    outside = (1.0, 0.5)
+    every[-1].legend(
+        frameon=False, fontsize=LEGEND, title="noise", title_fontsize=LEGEND, loc="center left", bbox_to_anchor=outside
+    )
+    save(every[0], path, "png")
+
+
+def main(folder: Path) -> None:
+    """Play, and write the page, its figure and its data."""
+    rows = play()
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    files.write_all({folder / "one-run.json": f"[\n{lines}\n]\n", folder / "one-run.md": page(rows)}, private=False)
+    draw(rows, folder / "one-run")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
