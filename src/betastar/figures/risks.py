@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, axes, few_ticks, legend
+from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, axes, colorbar, few_ticks, legend
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
@@ -191,7 +191,7 @@ def heatmap(
     low, high = limits or (None, None)
     colours = "viridis_r" if risky else "viridis"
     mesh = ax.pcolormesh(*places, grid, shading="nearest", cmap=colours, vmin=low, vmax=high, rasterized=True)
-    ax.figure.colorbar(mesh, ax=ax, label=title)
+    colorbar(mesh, ax, title)
     inside = [level for level in sorted(levels) if grid.min() < level < grid.max()]
     if inside and min(grid.shape) > 1:
         ax.clabel(ax.contour(*places, grid, levels=inside, colors="#202020", linewidths=1), fontsize=8)

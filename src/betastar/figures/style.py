@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
@@ -89,6 +90,14 @@ def legend(ax: Axes, columns: int | None = None, title: str | None = None) -> No
         columns = 2 if wide <= 0.85 * _figure(ax).get_figwidth() * ax.get_position().width / 0.775 else 1
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2, "alignment": "left"}
     ax.legend(frameon=False, fontsize=LEGEND, ncols=columns, title=title, title_fontsize=LEGEND, **place)
+
+
+def colorbar(image: ScalarMappable, every: Axes | list[Axes], label: str) -> None:
+    """The scale of the colours, beside one panel or several."""
+    first = every[0] if isinstance(every, list) else every
+    bar = _figure(first).colorbar(image, ax=every)
+    bar.set_label(label, size=LABEL)
+    bar.ax.tick_params(labelsize=TICK)
 
 
 def few_ticks(axis: Axis, low: float, high: float) -> None:

@@ -280,6 +280,7 @@ _FILES = (
     Parameter("purpose", "What the report is for.", metavar="TEXT"),
     Parameter("list_records", "List the most exposed records by their index.", former=("--records",)),
     Parameter("quick", "Take minutes instead of an hour: one seed, few epochs.", negatable=True),
+    Parameter("redraw", "Only draw the figures of the folder anew, from what was measured there."),
     Parameter("port", "Port of the page; if it is busy, the next free one is taken."),
     Parameter("export", "Write the page as one file that needs no server, instead of serving it.", metavar="FILE"),
     Parameter("browser", "Open the page in a browser.", negatable=True),
