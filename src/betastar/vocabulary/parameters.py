@@ -134,7 +134,7 @@ _QUESTION = (
     Parameter(
         "tolerance",
         "Width of the interval of β* that the method certified aims at. From 0.001 on, attribute inference is computed on a "
-        "coarse grid, in about a tenth of a second.",
+        "coarse grid, in about a tenth of a second; from 0.1 on, it is bounded within milliseconds, but wider.",
         default=1e-4,
         suggestion="Common values are 1e-4 and, for a quick look, 0.01.",
         label="width of the interval",
