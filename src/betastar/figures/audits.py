@@ -26,8 +26,29 @@ SHOWN = 12
 def audit(result: Audit, ax: Axes | None = None, log: bool = False) -> Axes:
     """Draw the measured ROC of an audit beside the bound.
 
-    The band holds for the whole curve. Between two points its upper end is what monotony leaves open, and its lower end is what
-    an attacker reaches who chooses between the two tests by chance.
+    Parameters
+    ----------
+    result : Audit
+        What `betastar.audit.mechanism` found.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    log : bool
+        Whether the axes are logarithmic, which shows the rare false alarms.
+
+    Returns
+    -------
+    Axes
+        The band holds for the whole curve. Between two points its upper end is what monotony leaves open, and its lower end is
+        what an attacker reaches who chooses between the two tests by chance.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> from betastar.figures import plots
+    >>> result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=1000, seed=1)
+    >>> plots.audit(result).get_legend().get_title().get_text()
+    'membership inference (substitution): bound not violated'
     """
     ax = axes(ax, (4.6, 4.4))
     tradeoff(analyze(result.run, result.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
@@ -47,7 +68,33 @@ def audit(result: Audit, ax: Axes | None = None, log: bool = False) -> Axes:
 
 
 def trials(result: Trials, ax: Axes | None = None, log: bool = False) -> Axes:
-    """Draw the measured ROC of each attacker on real training beside the bound. Bars are the intervals, which hold together."""
+    """Draw the measured ROC of each attacker on real training beside the bound.
+
+    Parameters
+    ----------
+    result : Trials
+        What `betastar.audit.training` found.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    log : bool
+        Whether the axes are logarithmic, which shows the rare false alarms.
+
+    Returns
+    -------
+    Axes
+        Bars are the intervals, which hold together.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> from betastar.audit import Trials
+    >>> from betastar.figures import plots
+    >>> result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=1000, seed=1)
+    >>> ax = plots.trials(Trials("a canary", {"updates": result}, leakage=None))
+    >>> ax.get_legend_handles_labels()[1]
+    ['guessing without the model', 'bound', 'sees every update']
+    """
     ax = axes(ax, (4.6, 4.4))
     first = next(iter(result.audits.values()))
     tradeoff(analyze(first.run, first.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
