@@ -37,7 +37,9 @@ def test_brackets_attribute_inference(log_rate: float, log_noise: float, steps: 
 
 
 @pytest.mark.parametrize("method", ["exact", "certified"])
-@pytest.mark.parametrize(("rate", "noise", "steps", "distance"), [(0.01, 1.0, 1000, 0.3), (0.01, 0.5, 200, 0.8), (0.3, 2.0, 9, 1.5)])
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "distance"), [(0.01, 1.0, 1000, 0.3), (0.01, 0.5, 200, 0.8), (0.3, 2.0, 9, 1.5)]
+)
 def test_a_bound_within_milliseconds_is_on_the_safe_side(
     rate: float, noise: float, steps: int, distance: float, method: str
 ) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from betastar.datasets.study import StudyError
+from betastar.figures import plots
 from betastar.studies.paper.reproduce import CAPTIONS, SCRIPTS, page, reproduce
+
+from ..figures.pictures import same
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
 
@@ -78,6 +82,34 @@ def test_the_committed_full_run() -> None:
     assert any("synthetic" in one["why"] for one in rows)
     for path in COMMITTED.glob("*.png"):
         assert path.stat().st_size < 300_000
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The committed figures, drawn anew from what was measured."""
+    folder = tmp_path_factory.mktemp("drawn")
+    shutil.copytree(COMMITTED / "measured", folder / "measured")
+    shutil.copy(COMMITTED / "comparison.json", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "FORMATS", ("png",))
+        reproduce(["all"], folder, redraw=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", CAPTIONS)
+def test_the_committed_figures_are_what_the_code_draws(drawn: Path, name: str) -> None:
+    again = (drawn / f"{name}.png").read_bytes()
+    assert same(again, (COMMITTED / f"{name}.png").read_bytes()), "run betastar reproduce all --redraw -o docs/reproduction"
+    for kind in plots.FORMATS:
+        assert (COMMITTED / f"{name}.{kind}").exists(), kind
+
+
+def test_figures_are_redrawn_where_they_were_measured(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"has no comparison\.json"):
+        reproduce(["fig4"], tmp_path, redraw=True)
+    (tmp_path / "comparison.json").write_text("{}")
+    with pytest.raises(StudyError, match=r"accountant-0\.001\.json is missing"):
+        reproduce(["fig4"], tmp_path, redraw=True)
 
 
 def test_the_committed_page_has_every_figure_with_its_caption_in_the_papers_order() -> None:

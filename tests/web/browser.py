@@ -92,8 +92,8 @@ def explored(*words: str, unhurried: tuple[str, ...] = (), **variables: str) -> 
         said["code"] = process.returncode
 
 
-#: Moves a slider `count` times, `every` so many milliseconds, as fast as a hand does. Tells how often the number changed meanwhile,
-#: how many milliseconds after the last move it was that of the last move, and what it was each time, until nothing is left to refine.
+#: Moves a slider `count` times, `every` so many milliseconds, as fast as a hand does. Tells how often the number changed while it
+#: moved, how many milliseconds after the last move the number belonged to that move, and each number until the last is fine.
 DRAG = """async ({ name, from, by, count, every }) => {
     const beta = document.getElementById("beta"), slider = document.getElementById(`${name}-slider`), changes = [];
     const watch = new MutationObserver(() => changes.push([performance.now(), beta.textContent, beta.dataset.version]));

@@ -19,9 +19,9 @@ def make(sheet: Sheet) -> None:
     adult = sheet.training("adult", sheet.adult)
     ax = plots.axes(size=(6.4, 4.2))
     epochs = [entry["epoch"] for entry in adult["seeds"][0]]
-    for place, (name, which, dashes, colour, text) in enumerate(LINES):
+    for name, which, dashes, colour, text in LINES:
         values = [[entry[name][which] for entry in at(adult, epoch)] for epoch in epochs]
-        plots.seeds(ax, epochs, values, dashes, colour, text, aside=2.0 * (place - 2))
+        plots.seeds(ax, epochs, values, dashes, colour, text)
     ax.set(xlabel="epoch", ylabel=plots.BAYES_SECURITY)
     plots.legend(ax, columns=2, title="Lines: mean of the seeds, which are the small points.")
     sheet.save(ax, "fig9")

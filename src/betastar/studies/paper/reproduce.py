@@ -38,7 +38,7 @@ SCRIPTS: dict[str, Callable[[Sheet], None]] = {
 
 #: What each figure shows, in the order of the page.
 CAPTIONS = {
-    "fig1": "Figure 1. The β* to rely on, each epoch of each seed: against accuracy (Adult), over the epochs (Purchase); dashed, ε.",
+    "fig1": "Figure 1. The β* to rely on, each epoch of each seed: against accuracy (Adult), over epochs (Purchase); dashed, ε.",
     "fig2": "Figure 2. The error of replacing one step's mixture by a Gaussian, for three noises; dotted, the paper's bound.",
     "fig3": "Figure 3. Bayes security over noise and sampling rate after 5,000 steps; white lines are β* of 0.9, 0.95 and 0.98.",
     "fig4": "Figure 4. How far the closed form is off, sampling rate 0.001; a cross marks where an accountant is off, too.",
