@@ -66,9 +66,9 @@ def test_numbers_are_rounded_to_the_safe_side() -> None:
     for security in (0.9, 0.98, 0.97999, 0.999, 0.99999, 1.0, 0.0):
         said = float(statement.right(security).split()[0]) / 100
         assert said >= 1 - security / 2
-        assert said - (1 - beta / 2) < 1.01e-3
-        assert (said > 0.5) == (beta < 1.0)
-    assert [band(beta) for beta in (1.0, 0.98, 0.97999, 0.9, 0.89999, 0.0)] == (
+        assert said - (1 - security / 2) < 1.01e-3
+        assert (said > 0.5) == (security < 1.0)
+    assert [band(security) for security in (1.0, 0.98, 0.97999, 0.9, 0.89999, 0.0)] == (
         ["strong", "strong", "moderate", "moderate", "weak", "weak"]
     )
 
