@@ -15,7 +15,7 @@ from betastar.studies.paper.tightness import accountant
 
 RATE, NOISE = 1e-3, 1.0
 #: The colour of each line.
-LOOKS = {"closed form": plots.OTHER, "exact": plots.MEMBERSHIP, "PLD accountant": plots.ATTRIBUTE}
+LOOKS = {"affinity, a closed form": plots.OTHER, "exact": plots.MEMBERSHIP, "PLD accountant": plots.ATTRIBUTE}
 
 
 def seconds(call: Callable[[], object], times: int) -> float:
@@ -34,7 +34,7 @@ def measure(epochs: Sequence[int]) -> Json:
         warnings.simplefilter("ignore")
         for number in epochs:
             run = bs.DPSGD(NOISE, RATE, round(number / RATE))
-            curves["closed form"].append(seconds(lambda run=run: bs.analyze(run, method="paper"), 5))  # type: ignore[misc]
+            curves["affinity, a closed form"].append(seconds(lambda run=run: bs.analyze(run, method="affinity"), 5))  # type: ignore[misc]
             curves["exact"].append(seconds(lambda run=run: bs.analyze(run).bayes_security, 5))  # type: ignore[misc]
             curves["PLD accountant"].append(seconds(lambda run=run: accountant(RATE, NOISE, run.steps), 1))  # type: ignore[misc]
     return {"epochs": list(epochs), **curves}
