@@ -71,10 +71,9 @@ ADULT := $(BIN)/betastar audit training adult --sample 200 --batch-size 20 --epo
 	--references 199 --games 600 --seed 1 --jobs 2 --json --force
 audits: $(READY)
 	mkdir -p docs/audits build
-	$(ADULT) -o build/audits/canary --plot docs/audits/canary.png > docs/audits/canary.json
-	$(ADULT) --challenge most-exposed -o build/audits/membership --plot docs/audits/membership.png > docs/audits/membership.json
-	$(ADULT) --challenge most-exposed --threat attribute --value 17.0 --value 90.0 -o build/audits/attribute \
-		--plot docs/audits/attribute.png > docs/audits/attribute.json
+	$(ADULT) -o build/audits/canary > docs/audits/canary.json
+	$(ADULT) --challenge most-exposed -o build/audits/membership > docs/audits/membership.json
+	$(ADULT) --challenge most-exposed --threat attribute --value 17.0 --value 90.0 -o build/audits/attribute > docs/audits/attribute.json
 	$(BIN)/python -m betastar.report.audit_page docs/audits
 	$(BIN)/python -m betastar.studies.one_run_power docs/audits
 

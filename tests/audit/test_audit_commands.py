@@ -103,8 +103,9 @@ def test_figure_shows_points_inside_their_band(log: bool) -> None:
     for point in result.roc:
         assert band.contains_point((point.fpr.estimate, point.tpr.estimate))
         assert band.contains_point((point.fpr.lower, point.tpr.upper), radius=1e-9)
-    assert ax.get_title().endswith("bound not violated")
-    assert plots.audit(replace(result, p_value=1e-9), log=log).get_title().endswith("bound violated (p = 1e-9)")
+    violated = plots.audit(replace(result, p_value=1e-9), log=log)
+    assert ax.get_legend().get_title().get_text().endswith("bound not violated")
+    assert violated.get_legend().get_title().get_text().endswith("bound violated (p = 1e-9)")
 
 
 def test_figure_is_written_once(tmp_path: Path) -> None:

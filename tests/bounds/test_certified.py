@@ -36,6 +36,23 @@ def test_brackets_attribute_inference(log_rate: float, log_noise: float, steps: 
     assert 1.0 - proved.lower <= 1.02 * (1.0 - proved.upper) + 1e-9
 
 
+@pytest.mark.parametrize("method", ["exact", "certified"])
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "distance"), [(0.01, 1.0, 1000, 0.3), (0.01, 0.5, 200, 0.8), (0.3, 2.0, 9, 1.5)]
+)
+def test_a_bound_within_milliseconds_is_on_the_safe_side(
+    rate: float, noise: float, steps: int, distance: float, method: str
+) -> None:
+    """What the page shows while a slider moves, and what it is refined to."""
+    run, threat = bs.DPSGD(noise, rate, steps), bs.AttributeInference(distance)
+    quick, fine = (bs.analyze(run, threat, method, tolerance) for tolerance in (certified.GLUED, 1e-2))
+    assert quick.bayes_security.lower <= fine.bayes_security.lower + 1e-9
+    assert 1.0 - quick.bayes_security.lower <= 1.5 * (1.0 - fine.bayes_security.lower)
+    assert quick.bayes_security.upper >= fine.bayes_security.lower
+    assert quick.tpr(0.01).upper >= fine.tpr(0.01).upper - 1e-9
+    assert quick.success(0.3).upper >= fine.success(0.3).upper - 1e-9
+
+
 def test_brackets_many_distances_and_segments() -> None:
     rng = np.random.default_rng(2)
     run = bs.DPSGD(2.0, 0.02, 150) + bs.DPSGD(1.0, 0.01, 50)

@@ -13,12 +13,16 @@ import torch
 
 import betastar as bs
 from betastar import audit, training
+from betastar.figures import plots
 from betastar.training.callbacks import lightning, transformers
 
 NAMES = {f"betastar.{name}": getattr(bs, name) for name in bs.__all__}
 NAMES |= {f"betastar.audit.{name}": getattr(audit, name) for name in audit.__all__ if name != "ALARM"}
 NAMES |= {f"betastar.training.{name}": getattr(training, name) for name in training.__all__}
 NAMES["betastar.DPSGD.from_epochs"] = bs.DPSGD.from_epochs
+#: The figures; what only other modules of betastar need is left out, as it is in the reference.
+SHOWN = [name for name in plots.__all__ if name not in ("axes", "few_ticks", "inline", "plain")]
+FIGURES = {f"betastar.figures.plots.{name}": one for name in SHOWN if callable(one := getattr(plots, name))}
 CONSTRUCTORS = ("column", "columns", "one_hot", "label", "tokens", "word", "joint", "function", "from_transformer")
 NAMES |= {f"betastar.training.Secret.{name}": getattr(training.Secret, name) for name in CONSTRUCTORS}
 
@@ -50,6 +54,14 @@ def test_sections_agree_with_the_signature(name: str) -> None:
         assert {"Returns", "Raises", "Examples"} <= set(described)
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_describe_their_arguments_and_results(name: str) -> None:
+    signature, described = inspect.signature(FIGURES[name]), sections(FIGURES[name])
+    assert sorted(listed(described["Parameters"])) == sorted(signature.parameters)
+    assert ("Returns" in described) == (signature.return_annotation != "None")
+    assert ">>>" in described["Examples"]
+
+
 def methods(one: type) -> dict[str, Any]:
     """The public methods and properties of a class and of the classes of betastar that it inherits from."""
     own = [part for part in one.__mro__ if part.__module__.startswith("betastar.")]
@@ -79,11 +91,11 @@ def test_callbacks_describe_their_argument(callback: Any) -> None:
     assert listed(sections(callback)["Parameters"]) == list(inspect.signature(callback).parameters)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *FIGURES])
 def test_examples_are_true(name: str) -> None:
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(verbose=False)
     text: list[str] = []
-    examples = parser.get_doctest(inspect.getdoc(NAMES[name]) or "", {}, name, None, None)
+    examples = parser.get_doctest(inspect.getdoc({**NAMES, **FIGURES}[name]) or "", {}, name, None, None)
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Secure RNG turned off|Full backward hook is firing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import warnings
@@ -10,6 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
+from betastar.figures import plots
 from betastar.web import static_page
 from docs.hooks import rooms
 
@@ -97,6 +99,16 @@ def formulas_are_mathml_and_snippets_show_what_they_print(site: Path) -> None:
         assert 'class="text output' in text or "output highlight" in text, name
     for name in ("theory", "tutorials/before", "explanation/bayes-security"):
         assert '<figure class="drawn"' in (site / f"{name}.html").read_text()
+
+
+def test_the_gallery_has_every_figure() -> None:
+    text = (ROOT / "docs" / "gallery.md").read_text()
+    functions = {name: one for name in plots.__all__ if callable(one := getattr(plots, name)) and name not in ("axes", "legend")}
+    draws = [name for name, one in functions.items() if "ax" in inspect.signature(one).parameters]
+    figures = set(draws) - {"image", "inline", "save"}
+    assert {"tradeoff", "heatmap", "guesses", "trials"} <= figures
+    for name in figures:
+        assert f"plots.{name}(" in text, name
 
 
 def test_the_architecture_is_drawn_from_the_imports() -> None:

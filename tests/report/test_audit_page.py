@@ -8,16 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from betastar.figures import plots
 from betastar.report.audit_page import GAMES, ordered, write
+
+from ..figures.pictures import same
 
 FOLDER = Path(__file__).parents[2] / "docs" / "audits"
 
 
-def test_the_page_is_what_its_files_say(tmp_path: Path) -> None:
+def test_the_page_is_what_its_files_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in GAMES:
         shutil.copy(FOLDER / f"{name}.json", tmp_path)
-        assert (FOLDER / f"{name}.png").exists()
+    monkeypatch.setattr(plots, "FORMATS", ("png",))
     assert write(tmp_path).read_text() == (FOLDER / "README.md").read_text()
+    for name in GAMES:
+        assert same((tmp_path / f"{name}.png").read_bytes(), (FOLDER / f"{name}.png").read_bytes()), name
+        for kind in ("png", "svg", "pdf"):
+            assert (FOLDER / f"{name}.{kind}").exists(), kind
 
 
 @pytest.mark.parametrize("name", GAMES)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from betastar.datasets.study import StudyError
+from betastar.figures import plots
 from betastar.studies.paper.reproduce import CAPTIONS, SCRIPTS, page, reproduce
+
+from ..figures.pictures import same
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
 
@@ -78,6 +82,26 @@ def test_the_committed_full_run() -> None:
     assert any("synthetic" in one["why"] for one in rows)
     for path in COMMITTED.glob("*.png"):
         assert path.stat().st_size < 300_000
+
+
+def test_the_committed_figures_are_what_the_code_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From what was measured; one test, so that they are drawn once."""
+    shutil.copytree(COMMITTED / "measured", tmp_path / "measured")
+    shutil.copy(COMMITTED / "comparison.json", tmp_path)
+    monkeypatch.setattr(plots, "FORMATS", ("png",))
+    reproduce(["all"], tmp_path, redraw=True)
+    for name in CAPTIONS:
+        again, committed = ((folder / f"{name}.png").read_bytes() for folder in (tmp_path, COMMITTED))
+        assert same(again, committed), f"{name}: run betastar reproduce all --redraw -o docs/reproduction"
+        assert all((COMMITTED / f"{name}.{kind}").exists() for kind in ("svg", "pdf")), name
+
+
+def test_figures_are_redrawn_where_they_were_measured(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=r"has no comparison\.json"):
+        reproduce(["fig4"], tmp_path, redraw=True)
+    (tmp_path / "comparison.json").write_text("{}")
+    with pytest.raises(StudyError, match=r"accountant-0\.001\.json is missing"):
+        reproduce(["fig4"], tmp_path, redraw=True)
 
 
 def test_the_committed_page_has_every_figure_with_its_caption_in_the_papers_order() -> None:

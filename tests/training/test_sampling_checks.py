@@ -26,7 +26,7 @@ from betastar.training.budget import Budget
 from betastar.training.checks.sampling import SamplingCheck
 
 from .private import build, fit
-from .test_loaders import CLIP, NOISE, made
+from .sampled import CLIP, NOISE, made
 
 SIZE, STEPS = 120, 6
 

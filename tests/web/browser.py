@@ -92,11 +92,11 @@ def explored(*words: str, unhurried: tuple[str, ...] = (), **variables: str) -> 
         said["code"] = process.returncode
 
 
-#: Moves a slider `count` times, `every` so many milliseconds, as fast as a hand does. Tells when the number changed (milliseconds
-#: after the first move, and after the last one) and what it was.
+#: Moves a slider `count` times, `every` so many milliseconds, as fast as a hand does. Tells how often the number changed while it
+#: moved, how many milliseconds after the last move the number belonged to that move, and each number until the last is fine.
 DRAG = """async ({ name, from, by, count, every }) => {
     const beta = document.getElementById("beta"), slider = document.getElementById(`${name}-slider`), changes = [];
-    const watch = new MutationObserver(() => changes.push([performance.now(), beta.textContent]));
+    const watch = new MutationObserver(() => changes.push([performance.now(), beta.textContent, beta.dataset.version]));
     watch.observe(beta, { childList: true, characterData: true, subtree: true });
     const start = performance.now();
     let last = start;
@@ -110,7 +110,8 @@ DRAG = """async ({ name, from, by, count, every }) => {
     while (beta.dataset.version !== now || beta.dataset.rough !== "false") await new Promise((later) => setTimeout(later, 10));
     watch.disconnect();
     const during = changes.filter(([at]) => at <= last).length;
-    return { during, after: changes.at(-1)[0] - last, texts: changes.map(([, text]) => text) };
+    const after = changes.find(([, , version]) => version === now)[0] - last;
+    return { during, after, texts: changes.map(([, text]) => text) };
 }"""
 
 

@@ -29,6 +29,8 @@ BELOW_ONE = float(np.nextafter(1.0, 0.0))
 NOTHING_LEFT = 1e-6
 #: Tolerance from which on the adaptive programme is solved on a coarse grid only, as for a first look or a search.
 COARSE = 1e-3
+#: Tolerance from which on the programme is left out, as while a slider moves: the glued curve bounds attackers who adapt, too.
+GLUED = 0.1
 #: Different steps up to which the programme takes its time, and beyond which it would take too long.
 FEW_KINDS, MANY_KINDS = 4, 32
 #: Tolerance of the glued curve beside the programme, as a share of the advantage: it is better far out, if anywhere.
@@ -54,7 +56,7 @@ def enclose(steps: Sequence[AnyStep], in_order: Sequence[Step] | None, tolerance
     """
     steps = [step for step in steps if kinds.telling(step)]
     count = sum(step.count for step in steps)
-    if in_order is None or count <= 1 or kinds.attained(steps, True) == steps:
+    if in_order is None or count <= 1 or tolerance >= GLUED or kinds.attained(steps, True) == steps:
         return certify(steps, True, tolerance, attained)
     in_order = [step for step in in_order if step.distance > 0.0]
     different = len({(step.rate, step.noise, step.distance) for step in in_order})

@@ -105,6 +105,7 @@ class ReproduceOptions:
     )
     output: Path = option(Path("reproduction"), "Folder for figures, comparison and runs.")
     quick: bool = False
+    redraw: bool = False
     jobs: int = option(2, "Number of seeds that are trained at a time.")
     json: bool = option(False, "Print the comparison as JSON.")
 
@@ -122,7 +123,7 @@ def reproduce(options: ReproduceOptions) -> None:
     def tell(name: str) -> None:
         print(f"{name} …", file=sys.stderr, flush=True)
 
-    path = make(list(options.what) or ["all"], options.output, options.quick, options.jobs, tell)
+    path = make(list(options.what) or ["all"], options.output, options.quick, options.jobs, tell, options.redraw)
     print((path.with_suffix(".json") if options.json else path).read_text())
 
 

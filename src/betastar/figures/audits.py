@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from betastar.audit import Audit
 from betastar.figures.risks import RATES, tradeoff
-from betastar.figures.style import ATTRIBUTE, MEMBERSHIP, OTHER, PROVED, axes
+from betastar.figures.style import ATTRIBUTE, DASHES, MEMBERSHIP, OTHER, PROVED, axes, legend
 from betastar.risk.analyze import analyze
 from betastar.rounding import nearest
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from betastar.audit import Trials
+    from betastar.scenario.threats import Threat
 
 #: Attackers of real training, and how many points of a curve each shows.
 WHO = {"updates": "sees every update", "weights": "has the final weights", "outputs": "asks the final model"}
@@ -25,10 +26,31 @@ SHOWN = 12
 def audit(result: Audit, ax: Axes | None = None, log: bool = False) -> Axes:
     """Draw the measured ROC of an audit beside the bound.
 
-    The band holds for the whole curve. Between two points its upper end is what monotony leaves open, and its lower end is what
-    an attacker reaches who chooses between the two tests by chance.
+    Parameters
+    ----------
+    result : Audit
+        What `betastar.audit.mechanism` found.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    log : bool
+        Whether the axes are logarithmic, which shows the rare false alarms.
+
+    Returns
+    -------
+    Axes
+        The band holds for the whole curve. Between two points its upper end is what monotony leaves open, and its lower end is
+        what an attacker reaches who chooses between the two tests by chance.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> from betastar.figures import plots
+    >>> result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=1000, seed=1)
+    >>> plots.audit(result).get_legend().get_title().get_text()
+    'membership inference (substitution): bound not violated'
     """
-    ax = axes(ax, (4.6, 4.0))
+    ax = axes(ax, (4.6, 4.4))
     tradeoff(analyze(result.run, result.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
     fpr_low, fpr_high = ([getattr(point.fpr, end) for point in result.roc] for end in ("lower", "upper"))
     tpr_low, tpr_high = ([getattr(point.tpr, end) for point in result.roc] for end in ("lower", "upper"))
@@ -41,15 +63,39 @@ def audit(result: Audit, ax: Axes | None = None, log: bool = False) -> Axes:
     if log:
         least = min([*fpr_low, *tpr_low, 0.01]) / 2.0
         ax.set(xlim=(least, 1.0), ylim=(least, 1.0))
-    verdict = f"bound violated (p = {nearest(result.p_value, 1)})" if result.violated else "bound not violated"
-    ax.set_title(f"{result.threat.describe()}: {verdict}", fontsize=9)
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    legend(ax, title=_verdict(result, result.threat))
     return ax
 
 
 def trials(result: Trials, ax: Axes | None = None, log: bool = False) -> Axes:
-    """Draw the measured ROC of each attacker on real training beside the bound. Bars are the intervals, which hold together."""
-    ax = axes(ax, (4.6, 4.0))
+    """Draw the measured ROC of each attacker on real training beside the bound.
+
+    Parameters
+    ----------
+    result : Trials
+        What `betastar.audit.training` found.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    log : bool
+        Whether the axes are logarithmic, which shows the rare false alarms.
+
+    Returns
+    -------
+    Axes
+        Bars are the intervals, which hold together.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> from betastar.audit import Trials
+    >>> from betastar.figures import plots
+    >>> result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=1000, seed=1)
+    >>> ax = plots.trials(Trials("a canary", {"updates": result}, leakage=None))
+    >>> ax.get_legend_handles_labels()[1]
+    ['guessing without the model', 'bound', 'sees every update']
+    """
+    ax = axes(ax, (4.6, 4.4))
     first = next(iter(result.audits.values()))
     tradeoff(analyze(first.run, first.threat, "certified"), ax, log, label="bound", color=MEMBERSHIP)
     for (place, one), color in zip(result.audits.items(), (ATTRIBUTE, PROVED, OTHER), strict=False):
@@ -57,8 +103,12 @@ def trials(result: Trials, ax: Axes | None = None, log: bool = False) -> Axes:
         x, y = ([getattr(point, rate).estimate for point in points] for rate in ("fpr", "tpr"))
         low, high = ([getattr(point.tpr, end) for point in points] for end in ("lower", "upper"))
         bars = [np.subtract(y, low), np.subtract(high, y)]
-        ax.errorbar(x, y, bars, fmt="o-", ms=2.5, lw=0.8, elinewidth=0.6, alpha=0.9, color=color, label=WHO[place])
-    verdict = f"bound violated (p = {nearest(result.p_value, 1)})" if result.violated else "bound not violated"
-    ax.set_title(f"{first.threat.describe()}: {verdict}", fontsize=9)
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
+        look: dict[str, Any] = {"ms": 2.5, "lw": 0.9, "elinewidth": 0.6, "alpha": 0.9, "color": color}
+        ax.errorbar(x, y, bars, marker="o", ls=DASHES[color], label=WHO[place], **look)
+    legend(ax, title=_verdict(result, first.threat))
     return ax
+
+
+def _verdict(result: Audit | Trials, threat: Threat) -> str:
+    verdict = f"bound violated (p = {nearest(result.p_value, 1)})" if result.violated else "bound not violated"
+    return f"{threat.describe()}: {verdict}"

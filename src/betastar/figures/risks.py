@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, axes, few_ticks, legend
+from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, axes, colorbar, few_ticks, legend
 from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.risk.risk import Risk
 from betastar.scenario.run import DPSGD
@@ -48,6 +48,19 @@ def tradeoff(
     Axes
         The line is the share of right alarms (TPR) that no attack exceeds, for each share of false alarms (FPR). The band
         reaches down to an attack that exists.
+
+    Raises
+    ------
+    ValueError
+        If the risk is of a sweep.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar.figures import plots
+    >>> ax = plots.tradeoff(bs.analyze(bs.DPSGD(2.0, 0.01, 1000)), label="noise 2")
+    >>> [line.get_label() for line in ax.lines]
+    ['guessing without the model', 'noise 2']
     """
     if risk.shape:
         raise ValueError(f"risk must be of one run, got a sweep of shape {risk.shape}; draw its curves one by one.")
@@ -89,6 +102,19 @@ def over_steps(run: DPSGD, threat: Threat | None = None, ax: Axes | None = None,
     -------
     Axes
         The figure's.
+
+    Raises
+    ------
+    ValueError
+        If the run is a sweep, or the distances of the threat are a histogram, which has no order.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar.figures import plots
+    >>> ax = plots.over_steps(bs.DPSGD(2.0, 0.01, 1000), points=5)
+    >>> ax.lines[0].get_xdata().tolist()
+    [1, 251, 500, 750, 1000]
     """
     if run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}.")
@@ -178,6 +204,21 @@ def heatmap(
     -------
     Axes
         The figure's.
+
+    Raises
+    ------
+    ValueError
+        If the values are not those of two parameters, or do not fit `x` and `y`.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> import numpy as np
+    >>> from betastar.figures import plots
+    >>> noises, rates = np.array([1.0, 2.0, 4.0]), np.array([0.001, 0.01])
+    >>> ax = plots.heatmap(bs.analyze(bs.DPSGD(noises[:, None], rates, 1000)), x=rates, y=noises)
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('sampling rate', 'noise multiplier')
     """
     grid = np.ma.masked_invalid(values.bayes_security.lower if isinstance(values, Risk) else values)
     if grid.ndim != 2:
@@ -191,7 +232,7 @@ def heatmap(
     low, high = limits or (None, None)
     colours = "viridis_r" if risky else "viridis"
     mesh = ax.pcolormesh(*places, grid, shading="nearest", cmap=colours, vmin=low, vmax=high, rasterized=True)
-    ax.figure.colorbar(mesh, ax=ax, label=title)
+    colorbar(mesh, ax, title)
     inside = [level for level in sorted(levels) if grid.min() < level < grid.max()]
     if inside and min(grid.shape) > 1:
         ax.clabel(ax.contour(*places, grid, levels=inside, colors="#202020", linewidths=1), fontsize=8)

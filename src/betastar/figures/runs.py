@@ -39,6 +39,14 @@ def over_epochs(entries: Sequence[dict[str, Any]], ax: Axes | None = None, secre
     -------
     Axes
         Each line is the β* to rely on. A band reaches from it up to the β* that an attack attains.
+
+    Examples
+    --------
+    >>> from betastar.figures import plots
+    >>> entries = [{"epoch": epoch, "accuracy": 0.8, "membership": {"lower": 1.0 - 0.01 * epoch}} for epoch in (1, 2, 3)]
+    >>> ax = plots.over_epochs(entries)  # of a run: RunFolder("runs/people").epochs
+    >>> ax.lines[0].get_ydata().tolist()
+    [0.99, 0.98, 0.97]
     """
     from matplotlib.ticker import AutoLocator
 
@@ -86,6 +94,13 @@ def accuracy(
     Axes
         Each point is the β* to rely on. A vertical line is the accuracy of whoever always guesses the most frequent label, or the
         error of whoever always predicts the mean, unless that is far from every point.
+
+    Examples
+    --------
+    >>> from betastar.figures import plots
+    >>> entries = [{"epoch": epoch, "accuracy": 0.5 + 0.125 * epoch, "membership": {"lower": 0.9}} for epoch in (1, 2, 3)]
+    >>> plots.accuracy(entries).lines[0].get_xdata().tolist()
+    [62.5, 75.0, 87.5]
     """
     ax = axes(ax)
     last = entries[-1] if entries else {}
@@ -127,6 +142,13 @@ def exposure(beta: Sequence[float] | Real, ax: Axes | None = None, any_record: f
     -------
     Axes
         The figure's.
+
+    Examples
+    --------
+    >>> from betastar.figures import plots
+    >>> ax = plots.exposure([0.93, 0.95, 0.97], any_record=0.92)
+    >>> int(sum(bar.get_height() for bar in ax.patches))
+    3
     """
     ax = axes(ax)
     ax.hist(beta, bins=40, color=ATTRIBUTE, alpha=0.8, label="records that were measured")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
@@ -54,6 +55,12 @@ def panels(rows: int, columns: int, size: tuple[float, float], number: int | Non
     -------
     list of Axes
         One for each panel.
+
+    Examples
+    --------
+    >>> from betastar.figures import plots
+    >>> len(plots.panels(2, 3, (9.0, 6.0), number=5))
+    5
     """
     from matplotlib.figure import Figure
 
@@ -82,6 +89,13 @@ def legend(ax: Axes, columns: int | None = None, title: str | None = None) -> No
         The number of columns; two by default, or one if the labels are too long for that.
     title : str, optional
         A line above the labels.
+
+    Examples
+    --------
+    >>> from betastar.figures import plots
+    >>> ax = plots.axes()
+    >>> lines = ax.plot([1, 2, 3], [0.99, 0.98, 0.97], label="membership")
+    >>> plots.legend(ax, title="β* over the epochs")
     """
     labels = ax.get_legend_handles_labels()[1]
     if columns is None:
@@ -89,6 +103,30 @@ def legend(ax: Axes, columns: int | None = None, title: str | None = None) -> No
         columns = 2 if wide <= 0.85 * _figure(ax).get_figwidth() * ax.get_position().width / 0.775 else 1
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.2, "alignment": "left"}
     ax.legend(frameon=False, fontsize=LEGEND, ncols=columns, title=title, title_fontsize=LEGEND, **place)
+
+
+def colorbar(image: ScalarMappable, every: Axes | list[Axes], label: str) -> None:
+    """Put the scale of the colours beside one panel or several.
+
+    Parameters
+    ----------
+    image : ScalarMappable
+        What has the colours, as `Axes.imshow` returns it.
+    every : Axes or list of Axes
+        The panels.
+    label : str
+        What the colours mean.
+
+    Examples
+    --------
+    >>> from betastar.figures import plots
+    >>> ax = plots.axes()
+    >>> plots.colorbar(ax.imshow([[0.9, 0.95]]), ax, "Bayes security β*")
+    """
+    first = every[0] if isinstance(every, list) else every
+    bar = _figure(first).colorbar(image, ax=every)
+    bar.set_label(label, size=LABEL)
+    bar.ax.tick_params(labelsize=TICK)
 
 
 def few_ticks(axis: Axis, low: float, high: float) -> None:
@@ -117,6 +155,14 @@ def seeds(
         The line's, as for `Axes.plot`.
     aside : float
         How far the points are beside their places, in points, so that those of several lines can be told apart.
+
+    Examples
+    --------
+    >>> from betastar.figures import plots
+    >>> ax = plots.axes()
+    >>> plots.seeds(ax, [1.0, 2.0], [[0.81, 0.83], [0.80, 0.82]], "-", plots.MEMBERSHIP, "accuracy")
+    >>> ax.lines[-1].get_xdata().tolist()
+    [1.0, 2.0]
     """
     import numpy as np
     from matplotlib.transforms import ScaledTranslation
@@ -131,12 +177,51 @@ def seeds(
 
 
 def save(ax: Axes, path: str | Path, *kinds: str) -> None:
-    """Write the figure into files: as PNG, or in each of the formats that are named (png, svg, pdf)."""
+    """Write the figure into files.
+
+    Parameters
+    ----------
+    ax : Axes
+        Any panel of the figure.
+    path : path
+        The name of the files, without its ending.
+    *kinds : str
+        Formats: png (the default), svg, pdf.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from betastar.figures import plots
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plots.save(plots.exposure([0.9, 0.95]), f"{folder}/exposure", *plots.FORMATS)
+    ...     print(sorted(path.name for path in Path(folder).iterdir()))
+    ['exposure.pdf', 'exposure.png', 'exposure.svg']
+    """
     files.write_all({Path(f"{path}.{kind}"): image(ax, kind) for kind in kinds or ("png",)}, private=False)
 
 
 def image(ax: Axes, kind: str = "png") -> bytes:
-    """The content of the figure's file, which does not tell when it was made."""
+    """The content of the figure's file, which does not tell when it was made.
+
+    Parameters
+    ----------
+    ax : Axes
+        Any panel of the figure.
+    kind : str
+        The format: png, svg or pdf.
+
+    Returns
+    -------
+    bytes
+        The same each time.
+
+    Examples
+    --------
+    >>> from betastar.figures import plots
+    >>> plots.image(plots.exposure([0.9, 0.95]))[1:4]
+    b'PNG'
+    """
     import matplotlib
 
     target = BytesIO()

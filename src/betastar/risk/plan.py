@@ -211,7 +211,7 @@ def noise_against_gap(
     --------
     >>> import betastar as bs
     >>> target = bs.Target(bayes_security=0.99)
-    >>> wide, narrow = bs.noise_against_gap(target, (2.0, 1.0), sample_rate=0.01, steps=500)
+    >>> wide, narrow = bs.noise_against_gap(target, (2.0, 1.0), method="affinity", sample_rate=0.01, steps=500)
     >>> narrow.gap < wide.gap
     True
     """

@@ -134,7 +134,7 @@ _QUESTION = (
     Parameter(
         "tolerance",
         "Width of the interval of β* that the method certified aims at. From 0.001 on, attribute inference is computed on a "
-        "coarse grid, in about a tenth of a second.",
+        "coarse grid, in about a tenth of a second; from 0.1 on, it is bounded within milliseconds, but wider.",
         default=1e-4,
         suggestion="Common values are 1e-4 and, for a quick look, 0.01.",
         label="width of the interval",
@@ -282,6 +282,7 @@ _FILES = (
     Parameter("purpose", "What the report is for.", metavar="TEXT"),
     Parameter("list_records", "List the most exposed records by their index.", former=("--records",)),
     Parameter("quick", "Take minutes instead of an hour: one seed, few epochs.", negatable=True),
+    Parameter("redraw", "Only draw the figures of the folder anew, from what was measured there."),
     Parameter("port", "Port of the page; if it is busy, the next free one is taken."),
     Parameter("export", "Write the page as one file that needs no server, instead of serving it.", metavar="FILE"),
     Parameter("browser", "Open the page in a browser.", negatable=True),

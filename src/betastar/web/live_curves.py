@@ -12,6 +12,7 @@ import numpy as np
 import betastar as bs
 from betastar.answers.json_answers import Answer, bound
 from betastar.answers.settings import Setting, threat_of
+from betastar.bounds.certified import GLUED
 from betastar.risk.analyze import after_each, reliable
 from betastar.scenario.samplings import IN_EPOCHS, all_plain, batches
 
@@ -20,8 +21,8 @@ EPOCHS, RATES = (13, 25), (31, 61)
 #: A line of fewer points would mislead.
 FEW = 7
 SMALLEST_RATE = 1e-6
-#: Width of the certified interval while a slider moves, and at rest.
-COARSE, FINE = 1e-2, 1e-4
+#: Tolerance while a slider moves, when attackers who adapt are bounded by the glued curve, and at rest.
+COARSE, FINE = GLUED, 1e-4
 
 
 #: A threat as its name and what it takes, which a cache can compare; the threat of a plug-in need not be comparable.
@@ -33,12 +34,12 @@ def _attack(setting: Setting) -> Attack:
 
 
 @lru_cache(maxsize=4096)
-def _beta(run: bs.DPSGD, attack: Attack, method: str) -> bs.Bound:
+def _beta(run: bs.DPSGD, attack: Attack, method: str, tolerance: float) -> bs.Bound:
     threat = threat_of(attack[0], **dict(attack[1]))
     if method == "certified":
         return bs.analyze(run, threat, method=method).bayes_security
     # Of an attribute's exact β* only the lower end is quick; and here nobody needs to be warned of the paper's closed form.
-    return reliable(run, threat, method, FINE).bayes_security
+    return reliable(run, threat, method, tolerance).bayes_security
 
 
 @lru_cache(maxsize=64)
@@ -59,18 +60,18 @@ def over_epochs(setting: Setting, seconds: float, certifying: float = 0.0) -> An
     attack = _attack(setting)
     end = time.monotonic() + seconds
     unit = run.steps / setting.epochs if setting.epochs else 1.0
-    number = EPOCHS[certifying > 0.0]
+    number, tolerance = EPOCHS[certifying > 0.0], FINE if certifying else COARSE
     whole = batches(run.sample_rate, run.sampling) if run.sampling in IN_EPOCHS else 1  # steps that are not divided
     points_at = np.round(np.linspace(run.steps / number, run.steps, number) / whole).clip(1) * whole
     steps = np.unique(points_at).astype(int).tolist()
 
     def at(method: str) -> Callable[[int], bs.Bound]:
-        return lambda count: _beta(run.shortened(count), attack, method)
+        return lambda count: _beta(run.shortened(count), attack, method, tolerance)
 
     def points(bounds: dict[int, bs.Bound]) -> list[Answer]:
         return [{"at": count / unit, **bound(bounds[count])} for count in sorted(bounds)]
 
-    together = after_each(run, setting.attack, steps, FINE if certifying else COARSE, certifying > 0.0)
+    together = after_each(run, setting.attack, steps, tolerance, certifying > 0.0)
     if together is not None:
         exact = dict(zip(steps, together, strict=True))
         proved = exact if certifying else {}

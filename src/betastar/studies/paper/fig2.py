@@ -22,12 +22,12 @@ def error(rate: float, noise: float) -> float:
 def make(sheet: Sheet) -> None:
     ratios = np.geomspace(1e-3, 1.0, 13 if sheet.quick else 37)
     ax = plots.axes()
-    for noise, colour in ((0.5, plots.ATTRIBUTE), (1.0, plots.MEMBERSHIP), (2.0, plots.OTHER)):
+    for noise, colour in ((0.5, plots.ATTRIBUTE), (1.0, plots.MEMBERSHIP), (2.0, plots.PROVED)):
         rates = ratios[ratios * noise <= 0.5] * noise
         ax.loglog(rates / noise, [error(p, noise) for p in rates], color=colour, label=f"σ = {noise:g}")
         ax.loglog(rates / noise, [sqrt(p * (1 - p)) / (2 * noise) or np.nan for p in rates], ":", color=colour, lw=1)
     ax.set(xlabel="sampling rate / noise, p/σ", ylabel="total variation (dotted: its bound)", ylim=(5e-5, 1))
-    plots.legend(ax)
+    plots.legend(ax, columns=3)
     sheet.save(ax, "fig2")
     total_variation = error(0.001, 1.0)
     bound = sqrt(0.001 * 0.999) / 2

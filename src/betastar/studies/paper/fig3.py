@@ -20,7 +20,7 @@ def make(sheet: Sheet) -> None:
     image = ax.contourf(noise, rate, beta, levels=np.linspace(0, 1, 21), cmap="viridis")
     lines = ax.contour(noise, rate, beta, levels=[0.9, 0.95, 0.98], colors="white", linewidths=1)
     ax.clabel(lines, fmt="%.2f", fontsize=7)
-    ax.figure.colorbar(image, ax=ax, label="Bayes security β* (exact)")
+    plots.colorbar(image, ax, "Bayes security β* (exact)")
     ax.set(xlabel="noise σ", ylabel="sampling rate p", yscale="log")
     sheet.save(ax, "fig3")
     slope = float(erfinv(0.02)) * 2**0.5 / STEPS**0.5

@@ -5,14 +5,17 @@ from __future__ import annotations
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import betastar as bs
 from betastar.figures import plots
+from betastar.runs.reading import Json
 from betastar.studies.paper.sheet import Sheet
 from betastar.studies.paper.tightness import accountant
 
 RATE, NOISE = 1e-3, 1.0
+#: The colour of each line.
+LOOKS = {"affinity, a closed form": plots.OTHER, "exact": plots.MEMBERSHIP, "PLD accountant": plots.ATTRIBUTE}
 
 
 def seconds(call: Callable[[], object], times: int) -> float:
@@ -24,23 +27,28 @@ def seconds(call: Callable[[], object], times: int) -> float:
     return statistics.median(taken)
 
 
-def make(sheet: Sheet) -> None:
-    epochs = (1, 20, 100) if sheet.quick else (1, 5, 10, 20, 40, 60, 80, 100)
-    curves: dict[str, list[float]] = {"closed form": [], "exact": [], "PLD accountant": []}
+def measure(epochs: Sequence[int]) -> Json:
+    """Seconds for an answer after each number of epochs, by who answers."""
+    curves: dict[str, list[float]] = {name: [] for name in LOOKS}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for number in epochs:
             run = bs.DPSGD(NOISE, RATE, round(number / RATE))
-            curves["closed form"].append(seconds(lambda run=run: bs.analyze(run, method="affinity"), 5))  # type: ignore[misc]
+            curves["affinity, a closed form"].append(seconds(lambda run=run: bs.analyze(run, method="affinity"), 5))  # type: ignore[misc]
             curves["exact"].append(seconds(lambda run=run: bs.analyze(run).bayes_security, 5))  # type: ignore[misc]
             curves["PLD accountant"].append(seconds(lambda run=run: accountant(RATE, NOISE, run.steps), 1))  # type: ignore[misc]
+    return {"epochs": list(epochs), **curves}
+
+
+def make(sheet: Sheet) -> None:
+    measured = sheet.measured("fig5", lambda: measure((1, 20, 100) if sheet.quick else (1, 5, 10, 20, 40, 60, 80, 100)))
     ax = plots.axes()
-    for (name, values), colour in zip(curves.items(), (plots.OTHER, plots.MEMBERSHIP, plots.ATTRIBUTE), strict=True):
-        ax.semilogy(epochs, values, "o-", ms=3, color=colour, label=name)
+    for name, colour in LOOKS.items():
+        ax.semilogy(measured["epochs"], measured[name], plots.DASHES[colour], marker="o", ms=3, color=colour, label=name)
     ax.set(xlabel="epochs", ylabel="seconds")
     plots.legend(ax)
     sheet.save(ax, "fig5")
-    ratio = curves["PLD accountant"][-1] / curves["exact"][-1]
+    ratio = measured["PLD accountant"][-1] / measured["exact"][-1]
     sheet.add(
         "time of the accountant / time of an exact answer, 100 epochs",
         "",

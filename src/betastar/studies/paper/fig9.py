@@ -6,38 +6,31 @@ from betastar.figures import plots
 from betastar.rounding import down
 from betastar.studies.paper.sheet import Sheet, at, mean
 
+#: The lines: the key in an epoch, which of its numbers, the dashes and the colour of the line, and words.
+LINES = (
+    ("membership", "paper", "-", plots.MEMBERSHIP, "membership, closed form"),
+    ("exact", "paper", "--", plots.ATTRIBUTE, "attribute, all pairs, closed form"),
+    ("centroid", "paper", ":", plots.OTHER, "attribute, approximated, closed form"),
+    ("exact", "lower", "-.", plots.PROVED, "attribute, all pairs, relied on"),
+)
+
 
 def make(sheet: Sheet) -> None:
-    folders = sheet.adult()
-    ax = plots.axes()
-    for which, folder in enumerate(folders):
-        entries = folder.epochs
-        epochs = [entry["epoch"] for entry in entries]
-        for name, style, text in (
-            ("exact", "-", "attribute, all pairs of values"),
-            ("centroid", "--", "attribute, the approximation"),
-        ):
-            label = None if which else text
-            ax.plot(epochs, [e[name]["paper"] for e in entries], style, color=plots.ATTRIBUTE, lw=1, alpha=0.7, label=label)
-        if not which:
-            ax.plot(epochs, [e["membership"]["paper"] for e in entries], color=plots.MEMBERSHIP, lw=1, label="membership")
-            ax.plot(
-                epochs,
-                [e["exact"]["lower"] for e in entries],
-                ":",
-                color=plots.ATTRIBUTE,
-                lw=1,
-                label="attribute, all pairs, relied on",
-            )
-    ax.set(xlabel="epoch", ylabel="Bayes security β* (closed form)")
-    plots.legend(ax)
+    adult = sheet.training("adult", sheet.adult)
+    ax = plots.axes(size=(6.4, 4.2))
+    epochs = [entry["epoch"] for entry in adult["seeds"][0]]
+    for name, which, dashes, colour, text in LINES:
+        values = [[entry[name][which] for entry in at(adult, epoch)] for epoch in epochs]
+        plots.seeds(ax, epochs, values, dashes, colour, text)
+    ax.set(xlabel="epoch", ylabel=plots.BAYES_SECURITY)
+    plots.legend(ax, columns=2, title="Lines: mean of the seeds, which are the small points.")
     sheet.save(ax, "fig9")
-    after = at(folders, 20)
+    after = at(adult, 20)
     why = sheet.note or "the text of the paper swaps the two figures; the approximation can only lower β*"
     for name, text, paper in (("exact", "full", "0.950"), ("centroid", "approximate", "0.944")):
-        values = [entry[name]["paper"] for entry in after]
-        spread = f" ({min(values):.4f} to {max(values):.4f})" if len(values) > 1 else ""
-        sheet.add(f"Adult, AI {text}, β* after 20 epochs (closed form)", paper, f"{mean(values):.4f}{spread}", why)
+        shares = [entry[name]["paper"] for entry in after]
+        spread = f" ({min(shares):.4f} to {max(shares):.4f})" if len(shares) > 1 else ""
+        sheet.add(f"Adult, AI {text}, β* after 20 epochs (closed form)", paper, f"{mean(shares):.4f}{spread}", why)
     exact = f"{mean([e['exact']['estimate'] for e in after]):.4f}, relied on {down(mean([e['exact']['lower'] for e in after]))}"
     sheet.add(
         "the same, exact instead of the closed form", "", exact, "attained by a fixed pair; every gradient within the distances"

@@ -13,8 +13,12 @@ from betastar.figures import plots
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training
+from betastar.runs.reading import Json
 from betastar.studies.paper.sheet import Sheet
 from betastar.training import AttributeMonitor
+
+#: The β* of single records are kept to a ten-thousandth, rounded down.
+DIGITS = 10_000
 
 
 def low_noise(sheet: Sheet) -> None:
@@ -27,7 +31,7 @@ def low_noise(sheet: Sheet) -> None:
         closed = bs.analyze(run, method="paper").bayes_security.estimate
     affinity = bs.analyze(run, method="affinity").bayes_security
     ax = plots.axes()
-    ax.plot(noises, closed, color=plots.OTHER, label="paper's closed form")
+    ax.plot(noises, closed, ":", color=plots.OTHER, label="paper's closed form")
     ax.plot(noises, affinity.estimate, color=plots.ATTRIBUTE, label="affinity, estimate")
     ax.fill_between(
         noises, affinity.lower, affinity.upper, color=plots.ATTRIBUTE, alpha=0.15, linewidth=0, label="affinity, proved"
@@ -41,9 +45,8 @@ def low_noise(sheet: Sheet) -> None:
     sheet.add(f"β* at σ = {noises[i]:.2f}: closed form, affinity, exact", "", text, "the closed form is unsafe below σ = 1")
 
 
-def scopes(sheet: Sheet) -> None:
-    """The largest gap in the batch, and in the whole data set, at the same steps."""
-    epochs, every = (1, 25) if sheet.quick else (5, 25)
+def _distances(epochs: int, every: int) -> Json:
+    """The largest distance in each batch, and in the whole data set at some of the steps."""
     with tempfile.TemporaryDirectory() as folder:
         training = Training(Config(epochs=epochs, seed=0, ledger=False), RunFolder(Path(folder)))
         parts = (training.model, training.optimizer, training.loader, training.criterion, training.study.secret)
@@ -52,21 +55,34 @@ def scopes(sheet: Sheet) -> None:
             training.run_epoch()
         batch = training.monitors["exact"].distances
     steps = np.arange(0, len(batch), every)
+    return {"batch": batch.tolist(), "steps": steps.tolist(), "everyone": everyone.distances[steps].tolist()}
+
+
+def scopes(sheet: Sheet) -> None:
+    """The largest gap in the batch, and in the whole data set, at the same steps."""
+    measured = sheet.measured("scopes", lambda: _distances(1 if sheet.quick else 5, every=25))
+    batch, steps, everyone = (np.array(measured[name]) for name in ("batch", "steps", "everyone"))
     ax = plots.axes()
     ax.plot(np.arange(len(batch)), batch, color=plots.MEMBERSHIP, lw=0.7, label="batch (an estimate)")
-    ax.plot(steps, everyone.distances[steps], "o-", color=plots.ATTRIBUTE, ms=3, lw=1, label="data set")
+    ax.plot(steps, everyone, "o--", color=plots.ATTRIBUTE, ms=3, lw=1, label="data set")
     ax.set(xlabel="step", ylabel="largest distance R (clipping norms)")
     ax.margins(y=0.15)
     plots.legend(ax)
     sheet.save(ax, "scopes")
-    text = f"{batch[steps].mean():.3f} against {everyone.distances[steps].mean():.3f}"
+    text = f"{batch[steps].mean():.3f} against {everyone.mean():.3f}"
     sheet.add("Adult, mean distance: batch against data set", "", text, "the batch misses records with a larger gap")
 
 
 def exposure(sheet: Sheet) -> None:
     """How much single records are exposed."""
-    folder = sheet.adult()[0]
-    betas = np.array([entry.bayes_security for entry in folder.ledger])
+
+    def measure() -> Json:
+        exact = np.array([entry.bayes_security for entry in sheet.adult()[0].ledger])
+        betas, counts = np.unique(np.floor(exact * DIGITS) / DIGITS, return_counts=True)
+        return {"betas": betas.tolist(), "counts": counts.tolist()}
+
+    measured = sheet.measured("exposure", measure)
+    betas = np.repeat(measured["betas"], measured["counts"])
     sheet.save(plots.exposure(betas), "exposure")
     low, middle = float(betas.min()), float(np.median(betas))
     text = f"{low:.4f} and {middle:.4f}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from betastar import files
 from betastar.datasets.study import StudyError
 from betastar.figures import plots
-from betastar.runs.reading import Json
+from betastar.runs.reading import Json, object_of
 from betastar.studies.paper import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, numbers, ours, table, tightness
 from betastar.studies.paper.sheet import Sheet, training_seconds
 
@@ -38,7 +38,7 @@ SCRIPTS: dict[str, Callable[[Sheet], None]] = {
 
 #: What each figure shows, in the order of the page.
 CAPTIONS = {
-    "fig1": "Figure 1. Privacy against accuracy: each point is an epoch of a seed, the dashed line is ε of the first seed.",
+    "fig1": "Figure 1. The β* to rely on, each epoch of each seed: against accuracy (Adult), over epochs (Purchase); dashed, ε.",
     "fig2": "Figure 2. The error of replacing one step's mixture by a Gaussian, for three noises; dotted, the paper's bound.",
     "fig3": "Figure 3. Bayes security over noise and sampling rate after 5,000 steps; white lines are β* of 0.9, 0.95 and 0.98.",
     "fig4": "Figure 4. How far the closed form is off, sampling rate 0.001; a cross marks where an accountant is off, too.",
@@ -46,7 +46,7 @@ CAPTIONS = {
     "fig6": "Figure 6. The advantage that (ε, δ) implies, for smaller and smaller ε, against the advantage itself.",
     "fig7": "Figure 7. Right alarms at each rate of false alarms, by β* alone and by the exact curve. Small: logarithmic axes.",
     "fig8": "Figure 8. Seconds for an epoch of Adult, by what is analysed.",
-    "fig9": "Figure 9. β* over the epochs of Adult, all seeds: all pairs of values against the approximation.",
+    "fig9": "Figure 9. β* over the epochs of Adult, all seeds: all pairs of values, their approximation, and what to rely on.",
     "fig10": "Figure 10. How far the closed form is off, for five sampling rates; crosses as in figure 4.",
     "low-noise": "Not in the paper: β* for little noise by three methods, where the closed form is not meant for.",
     "scopes": "Not in the paper: the largest distance in the batch, and over all records, at the same steps.",
@@ -55,19 +55,32 @@ CAPTIONS = {
 
 
 def reproduce(
-    which: Sequence[str], output: Path, quick: bool = False, jobs: int = 2, tell: Callable[[str], None] = lambda text: None
+    which: Sequence[str],
+    output: Path,
+    quick: bool = False,
+    jobs: int = 2,
+    tell: Callable[[str], None] = lambda text: None,
+    redraw: bool = False,
 ) -> Path:
-    """Make figures and comparisons into a folder; returns the Markdown file."""
+    """Make figures and comparisons into a folder; returns the Markdown file.
+
+    redraw: only the figures are made, from what was measured in this folder before, and the page that shows them.
+    """
     names = list(SCRIPTS) if "all" in which else list(which)
     unknown = [name for name in names if name not in SCRIPTS]
     if unknown:
         raise StudyError(f"there is no {unknown[0]!r} to reproduce; there are {', '.join(['all', *SCRIPTS])}.")
-    output.mkdir(parents=True, exist_ok=True)
-    sheet = Sheet(output, output / "runs", quick, jobs)
+    (output / "measured").mkdir(parents=True, exist_ok=True)
+    if redraw and not (output / "comparison.json").exists():
+        raise StudyError(f"{output} has no comparison.json: figures are redrawn where they were reproduced.")
+    sheet = Sheet(output, output / "runs", quick, jobs, redraw=redraw)
     start = time.perf_counter()
-    for name in names:
+    for name in [name for name in names if not redraw or name in CAPTIONS]:
         tell(name)
         SCRIPTS[name](sheet)
+    if redraw:
+        files.write(output / "comparison.md", page(object_of(output / "comparison.json"), output), private=False)
+        return output / "comparison.md"
     took = time.perf_counter() - start
     trained = training_seconds(sheet.runs, jobs)
     versions = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy", "scipy", "dp-accounting")}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from betastar import files
+from betastar.datasets.study import StudyError
 from betastar.figures import plots
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train_seeds
-from betastar.runs.reading import Json
+from betastar.runs.reading import Json, object_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,6 +46,8 @@ class Sheet:
         The number of trainings at a time.
     rows : list of Row
         The comparisons.
+    redraw : bool
+        Whether what was measured before is read, so that nothing is trained and timed again.
     """
 
     output: Path
@@ -49,6 +55,8 @@ class Sheet:
     quick: bool
     jobs: int = 2
     rows: list[Row] = field(default_factory=list)
+    redraw: bool = False
+    _found: dict[str, Json] = field(default_factory=dict)
 
     @property
     def seeds(self) -> int:
@@ -77,6 +85,28 @@ class Sheet:
         config = Config(study="purchase", epochs=epochs, records=records, ledger=False)
         return train_seeds(config, self.runs / f"purchase-{epochs}", range(1), 1, resume=True)
 
+    def measured(self, name: str, measure: Callable[[], Json]) -> Json:
+        """What a figure is drawn from, where that takes long: it is kept beside the figures, and read when these are redrawn."""
+        path = self.output / "measured" / f"{name}.json"
+        if name not in self._found:
+            if self.redraw and not path.exists():
+                raise StudyError(f"{path} is missing; {name} was not measured here, so it has to be reproduced first.")
+            if not self.redraw:
+                files.write(path, json.dumps(measure()) + "\n", private=False)
+            self._found[name] = object_of(path)
+        return self._found[name]
+
+    def training(self, name: str, folders: Callable[[], list[RunFolder]]) -> Json:
+        """The parameters of a training, and the epochs of each of its seeds."""
+
+        def measure() -> Json:
+            runs = folders()
+            status = runs[0].status
+            parameters = {"noise_multiplier": status.noise_multiplier, "sample_rate": status.sample_rate}
+            return {**parameters, "seeds": [run.epochs for run in runs]}
+
+        return self.measured(name, measure)
+
     def save(self, ax: Axes, name: str) -> None:
         plots.save(ax, self.output / name, *plots.FORMATS)
 
@@ -90,13 +120,9 @@ def training_seconds(runs: Path, jobs: int) -> float:
     return total
 
 
-def at(folders: list[RunFolder], epoch: int) -> list[Json]:
-    """The entries of all runs after this epoch, or after the last one."""
-    chosen = []
-    for folder in folders:
-        entries = folder.epochs
-        chosen.append(entries[min(epoch, len(entries)) - 1])
-    return chosen
+def at(training: Json, epoch: int) -> list[Json]:
+    """The entries of all seeds after this epoch, or after the last one."""
+    return [entries[min(epoch, len(entries)) - 1] for entries in training["seeds"]]
 
 
 def mean(values: list[float]) -> float:

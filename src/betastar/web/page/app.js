@@ -15,7 +15,7 @@ const QUICK_METRICS = ["bayes_security", "advantage", "success"], OF_CURVE = ["t
 const OTHERS = Object.keys(WORDS.metrics).filter((name) => ![...QUICK_METRICS, ...OF_CURVE, ...SOURCE.lacks.metrics].includes(name));
 let version = 0; // grows with every change
 let oldest = 0; // answers to changes before this one are not shown: something was not allowed since
-const ROUGH = 0.01; // tolerance of an answer that is there at once
+const ROUGH = 0.1; // tolerance of an answer that is there at once
 // Milliseconds: no slider has moved; a number that is not renewed looks old; between curves, so that the number comes first.
 const REST = 300, LATE = 300, PAUSE = 50;
 
@@ -32,7 +32,7 @@ function ask(asked, metrics) {
   return [asked.solve ? "calibrate" : "analyze", query];
 }
 
-// On a coarse grid, where the real answer takes long: valid, too, and there at once, but wider.
+// A bound that takes milliseconds, where the real answer takes long: valid, too, but wider.
 const isRough = (asked) => SOURCE.rough && isSlow(asked) && !asked.method;
 
 const number = new Latest(async (now, asked) => {

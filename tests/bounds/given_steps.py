@@ -1,0 +1,29 @@
+"""A threat whose steps are given, for tests of kinds of steps that no threat has alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import betastar as bs
+from betastar.scenario.step import AnyStep
+
+
+@dataclass
+class GivenSteps:
+    """A threat whose steps are given."""
+
+    given: tuple[AnyStep, ...]
+    symmetric: bool
+
+    @property
+    def oriented(self) -> bool:
+        return not self.symmetric
+
+    def steps(self, run: bs.DPSGD) -> tuple[AnyStep, ...]:
+        return self.given
+
+    def describe(self) -> str:
+        return "given steps"
+
+
+ANY_RUN = bs.DPSGD(1.0, 0.5, 1)
