@@ -131,12 +131,13 @@ class Factor:
             return self.delta
         return (self.delta[..., :, None] * self.x[..., None, :]).flatten(2)
 
-    def sums(self, part: tuple[Tensor | None, Tensor], weights: Tensor) -> list[Tensor]:
-        """Σ_records w · part for each of the parameters, where `part` is what `combine` gives, in double precision."""
+    def sums(self, part: tuple[Tensor | None, Tensor]) -> list[Tensor]:
+        """The sum over records of what `combine` gives, for each of the parameters and in double precision."""
         matrix, vector = part
+        total = vector.sum(dim=0, dtype=torch.float64)
         if matrix is None:
-            return self.split(weights @ vector.double())
-        return [torch.einsum("n,ned->ed", weights, matrix.double()), weights @ vector.double()][: len(self.parameters)]
+            return self.split(total)
+        return [matrix.sum(dim=0, dtype=torch.float64), total][: len(self.parameters)]
 
     def widened(self) -> Factor:
         """The same with the whole input of each variant, if the shared part was left out."""
@@ -220,9 +221,11 @@ class Gradients:
 
     def cross(self, other: Gradients) -> Tensor:
         """⟨∇_i, ∇'_j⟩, (n, a, a')."""
-        total = self.factors[0].cross(other.factors[0])
-        for mine, theirs in zip(self.factors[1:], other.factors[1:], strict=True):
-            total += mine.cross(theirs)
+        total: Tensor | None = None
+        for mine, theirs in zip(self.factors, other.factors, strict=True):
+            products = mine.cross(theirs)  # type: ignore[arg-type]  # factors of the same parameters are of the same kind
+            total = products if total is None else total.add_(products)
+        assert total is not None
         return total
 
     def combine(self, weights: Tensor) -> Centre:
@@ -243,6 +246,13 @@ class Gradients:
         for factor in self.factors:
             totals |= dict(zip(factor.parameters, factor.total(weights), strict=True))
         return totals
+
+    def sums(self, centre: Centre) -> dict[Tensor, Tensor]:
+        """The sum over records of a combination of their gradients, for each parameter and in double precision."""
+        sums: dict[Tensor, Tensor] = {}
+        for factor, part in zip(self.factors, centre.parts, strict=True):
+            sums |= dict(zip(factor.parameters, factor.sums(part), strict=True))
+        return sums
 
     def scaled(self, scales: Sequence[Tensor], norms: Tensor | None = None) -> Gradients:
         """Multiply the gradient of each variant by a number, (n, a) for each factor. `norms`, if known, are the result's."""
@@ -289,14 +299,15 @@ class Centre:
         return total
 
     def __add__(self, other: Centre) -> Centre:
-        return self._with(other, torch.add)
+        return self.plus_multiple(other, torch.ones(len(self.parts[0][1]), device=self.parts[0][1].device))
 
     def __sub__(self, other: Centre) -> Centre:
-        return self._with(other, torch.sub)
+        return self.plus_multiple(other, -torch.ones(len(self.parts[0][1]), device=self.parts[0][1].device))
 
-    def _with(self, other: Centre, change: Callable[[Tensor, Tensor], Tensor]) -> Centre:
-        def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-            return None if a is None or b is None else change(a, b)
-
-        pairs = zip(self.parts, other.parts, strict=True)
-        return Centre([(both(a, c), change(b, d)) for (a, b), (c, d) in pairs], self.plus)
+    def plus_multiple(self, other: Centre, times: Tensor) -> Centre:
+        """Add a multiple of another combination, (n,), in place, as combinations are large."""
+        for (matrix, vector), (others, entries) in zip(self.parts, other.parts, strict=True):
+            for mine, theirs in ((matrix, others), (vector, entries)):
+                if mine is not None and theirs is not None:
+                    mine.addcmul_(theirs, times.to(mine).view(-1, *[1] * (mine.ndim - 1)))
+        return self

@@ -40,12 +40,7 @@ def written_sum(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -
     whole = Gradients(tuple(factor.widened() for factor in gradients.factors))
     mean = whole.combine(shares)
     away = whole.pick(own).combine(torch.ones(len(own), 1, dtype=shares.dtype, device=shares.device)) - mean
-    shrink, one = _shrink(away.norms(), 0.5 * gap), torch.ones(len(own), dtype=torch.float64, device=shares.device)
-    sums: dict[Tensor, Tensor] = {}
-    for factor, middle, step in zip(whole.factors, mean.parts, away.parts, strict=True):
-        totals = zip(factor.parameters, factor.sums(middle, one), factor.sums(step, shrink), strict=True)
-        sums |= {parameter: a.add_(b) for parameter, a, b in totals}
-    return sums
+    return whole.sums(mean.plus_multiple(away, _shrink(away.norms(), 0.5 * gap)))
 
 
 def weights_in_turn(gradients: Gradients, own: Tensor, shares: Sequence[Tensor], gaps: Sequence[float]) -> Tensor:

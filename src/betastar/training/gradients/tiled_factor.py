@@ -166,12 +166,9 @@ class TiledFactor:
         parts = [call.map(lambda tensor: tensor.flatten(0, 1)[None]).combined_rows(rows, flat)[0] for call in self.calls]
         return [parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)]
 
-    def sums(self, part: tuple[Tensor | None, Tensor], weights: Tensor) -> list[Tensor]:
-        """Σ_records w · part in the shape of the weight, where `part` is what `combine` gives, in double precision."""
-        total = torch.zeros(part[1].shape[1], dtype=torch.float64, device=weights.device)
-        for entries, weight in zip(part[1], weights.tolist(), strict=True):
-            total.add_(entries, alpha=weight)
-        return [total.view(self.size)]
+    def sums(self, part: tuple[Tensor | None, Tensor]) -> list[Tensor]:
+        """The sum over records of what `combine` gives, in the shape of the weight and in double precision."""
+        return [part[1].sum(dim=0, dtype=torch.float64).view(self.size)]
 
     def widened(self) -> TiledFactor:
         """The same: nothing was left out."""
