@@ -25,6 +25,11 @@ from betastar.training.source import Source
 
 #: Records that are checked when a monitor is attached: of a table, and of a data set that is read one by one.
 LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
+#: Copies that are kept of all weights and buffers (those of the forward pass, those that the last step has left), and of all
+#: trained weights (noise of three steps, sums of gradients and what they are compared with).
+COPIES_OF_ALL, COPIES_OF_TRAINED = 2, 9
+#: The bytes for passes over variants by default, and at the least.
+PASSES, LEAST = 1 << 28, 1 << 19
 #: Records that the model is tried on, and records from all over the data set that they are chosen from.
 TRIAL, SPREAD = 4, 64
 
@@ -73,6 +78,8 @@ class MeasuredTraining:
         Computes gradients of records with other values of the secret.
     distances : RecordDistances
         Computes the distances between them.
+    memory : int
+        The number of bytes that a pass over variants may take.
     """
 
     adapter: OpacusAdapter
@@ -80,6 +87,7 @@ class MeasuredTraining:
     secret: Secret
     variants: VariantGradients
     distances: RecordDistances
+    memory: int
 
     def own_gradients(self, batch: Records) -> Iterator[tuple[int, Gradients]]:
         """The own gradients of the records of a batch, not clipped, some at a time, with the place of the first of them.
@@ -106,7 +114,7 @@ def prepare(
     secret: Secret,
     values: Sequence[int],
     diameter: str,
-    memory: int,
+    memory: int | None,
     scope: str,
 ) -> MeasuredTraining:
     """Check a training, and run its model once, so that an error shows before the first step. The training is left as it was.
@@ -125,8 +133,8 @@ def prepare(
         The numbers of the values that are compared.
     diameter : str
         How the distance of a record is computed.
-    memory : int
-        The number of bytes that the factors of gradients may take at a time.
+    memory : int, optional
+        The number of bytes that measuring may take.
     scope : "batch" or "dataset"
         Which records are measured.
 
@@ -138,9 +146,9 @@ def prepare(
     require_precision(adapter.parameters)
     loss = loss_of(criterion)
     _require_reduction(loss, adapter.loss_reduction)
-    memory = validation.whole("memory", memory, low=1 << 20)
+    room = _room_for_passes(adapter, memory)
     variants = VariantGradients(adapter, loss)
-    distances = RecordDistances(variants, secret, diameter, values, memory)
+    distances = RecordDistances(variants, secret, diameter, values, room)
     with restored(adapter.module):
         if scope == "dataset":
             _require_fixed_records(source)
@@ -151,7 +159,22 @@ def prepare(
         distances.try_out(records)
         _require_decomposable(adapter, records, loss)
         variants.own(records)
-    return MeasuredTraining(adapter, source, secret, variants, distances)
+    return MeasuredTraining(adapter, source, secret, variants, distances, room)
+
+
+def _room_for_passes(adapter: OpacusAdapter, memory: int | None) -> int:
+    """The bytes that are left for passes over variants, besides copies of weights, sums and noise."""
+    copies = COPIES_OF_ALL * sum(tensor.nbytes for tensor in adapter.tensors())
+    copies += COPIES_OF_TRAINED * sum(p.nbytes for p in adapter.parameters)
+    if memory is None:
+        return PASSES
+    room = validation.whole("memory", memory) - copies
+    if room < LEAST:
+        raise ValueError(
+            f"memory must be at least {copies + LEAST} bytes, got {memory}: copies of weights, sums and noise, which the checks "
+            f"of each step need, take {copies} of them."
+        )
+    return room
 
 
 def _require_call(adapter: OpacusAdapter, records: Records) -> None:

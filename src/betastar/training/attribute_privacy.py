@@ -44,7 +44,7 @@ def make_attribute_private(
     noise_generator: torch.Generator | None = None,
     poisson_sampling: bool | None = None,
     split: Callable[[Any], Records] = pair,
-    memory: int = 1 << 27,
+    memory: int | None = None,
 ) -> tuple[GradSampleHooks, DPOptimizer, DataLoader[Any]]:
     """Make a training private, as `make_private` of Opacus does, and keep the values of a secret close together at every step.
 
@@ -78,8 +78,9 @@ def make_attribute_private(
         `private_loader` made the loader.
     split : callable
         Turns a batch of the loader into `Records`, if batches are not (inputs, target, ...).
-    memory : int
-        The number of bytes that the factors of gradients may take at a time.
+    memory : int, optional
+        The number of bytes that measuring may take beyond a step of Opacus: copies of weights for the checks, and passes over
+        variants. By default, passes take up to 256 MiB.
 
     Returns
     -------

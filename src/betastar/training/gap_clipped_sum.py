@@ -58,8 +58,6 @@ class GapClippedSum:
         The secrets that are clipped, as `clipped_secrets` orders them. It is empty for plain DP-SGD.
     gaps : mapping
         The gap of each secret by its name, in clipping norms.
-    memory : int
-        The number of bytes that the factors of gradients may take at a time.
 
     Raises
     ------
@@ -67,15 +65,15 @@ class GapClippedSum:
         If the secret has more values than fit into memory.
     """
 
-    def __init__(self, training: MeasuredTraining, secrets: Sequence[Secret], gaps: Mapping[str, float], memory: int) -> None:
+    def __init__(self, training: MeasuredTraining, secrets: Sequence[Secret], gaps: Mapping[str, float]) -> None:
         self._adapter, self._variants, self._distances = training.adapter, training.variants, training.distances
-        self.secret, self._secrets, self._memory = training.secret, list(secrets), memory
+        self.secret, self._secrets, self._memory = training.secret, list(secrets), training.memory
         self._gaps = [gaps[secret.name] for secret in self._secrets]
-        fit = self._distances.most if len(self._secrets) < 2 else min(self._distances.most, isqrt(memory // PER_PAIR))
+        fit = self._distances.most if len(self._secrets) < 2 else min(self._distances.most, isqrt(self._memory // PER_PAIR))
         if self.secret.count > fit:
             raise ValueError(
                 f"the secret {self.secret.name!r} has {self.secret.count} values or combinations of them, of which {fit} fit "
-                f"into memory={memory} bytes: raise memory, join values into ranges, or protect fewer secrets at a time."
+                f"into {self._memory} bytes: raise memory, join values into ranges, or protect fewer secrets at a time."
             )
 
     def total(self, batch: Records) -> GapClippedTotals:

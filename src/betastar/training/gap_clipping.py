@@ -49,8 +49,8 @@ class GapClipping(SavedTraining):
         The gap of each secret, in clipping norms.
     source : Source
         The records of the data set.
-    memory : int
-        The number of bytes that the factors of gradients may take at a time.
+    memory : int, optional
+        The number of bytes that gap clipping may take beyond a step of Opacus.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class GapClipping(SavedTraining):
         secrets: Sequence[Secret],
         gaps: Sequence[float],
         source: Source,
-        memory: int,
+        memory: int | None,
     ) -> None:
         self._adapter = adapter
         #: The gap of each secret by its name, in clipping norms.
@@ -97,7 +97,7 @@ class GapClipping(SavedTraining):
         values = range(self._secret.count)
         training = attaching.prepare(adapter, source, criterion, self._secret, values, "exact", memory, "batch")
         #: Computes the sums that noise is added to.
-        self.clipped_sum = GapClippedSum(training, clipped, self.gaps, validation.whole("memory", memory))
+        self.clipped_sum = GapClippedSum(training, clipped, self.gaps)
         self._checks = StepChecks(adapter, source, proves=True, follow_records=True)
         self._capture = BatchCapture(adapter, criterion, source)
         self._steps = DrawnSteps()

@@ -74,8 +74,9 @@ class AttributeMonitor(SavedTraining):
     accountant : IAccountant, optional
         The accountant of the `PrivacyEngine`, which counts the steps. A budget needs it if the optimizer's step hook was
         replaced.
-    memory : int
-        The number of bytes that the factors of gradients may take at a time.
+    memory : int, optional
+        The number of bytes that measuring may take beyond a step of Opacus: copies of weights for the checks, and passes over
+        variants. By default, passes take up to 256 MiB.
 
     Raises
     ------
@@ -132,7 +133,7 @@ class AttributeMonitor(SavedTraining):
         split: Callable[[Any], Records] = pair,
         amplification: bool = True,
         accountant: IAccountant | None = None,
-        memory: int = 1 << 27,
+        memory: int | None = None,
     ) -> None:
         if not isinstance(secret, Secret):
             raise TypeError(f"secret must be a Secret, got {secret!r}.")

@@ -93,7 +93,8 @@ def bounds(gradients: Gradients) -> tuple[Tensor, Tensor, Tensor]:
     a = gradients.shape[1]
     anchors = sorted({0, a // 2, a - 1})
     norms = gradients.norms
-    squares = gradients.cross(gradients.variants(anchors)).mul_(-2.0).add_(norms[:, :, None]).add_(norms[:, None, anchors])
+    squares = gradients.variants(anchors).cross(gradients).mul_(-2.0).add_(norms[:, anchors, None]).add_(norms[:, None, :])
+    squares = squares.transpose(1, 2)
     lower = squares.sub(SLACK).clamp_(min=0.0).flatten(1).amax(dim=1).sqrt()
     top = squares.add(SLACK).clamp_(min=0.0).sqrt().topk(min(2, a), dim=1).values.sum(dim=1)
     return lower, top.amin(dim=1), squares

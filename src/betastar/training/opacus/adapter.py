@@ -335,7 +335,7 @@ class OpacusAdapter:
             total = self.clipped_sum(p)
             if p.grad is None or total is None:
                 return [torch.zeros_like(p) for p in self.parameters]
-            noise.append(p.grad.detach().double() * self._divisor() - total.double())
+            noise.append((p.grad.detach().double() * self._divisor() - total.double()).to(p.dtype))
         return noise
 
     @property
