@@ -1,6 +1,7 @@
 """The audit: play the attacker's game many times, and see that nobody beats the bound.
 
-`mechanism` and `one_run_mechanism` need NumPy alone; `training`, `one_run` and `code` train models and are loaded when they are used.
+`mechanism` and `one_run_mechanism` need NumPy alone; `training`, `one_run` and `code` train models and
+are loaded when they are used.
 """
 
 from typing import TYPE_CHECKING, Any

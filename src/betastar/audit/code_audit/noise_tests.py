@@ -137,9 +137,7 @@ def _repeated(noise: Sequence[StepNoise]) -> Finding | None:
             told = (
                 f"The noise of step {other + 1} is that of step {one + 1} again"
                 if alike > 0.99
-                else (
-                    f"The noise of step {other + 1} depends on that of step {one + 1} (correlation {alike:.2f})"
-                )
+                else (f"The noise of step {other + 1} depends on that of step {one + 1} (correlation {alike:.2f})")
             )
             return Finding("noise", f"{told}: the difference of the two updates has less noise than promised.", other + 1)
     return None
