@@ -63,7 +63,6 @@ CORRECT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "a schedule of the noise": (trained(schedule=falling_noise), DATA, {}),
     "a schedule of the clipping norm": (trained(schedule=falling_norm), DATA, {}),
     "physical batches": (trained(physical=3), DATA, {}),
-    "physical batches, without a record": (trained(physical=3), DATA, REMOVED),
     "fixed size": (trained(sampling="fixed-size"), DATA, {}),
     "balls in bins": (trained(sampling="balls-in-bins"), DATA, {"run": bs.DPSGD(1.0, 1 / 6, 12, "balls-in-bins")}),
     "balls in bins, without a record": (trained(sampling="balls-in-bins"), DATA, REMOVED),

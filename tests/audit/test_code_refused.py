@@ -80,6 +80,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
         REMOVED,
         "set dropout to 0",
     ),
+    "physical batches without a record": (trained(physical=3), DATA, REMOVED, "leave BatchMemoryManager out"),
     "a part of the data without a record": (trained(part=True), DATA, REMOVED, "the data themselves"),
     "adaptive clipping": (
         trained(

@@ -14,7 +14,7 @@ from torch.utils.data import Subset, dataloader
 
 from betastar.audit.code_audit.findings import ReplayError
 from betastar.scenario.sampling_scheme import SamplingScheme
-from betastar.training.opacus.watched_optimizers import scheme_of_batches
+from betastar.training.opacus.watched_optimizers import is_split, scheme_of_batches
 
 #: The class whose objects iterate over loaders of PyTorch.
 ITERATOR: Any = dataloader._BaseDataLoaderIter
@@ -99,6 +99,11 @@ class LoaderWatch:
                 raise ReplayError(
                     "train must give its loader the data themselves, not a part of them, to be replayed without a record: split "
                     "the data before, or test substitution."
+                )
+            if is_split(iterator._index_sampler):
+                raise ReplayError(
+                    "batches that BatchMemoryManager splits cannot be replayed without a record, because the number of physical "
+                    "batches depends on it: leave BatchMemoryManager out for this test, or test substitution."
                 )
             index = places
         self.batches.fetched.append(places)

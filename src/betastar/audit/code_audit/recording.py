@@ -140,8 +140,8 @@ class Recorder:
         """Train on the data with this seed; raises what the training raises."""
         recording, self._watch, self._watcher = self.recording, watch, watcher
         printed, logged = io.StringIO(), _Logged()
-        logging.getLogger().addHandler(logged)
-        before = logging.getLogger().level
+        root = logging.getLogger()
+        handlers, root.handlers = root.handlers, [logged]  # otherwise each line would be shown once for each replay
         try:
             with ExitStack() as stack:
                 for context in (seeded(seed), self._optimizers.watching(), watch.watching(), self._hooks()):
@@ -156,8 +156,7 @@ class Recorder:
         except EnoughError:
             pass
         finally:
-            logging.getLogger().removeHandler(logged)
-            logging.getLogger().setLevel(before)
+            root.handlers = handlers
             recording.batches = watch.batches
             recording.contents = self._digests()
             for title, lines in (("printed line", printed.getvalue().splitlines()), ("logged line", logged.lines)):

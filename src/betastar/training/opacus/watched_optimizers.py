@@ -137,9 +137,14 @@ class WatchedOptimizers:
         return torch.stack(columns, dim=1) if same else None
 
 
+def is_split(index_sampler: Any) -> bool:
+    """Whether BatchMemoryManager splits the batches of a loader into physical batches."""
+    return isinstance(index_sampler, batch_memory_manager.BatchSplittingSampler)
+
+
 def scheme_of_batches(index_sampler: Any, records: int) -> SamplingScheme | None:
     """How the batches of a loader are drawn; None if its batch sampler is none of those that are known."""
-    inside = index_sampler.sampler if isinstance(index_sampler, batch_memory_manager.BatchSplittingSampler) else index_sampler
+    inside = index_sampler.sampler if is_split(index_sampler) else index_sampler
     try:
         return samplers.scheme_of(inside, records)
     except ValueError:
