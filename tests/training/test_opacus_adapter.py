@@ -135,7 +135,7 @@ def test_audits_look_for_the_parts_of_opacus_too(monkeypatch: pytest.MonkeyPatch
 
 
 ROOT = Path(betastar.__file__).parent
-ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals", "loaders", "provided_sums")}
+ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals", "loaders", "provided_sums", "watched_optimizers")}
 #: What other modules may import of Opacus: its documented interface.
 IMPORTED_ELSEWHERE = {
     ("opacus", "PrivacyEngine"),

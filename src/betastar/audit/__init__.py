@@ -1,6 +1,7 @@
 """The audit: play the attacker's game many times, and see that nobody beats the bound.
 
-`mechanism` and `one_run_mechanism` need NumPy alone; `training` and `one_run` train models and are loaded when they are used.
+`mechanism` and `one_run_mechanism` need NumPy alone; `training`, `one_run` and `code` train models and
+are loaded when they are used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from betastar.audit.one_run_audit.verdict import OneRun, RefutedRun, judge_curve
 from betastar.audit.results import ALARM, Audit, RocPoint
 
 if TYPE_CHECKING:
+    from betastar.audit.code_audit.findings import CodeAudit, Finding, ReplayError
+    from betastar.audit.code_audit.replays import code
     from betastar.audit.one_run_audit.games import one_run
     from betastar.audit.training_audit.attackers import AuditError
     from betastar.audit.training_audit.games import training
@@ -24,11 +27,15 @@ __all__ = [
     "Audit",
     "AuditError",
     "ClaimedCurve",
+    "CodeAudit",
+    "Finding",
     "Leakage",
     "OneRun",
     "RefutedRun",
+    "ReplayError",
     "RocPoint",
     "Trials",
+    "code",
     "judge_curve",
     "judge_run",
     "leakage",
@@ -41,6 +48,10 @@ __all__ = [
 
 #: Names that need torch, and the module of each.
 _TRAINED = {
+    "CodeAudit": "code_audit.findings",
+    "Finding": "code_audit.findings",
+    "ReplayError": "code_audit.findings",
+    "code": "code_audit.replays",
     "one_run": "one_run_audit.games",
     "AuditError": "training_audit.attackers",
     "Trials": "training_audit.trials",

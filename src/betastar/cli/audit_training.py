@@ -222,14 +222,19 @@ def _values(secret: Secret, wanted: tuple[str, ...]) -> list[object] | None:
 
 def _file(path: str, attack: AttackOptions) -> Json:
     """What training code of one's own defines."""
+    names = names_of(path)
+    if missing := [name for name in NEEDED if name not in names]:
+        raise ValueError(f"{path} must define {', '.join(NEEDED)}; it has no {missing[0]}.")
+    return {name: names[name] for name in (*NEEDED, *OPTIONAL) if name in names} | {"challenge": _number(attack.challenge)}
+
+
+def names_of(path: str) -> Json:
+    """What a Python file defines."""
     import runpy
 
     if not Path(path).is_file():
         raise ValueError(f"there is no file {path!r}.")
-    names = runpy.run_path(path)
-    if missing := [name for name in NEEDED if name not in names]:
-        raise ValueError(f"{path} must define {', '.join(NEEDED)}; it has no {missing[0]}.")
-    return {name: names[name] for name in (*NEEDED, *OPTIONAL) if name in names} | {"challenge": _number(attack.challenge)}
+    return runpy.run_path(path)
 
 
 def _depends(what: str, attack: AttackOptions, study: StudyOptions) -> Json:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from betastar import plugins
-from betastar.cli import analysis, audit_mechanism, audit_training
+from betastar.cli import analysis, audit_code, audit_mechanism, audit_training
 from betastar.cli.options import command, option
 from betastar.cli.predict import predict
 from betastar.cli.report import report
@@ -156,6 +156,7 @@ def gaps(options: GapsOptions) -> None:
 
 analysis.register(app)
 audit_training.register(audit_mechanism.app)
+audit_code.register(audit_mechanism.app)
 for function in (train, reproduce, gaps, report):
     command(app, pipeline=False)(function)
 command(app)(predict)

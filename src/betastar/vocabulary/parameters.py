@@ -262,6 +262,8 @@ _AUDIT = (
         "The record that the games are about: canary (the worst case), the number of a record, or most-exposed (the record that "
         "the ledger names first).",
     ),
+    Parameter("record", "Number of the record that differs between the replays.", default="some that are drawn"),
+    Parameter("ignore", "A promise that is not wanted, such as output (may be repeated).", metavar="PROMISE"),
     Parameter("references", "Number of records, drawn at each step, by which the attacker estimates what the others contribute."),
     Parameter("sample", "Studies and runs: number of training records that are used.", default="all"),
     Parameter("canaries", "Number of canaries. If they are in or out, about half of them are trained on."),

@@ -39,6 +39,8 @@ OF_PARAMETER = ("grad_sample", "summed_grad")
 #: Attributes of a model with ghost clipping, of its class, of an optimizer that clips by layer, and of a distributed optimizer.
 OF_GHOST_MODEL = ("max_grad_norm",)
 OF_GHOST_CLASS = ("per_sample_gradient_norms",)
+#: An attribute that ghost clipping adds to each parameter. Without it, the records of a batch are not compared by `audit.code`.
+OF_GHOST_PARAMETER = ("_norm_sample",)
 OF_LAYERWISE_OPTIMIZER = ("max_grad_norms",)
 OF_DISTRIBUTED_OPTIMIZER = ("rank", "world_size")
 #: What `make_private` calls its loader, and how it asks an accountant for the function that counts steps.
@@ -53,7 +55,16 @@ SHARED_NAMES = frozenset({"noise_multiplier", "max_grad_norm", "loss_reduction",
 #: The names that no module outside of this adapter may use.
 UNPROMISED = (
     frozenset(name for _, names in OF_OPACUS for name in names)
-    | {*OF_MODEL, *OF_OPTIMIZER, *OF_PARAMETER, *OF_GHOST_CLASS, *OF_LAYERWISE_OPTIMIZER, LEFT_ON_LAYERS, *UNUSED}
+    | {
+        *OF_MODEL,
+        *OF_OPTIMIZER,
+        *OF_PARAMETER,
+        *OF_GHOST_CLASS,
+        *OF_GHOST_PARAMETER,
+        *OF_LAYERWISE_OPTIMIZER,
+        LEFT_ON_LAYERS,
+        *UNUSED,
+    }
 ) - SHARED_NAMES
 
 

@@ -1,0 +1,301 @@
+"""Two trainings, step by step: the second one gets the updates of the first, so that each step starts from the same weights.
+
+What a step releases may differ by the promised distance; given the same releases before, nothing else may differ at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from betastar.audit.code_audit.findings import Finding, ReplayError
+from betastar.audit.code_audit.loader_watch import same_states
+from betastar.audit.code_audit.recording import EnoughError, RecordedStep, Recording
+from betastar.rounding import significant
+
+#: A difference this much above the promised one, as a share of it, is still taken for rounding: norms are computed in single
+#: precision, by other formulas in other modes of Opacus.
+SLACK = 1e-3
+#: Roundings that may add up in a released sum, in units in the last place of its norm and of the norms of its records' gradients.
+ROUNDINGS = 32.0
+#: Rounding of a record's gradient, as a share of the largest in the batch.
+MIXED = 1e-6
+
+
+class NotFiniteError(ArithmeticError):
+    """A training computed numbers that are not finite."""
+
+
+@dataclass(frozen=True)
+class Promised:
+    """What is promised of a step.
+
+    Attributes
+    ----------
+    distances : tuple of float
+        The promised distance in clipping norms: one number for each step, or one for all. It is empty if the gap of the optimizer
+        is promised, or else the distance 2.
+    secret : str
+        The name of the secret, whose gap the optimizer has.
+    max_grad_norm : float or None
+        The promised clipping norm; by default the optimizer's own.
+    divisor : float or None
+        The number by which a training without Opacus divides its sums.
+    """
+
+    distances: tuple[float, ...] = ()
+    secret: str = ""
+    max_grad_norm: float | None = None
+    divisor: float | None = None
+
+    def distance(self, number: int, step: RecordedStep) -> float:
+        """The promised distance at a step."""
+        if self.distances:
+            return self.distances[min(number, len(self.distances) - 1)]
+        return 2.0 if step.settings is None else step.settings.gaps.get(self.secret, 2.0)
+
+    def norm(self, step: RecordedStep) -> float:
+        """The promised clipping norm at a step."""
+        if self.max_grad_norm is not None:
+            return self.max_grad_norm
+        if step.settings is None:
+            raise ReplayError("max_grad_norm must be given for a training without an optimizer of Opacus, which has one.")
+        return step.settings.max_grad_norm
+
+    def scale(self, step: RecordedStep) -> float | None:
+        """The number by which the step has divided its sum; None if nobody says it."""
+        return self.divisor if step.settings is None else step.settings.divisor
+
+
+class Findings:
+    """Findings, of which the first one of each promise is kept, with the number of steps that have one."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Finding] = {}
+        self._steps: dict[str, set[int]] = {}
+
+    def add(self, finding: Finding) -> None:
+        """Add a finding."""
+        self._first.setdefault(finding.promise, finding)
+        if finding.step is not None:
+            self._steps.setdefault(finding.promise, set()).add(finding.step)
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def all(self) -> tuple[Finding, ...]:
+        """One finding for each promise, in the order in which they were found."""
+        told = []
+        for promise, finding in self._first.items():
+            more = len(self._steps.get(promise, {0})) - 1
+            others = "" if more < 1 else f" ({more} more {'step' if more == 1 else 'steps'} alike.)"
+            told.append(replace(finding, sentence=finding.sentence + others))
+        return tuple(told)
+
+
+class Comparison:
+    """Compares a training with an earlier one, step by step.
+
+    Parameters
+    ----------
+    reference : Recording
+        The earlier training.
+    promised : Promised
+        What is promised of a step.
+    record : int or None
+        The record that differs; None if the data are the same.
+    title : str
+        How it differs, for people.
+    worlds : tuple of str
+        The words for the earlier training and for the later one.
+    findings : Findings
+        Where findings are added.
+    private : bool
+        Whether the training has an optimizer of Opacus.
+
+    Attributes
+    ----------
+    largest : float
+        The largest difference so far, as a share of the promised one.
+    """
+
+    def __init__(
+        self,
+        reference: Recording,
+        promised: Promised,
+        record: int | None,
+        title: str,
+        worlds: tuple[str, str],
+        findings: Findings,
+        private: bool,
+    ) -> None:
+        self._reference, self._promised, self._record, self._title = reference, promised, record, title
+        self._one, self._other = worlds
+        self._findings, self._private = findings, private
+        self.largest = 0.0
+
+    def __call__(self, number: int, step: RecordedStep) -> Mapping[str, Tensor]:
+        """Compare a step, and return the gradients of the earlier training, which are applied in its place."""
+        if number >= len(self._reference.steps):
+            raise EnoughError  # `end` says that there are more steps than before
+        before = self._reference.steps[number]
+        if step.optimizer != before.optimizer:
+            self._say("steps", f"{before.optimizer} takes step {number + 1} {self._one}, {step.optimizer} {self._other}.")
+            raise EnoughError
+        if not same_states(before.states, step.states):
+            raise ReplayError(
+                f"train must draw equally many random numbers {self._one} and {self._other}, and does not at step {number + 1}: "
+                "nothing can be said where random numbers differ. Give records of one length, or set dropout to 0 for this test."
+            )
+        self._settings(number, before, step)
+        self._contents(number, before.contents, step.contents)
+        self._released(number, before, step)
+        self._rows(number, before, step)
+        return before.gradients
+
+    def end(self, recording: Recording, ignored: Mapping[str, str]) -> None:
+        """Compare what can be seen at the end.
+
+        Parameters
+        ----------
+        recording : Recording
+            The later training.
+        ignored : mapping
+            Output of a further training on the same data: what differs there is not compared.
+        """
+        before, steps = self._reference, len(recording.steps)
+        if (steps, recording.ended) != (len(before.steps), before.ended):
+            more = "" if recording.ended else " or more"
+            self._say("steps", f"The training takes {len(before.steps)} steps {self._one}, and {steps}{more} {self._other}.")
+        else:
+            self._contents(steps, before.contents, recording.contents)
+        for where in {**before.output, **recording.output}:
+            one, other = before.output.get(where), recording.output.get(where)
+            if one != other and before.output.get(where) == ignored.get(where):
+                told = f"{where[0].upper()}{where[1:]} is {_short(one)} {self._one}, and {_short(other)} {self._other}"
+                self._say("output", f"{told}: it is not computed from the released sums alone, and has no noise.")
+
+    def _say(
+        self,
+        promise: str,
+        sentence: str,
+        number: int | None = None,
+        parameter: str | None = None,
+        measured: float | None = None,
+        allowed: float | None = None,
+    ) -> None:
+        self._findings.add(Finding(promise, sentence, None if number is None else number + 1, parameter, measured, allowed))
+
+    def _settings(self, number: int, before: RecordedStep, step: RecordedStep) -> None:
+        """Compare the learning rate, the noise multiplier, the clipping norm and the divisor."""
+        one, other = dict(before.numbers), dict(step.numbers)
+        if before.settings is not None and step.settings is not None:
+            for name in ("noise_multiplier", "max_grad_norm"):
+                one[name], other[name] = getattr(before.settings, name), getattr(step.settings, name)
+            if before.settings.divisor != step.settings.divisor:
+                told = f"by {before.settings.divisor:g} {self._one}, and by {step.settings.divisor:g} {self._other}"
+                self._say(
+                    "normaliser",
+                    f"At step {number + 1} the sum is divided {told}: this number tells about the record. Set it to a constant "
+                    "(the batch size that Opacus expects), or test substitution if the number of records is public.",
+                    number,
+                    measured=step.settings.divisor,
+                    allowed=before.settings.divisor,
+                )
+        for name in sorted(one.keys() & other.keys()):
+            if one[name] != other[name]:
+                told = f"{name} is {one[name]:g} {self._one}, and {other[name]:g} {self._other}"
+                self._say("settings", f"At step {number + 1} {told}.", number, measured=other[name], allowed=one[name])
+
+    def _contents(self, number: int, before: Mapping[str, str], contents: Mapping[str, str]) -> None:
+        """Compare weights and buffers, which were updated alike."""
+        different = [name for name in before if contents.get(name) != before[name]]
+        buffers = [name for name in different if name in self._reference.buffers]
+        weights = [name for name in different if name not in buffers]
+        when = f"Before step {number + 1}" if number < len(self._reference.steps) else "After the last step"
+        if buffers:
+            told = f"{when}, the buffer {buffers[0]} depends on the record: it has no noise, and is part of the model"
+            self._say("buffers", f"{told} (statistics of batch norm?).", number, buffers[0])
+        if weights:
+            told = f"{when}, {weights[0]} differs although the same sums were released"
+            self._say("weights", f"{told}: something else than the released sums changes the weights.", number, weights[0])
+            raise EnoughError
+
+    def _released(self, number: int, before: RecordedStep, step: RecordedStep) -> None:
+        """Compare what the two steps release."""
+        scale, other_scale = self._promised.scale(before), self._promised.scale(step)
+        private = scale is not None and other_scale is not None
+        parts = differences(before.gradients, step.gradients, scale or 1.0, other_scale or 1.0)
+        apart, size = (
+            total(parts),
+            (scale or 1.0) * total({name: float(g.double().norm()) for name, g in before.gradients.items()}),
+        )
+        if not apart < float("inf"):
+            raise NotFiniteError
+        unit = max(torch.finfo(one.dtype).eps for one in before.gradients.values())
+        if not private or (before.settings is None and self._private):
+            self._unclipped(number, before, parts, ROUNDINGS * unit * size)
+            return
+        norm, distance = self._promised.norm(before), self._promised.distance(number, before)
+        if step.settings is not None:
+            self._unclipped(number, before, {k: v for k, v in parts.items() if k not in before.sums}, ROUNDINGS * unit * size)
+        records = len(before.drawn) if before.drawn is not None else other_scale or 1.0
+        rounding = ROUNDINGS * unit * (size + records * norm)
+        drawn = self._record is not None and (before.drawn is None or self._record in before.drawn)
+        worst = max(parts, key=lambda name: parts[name])
+        if not drawn:
+            if apart > rounding:
+                told = f"At step {number + 1} record {self._record} is not in the batch, and yet the released sum changes by "
+                told += f"{significant(apart / norm, 3)} clipping norms, most of it at {worst}"
+                self._say("not drawn", f"{told}: something is computed from all records.", number, worst, apart / norm, 0.0)
+            return
+        self.largest = max(self.largest, apart / (distance * norm) if distance else 0.0)
+        if apart > (1.0 + SLACK) * distance * norm + rounding:
+            told = f"At step {number + 1} the released sum changes by {significant(apart / norm, 3)} clipping norms when "
+            told += f"the record changes ({self._title}), where at most {distance:g} is promised; most of it is at {worst}"
+            self._say("distance", f"{told}.", number, worst, apart / norm, distance)
+
+    def _rows(self, number: int, before: RecordedStep, step: RecordedStep) -> None:
+        """Compare the gradients of the other records of the batch, which the changed record must not change."""
+        if before.rows is None or step.rows is None or (len(before.rows), len(step.rows)) != (len(before.last), len(step.last)):
+            return
+        ours = [place for place, record in enumerate(before.last) if record != self._record]
+        theirs = [place for place, record in enumerate(step.last) if record != self._record]
+        if [before.last[place] for place in ours] != [step.last[place] for place in theirs] or not ours:
+            return
+        one, other = before.rows[ours], step.rows[theirs]
+        # Entries of a gradient are rounded relatively to the largest of the batch, whose products are computed together.
+        changed = (one - other).abs().amax(dim=1) > SLACK * one.abs().amax(dim=1) + MIXED * float(before.rows.abs().max())
+        if bool(changed.any()):
+            record = before.last[ours[int(changed.nonzero()[0])]]
+            told = f"At step {number + 1} the gradient of record {record} changes when record {self._record} does"
+            self._say("mixing", f"{told} ({self._title}): the model or the loss mixes the records of a batch.", number)
+
+    def _unclipped(self, number: int, step: RecordedStep, parts: Mapping[str, float], rounding: float) -> None:
+        """Refuse gradients that nobody has clipped and that depend on the record."""
+        moved = [name for name, part in parts.items() if part > rounding]
+        if moved:
+            told = f"At step {number + 1} {step.optimizer} applies a gradient of {moved[0]} that depends on the record"
+            self._say("clipping", f"{told}, and that no optimizer of Opacus has clipped.", number, moved[0])
+
+
+def differences(one: Mapping[str, Tensor], other: Mapping[str, Tensor], scale: float, other_scale: float) -> dict[str, float]:
+    """The distance between two sums at each parameter; a parameter that one of them lacks is zero there."""
+    apart = {}
+    for name in {**one, **other}:
+        first = one[name].double() * scale if name in one else 0.0
+        second = other[name].double() * other_scale if name in other else 0.0
+        apart[name] = float(torch.as_tensor(second - first).norm())
+    return apart
+
+
+def total(parts: Mapping[str, float]) -> float:
+    """The norm of a vector from the norms of its parts."""
+    return float(torch.tensor(list(parts.values()), dtype=torch.float64).norm())
+
+
+def _short(text: str | None) -> str:
+    return "missing" if text is None else text if len(text) < 60 else text[:57] + "…"

@@ -1,0 +1,300 @@
+"""One training by the user's own code: each step as its optimizer applies it, and everything else that can be seen of it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from betastar.audit.code_audit.contents import digest, leaves
+from betastar.audit.code_audit.findings import ReplayError
+from betastar.audit.code_audit.loader_watch import DrawnBatches, LoaderWatch, generator_states, same_states, set_generator_states
+from betastar.audit.training_audit.challenges import Data
+from betastar.audit.training_audit.one_game import seeded
+from betastar.training import processes
+from betastar.training.opacus.watched_optimizers import StepSettings, WatchedOptimizers
+
+#: A function that trains on the data from the beginning to the end. It may be a generator that yields what it logs.
+Train = Callable[[Data], Any]
+#: Prefixes of the names of parameters that wrappers of models add.
+WRAPPERS = ("_module.", "module.")
+
+
+class EnoughError(BaseException):
+    """Ends a training after enough steps. It is no Exception, so that the user's code does not catch it."""
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """A step of an optimizer, before it is applied.
+
+    Attributes
+    ----------
+    optimizer : str
+        The name of the optimizer's class.
+    gradients : dict
+        What the optimizer is about to apply, by the names of the parameters.
+    sums : dict
+        The clipped sums without noise, by name; without those that no private optimizer has clipped.
+    settings : StepSettings or None
+        The settings of the private optimizer; None if the optimizer is not private.
+    numbers : dict
+        The learning rate and the other numbers of the optimizer's groups of parameters.
+    drawn : frozenset of int or None
+        The records of the batch; None if that is not known.
+    contents : dict
+        A digest of each weight and buffer before the step, by name.
+    states : tuple
+        The states of the random number generators.
+    last : tuple of int
+        The records of the last batch, in their order.
+    rows : Tensor or None
+        Numbers of each of these records' own gradients, in the same order; None if they are not known.
+    """
+
+    optimizer: str
+    gradients: dict[str, Tensor]
+    sums: dict[str, Tensor]
+    settings: StepSettings | None
+    numbers: dict[str, float]
+    drawn: frozenset[int] | None
+    contents: dict[str, str]
+    states: tuple[Any, ...]
+    last: tuple[int, ...]
+    rows: Tensor | None
+
+
+#: It sees a step before it is applied, and returns gradients to apply in place of the step's, by name.
+Watcher = Callable[[int, RecordedStep], Mapping[str, Tensor] | None]
+
+
+@dataclass
+class Recording:
+    """What can be seen of a training.
+
+    Attributes
+    ----------
+    steps : list of RecordedStep
+        The steps of all optimizers, in their order.
+    batches : DrawnBatches
+        The batches.
+    output : dict
+        What was printed, logged, yielded and returned, by where it was seen.
+    contents : dict
+        A digest of each weight and buffer after the training.
+    buffers : set of str
+        The names of the model's buffers.
+    ended : bool
+        Whether the training came to its end, and was not ended after enough steps.
+    """
+
+    steps: list[RecordedStep] = field(default_factory=list)
+    batches: DrawnBatches = field(default_factory=DrawnBatches)
+    output: dict[str, str] = field(default_factory=dict)
+    contents: dict[str, str] = field(default_factory=dict)
+    buffers: set[str] = field(default_factory=set)
+    ended: bool = False
+
+
+class Recorder:
+    """Runs a training and records it.
+
+    Parameters
+    ----------
+    train : callable
+        The user's function.
+    steps : int
+        The number of steps after which the training is ended.
+    fixed : bool
+        Refuse models that draw random numbers.
+    other_noise : Recording, optional
+        An earlier training. From each use of the model until the next step, this one has other random numbers; then it goes on
+        with the earlier one's. So it draws the same batches and other noise.
+    """
+
+    def __init__(self, train: Train, steps: int, fixed: bool = False, other_noise: Recording | None = None) -> None:
+        self._train, self._most, self._fixed, self._other_noise = train, steps, fixed, other_noise
+        self._seeds = 0
+        self._optimizers = WatchedOptimizers()
+        self._names: dict[int, str] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._roots: list[nn.Module] = []
+        self._places: dict[tuple[int, str], str] = {}
+        self._depth, self._before = 0, generator_states()
+        self.recording = Recording()
+
+    def run(self, data: Data, seed: int, watch: LoaderWatch, watcher: Watcher | None = None) -> Recording:
+        """Train on the data with this seed; raises what the training raises."""
+        recording, self._watch, self._watcher = self.recording, watch, watcher
+        printed, logged = io.StringIO(), _Logged()
+        root = logging.getLogger()
+        handlers, root.handlers = root.handlers, [logged]  # otherwise each line would be shown once for each replay
+        try:
+            with ExitStack() as stack:
+                for context in (seeded(seed), self._optimizers.watching(), watch.watching(), self._hooks()):
+                    stack.enter_context(context)
+                stack.enter_context(redirect_stdout(printed))
+                stack.enter_context(warnings.catch_warnings())
+                returned = self._train(data)
+                if isinstance(returned, types.GeneratorType):
+                    returned = list(returned)
+                recording.ended = True
+                recording.output |= dict(leaves("what train returns", returned))
+        except EnoughError:
+            pass
+        finally:
+            root.handlers = handlers
+            recording.batches = watch.batches
+            recording.contents = self._digests()
+            for title, lines in (("printed line", printed.getvalue().splitlines()), ("logged line", logged.lines)):
+                recording.output |= {f"{title} {number}": line for number, line in enumerate(lines, 1)}
+        return recording
+
+    @property
+    def any_private(self) -> bool:
+        """Whether the training has made a private optimizer."""
+        return len(self._optimizers) > 0
+
+    @contextmanager
+    def _hooks(self) -> Iterator[None]:
+        handles = [
+            register_module_forward_pre_hook(self._called),
+            register_module_forward_hook(self._returned, always_call=True),
+            register_optimizer_step_pre_hook(self._step),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _called(self, module: nn.Module, _: object) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        parameters = dict(module.named_parameters())
+        if all(isinstance(one, nn.Parameter) for one in parameters.values()):  # not those of torch.func.functional_call
+            self._know(module)
+        if self._fixed:
+            self._before = generator_states()
+
+    def _returned(self, module: nn.Module, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._fixed and not same_states(self._before, generator_states()):
+            raise ReplayError(
+                f"a model that draws random numbers (dropout?) cannot be replayed without a record, got {type(module).__name__}, "
+                "because the other records then get other random numbers: set dropout to 0 for this test, or test substitution."
+            )
+        if self._depth == 0 and self._other_noise is not None:
+            self._seeds += 1
+            torch.manual_seed(self._seeds)
+            np.random.seed(self._seeds)
+            random.seed(self._seeds)
+
+    def _know(self, module: nn.Module) -> None:
+        """Learn the names of a model's weights and buffers, when it is used for the first time."""
+        if any(part is module for root in self._roots for part in root.modules()) and module not in self._roots:
+            return
+        if module not in self._roots:
+            self._roots.append(module)
+        for raw, tensor in (*module.named_parameters(), *module.named_buffers()):
+            key = (self._roots.index(module), raw)
+            if id(tensor) not in self._names and key not in self._places:
+                name, number = _plain(raw), 2
+                while name in self._tensors:
+                    name, number = f"{_plain(raw)} of model {number}", number + 1
+                self._places[key] = name
+            if key in self._places:  # a buffer may be another tensor each time
+                self._tensors[self._places[key]], self._names[id(tensor)] = tensor, self._places[key]
+                if not isinstance(tensor, nn.Parameter):
+                    self.recording.buffers.add(self._places[key])
+
+    def _name(self, tensor: Tensor) -> str:
+        if id(tensor) not in self._names:
+            self._names[id(tensor)] = f"parameter {len(self._names) + 1} of shape {tuple(tensor.shape)}"
+            self._tensors[self._names[id(tensor)]] = tensor
+        return self._names[id(tensor)]
+
+    def _digests(self) -> dict[str, str]:
+        for root in self._roots:
+            self._know(root)
+        return {name: digest(tensor) for name, tensor in self._tensors.items()}
+
+    def _step(self, optimizer: Optimizer, *_: object) -> None:
+        held = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+        if not held:
+            return
+        if len(self.recording.steps) == self._most:
+            raise EnoughError
+        names = {self._name(one): one for one in held}
+        settings = self._optimizers.settings(optimizer)
+        sums = {name: self._optimizers.clipped_sum(optimizer, one) for name, one in names.items()} if settings else {}
+        step = RecordedStep(
+            type(optimizer).__name__,
+            {name: one.grad.detach().clone() for name, one in names.items()},
+            {name: total for name, total in sums.items() if total is not None},
+            settings,
+            _numbers(optimizer),
+            _everywhere(self._watch.take()),
+            self._digests(),
+            generator_states(),
+            self._watch.last,
+            self._optimizers.record_numbers(optimizer),
+        )
+        replaced = self._watcher(len(self.recording.steps), step) if self._watcher is not None else None
+        if self._other_noise is not None:
+            set_generator_states(self._other_noise.steps[len(self.recording.steps)].states)
+        self.recording.steps.append(step)
+        if replaced is not None:
+            for name, one in names.items():
+                if name in replaced:
+                    one.grad.copy_(replaced[name])
+
+
+def _everywhere(drawn: frozenset[int] | None) -> frozenset[int] | None:
+    """The records that any of the processes has drawn."""
+    if not processes.together():
+        return drawn
+    every = processes.gathered([torch.tensor(sorted(drawn or ()), dtype=torch.int64)])
+    return frozenset(every.tolist()) if len(every) or drawn is not None else None
+
+
+def _plain(name: str) -> str:
+    """The name of a parameter in the user's own model."""
+    while name.startswith(WRAPPERS):
+        name = name.split(".", 1)[1]
+    return name
+
+
+def _numbers(optimizer: Optimizer) -> dict[str, float]:
+    """The numbers of the groups of parameters, such as the learning rate."""
+    return {
+        f"{key} of group {number}" if len(optimizer.param_groups) > 1 else key: float(value)
+        for number, group in enumerate(optimizer.param_groups, 1)
+        for key, value in group.items()
+        if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+    }
+
+
+class _Logged(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())

@@ -1,0 +1,367 @@
+"""Replays of training code: `betastar.audit.code`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from betastar import validation
+from betastar.audit.code_audit.comparison import Comparison, Findings, NotFiniteError, Promised
+from betastar.audit.code_audit.findings import PROMISES, CodeAudit, Finding, ReplayError
+from betastar.audit.code_audit.loader_watch import LoaderWatch
+from betastar.audit.code_audit.neighbours import Neighbour, neighbours, replaced
+from betastar.audit.code_audit.noise_tests import noise_findings, noise_of, sampling_findings
+from betastar.audit.code_audit.recording import Recorder, Recording, Watcher
+from betastar.audit.parallel import seed_of
+from betastar.audit.training_audit.challenges import Data
+from betastar.scenario.run import DPSGD
+from betastar.scenario.threats import AttributeInference, Membership, Threat
+from betastar.training import Secret, processes
+
+#: Below this share of the promised distance, clipping had so little to do that a missing clip may not have shown.
+HARDLY_TESTED = 0.25
+#: The number of records that are changed, one in each replay, at most.
+RECORDS = 3
+WHAT_TO_FIX = (
+    "Nothing is said about it before that is fixed: take all random numbers from torch, NumPy or random without seeds of their "
+    "own (or from a torch.Generator that is seeded by torch.randint), use torch.use_deterministic_algorithms(True) on a GPU, and "
+    "make model, optimizer and loader inside of train."
+)
+
+
+def code(
+    train: Callable[..., Any],
+    data: Data,
+    run: DPSGD | Callable[[int], DPSGD] | None = None,
+    threat: Threat | None = None,
+    *,
+    factory: Callable[[], nn.Module] | None = None,
+    max_grad_norm: float | None = None,
+    divisor: float | None = None,
+    record: int | None = None,
+    replacements: Sequence[Any] | None = None,
+    secret: Secret | None = None,
+    values: Sequence[Any] | None = None,
+    steps: int = 20,
+    seed: int | None = None,
+    ignore: Sequence[str] = (),
+) -> CodeAudit:
+    """Replay a training on data that differ in one record, with the same random numbers, and see that it keeps its promises.
+
+    The training runs some times, for a few steps: twice on the data (it must do the same twice), once with another seed (for the
+    noise), and once for each change of a record. Each step of a replay starts from the weights of the first training. What it
+    releases may differ by the promised distance, and nothing else may differ.
+
+    Parameters
+    ----------
+    train : callable
+        `train(data)` trains on the data set from the beginning to the end: it makes the model, the optimizer and the loader, and
+        calls `make_private` of Opacus. It may be a generator that yields what it logs. With `factory` it is called as
+        `train(factory(), data)`, as `betastar.audit.training` does.
+    data : Dataset
+        The records, with a length.
+    run : DPSGD or callable, optional
+        What the training claims to be, or a function from a number of records to it. Without it, noise and sampling are compared
+        with what the optimizer and the loader say of themselves.
+    threat : Threat, optional
+        `Membership()`: another record is in its place, and the released sums may differ by 2 clipping norms.
+        `Membership("add-remove")`: the record is left out, and they may differ by 1. `AttributeInference(distances)`: the record
+        has another value of the secret. By default the first, or with a secret the third, at the gap of gap clipping or else 2.
+    factory : callable, optional
+        Makes a new, plain model.
+    max_grad_norm : float, optional
+        The clipping norm that is promised; by default the optimizer's own at each step.
+    divisor : float, optional
+        For a training without an optimizer of Opacus: the number by which it divides its noisy sums.
+    record : int, optional
+        The number of the record that differs; by default one that is drawn in some of the steps.
+    replacements : sequence, optional
+        Records to put in its place, one replay for each. By default another record of the data, and the record with numbers that
+        are a hundred times larger, whose gradient has to be clipped.
+    secret : Secret, optional
+        The attribute that has another value.
+    values : sequence, optional
+        The values of the secret that are put in; by default four of them at most.
+    steps : int
+        The number of steps after which a training is ended.
+    seed : int, optional
+        Drawn and reported by default.
+    ignore : sequence of str
+        Promises that are not wanted, such as "output" for a training whose printed loss nobody else sees.
+
+    Returns
+    -------
+    CodeAudit
+        The broken promises, each with its step and its parameter. `violated` says whether there are any.
+
+    Raises
+    ------
+    ReplayError
+        If the training cannot be replayed. The text says what to fix.
+    ValueError
+        If an argument is not allowed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from opacus import PrivacyEngine
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from betastar import audit
+    >>> data = TensorDataset(torch.randn(40, 3), torch.arange(40) % 2)
+    >>> def train(data):
+    ...     model = torch.nn.Linear(3, 2)
+    ...     model, optimizer, loader = PrivacyEngine().make_private(
+    ...         module=model,
+    ...         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    ...         data_loader=DataLoader(data, batch_size=10),
+    ...         noise_multiplier=1.0,
+    ...         max_grad_norm=1.0,
+    ...     )
+    ...     for x, y in loader:
+    ...         optimizer.zero_grad()
+    ...         torch.nn.functional.cross_entropy(model(x), y).backward()
+    ...         optimizer.step()
+    >>> audit.code(train, data, seed=1).violated
+    False
+    """
+    claim = _claim(run, data)
+    promised = _promised(threat, secret, max_grad_norm, divisor)
+    threat = _threat(threat, secret)
+    for name in ignore:
+        validation.choice("ignore", name, PROMISES)
+    if record is not None and not 0 <= validation.whole("record", record, low=0) < len(data):
+        raise validation.wrong("record", f"must be a record of the data, 0 to {len(data) - 1}, got {record}.")
+    called = train if factory is None else lambda some: train(factory(), some)
+    start = processes.of_first(lambda: seed_of(seed))
+    replays = _Replays(called, replaced(data, {}), promised, validation.whole("steps", steps), start)
+    replays.record_twice()
+    removed = isinstance(threat, Membership) and threat.relation == "add-remove"
+    records = _chosen(replays.first, record)
+    notes = replays.check_claim(claim)
+    changes: list[str] = []
+    for chosen in records:
+        for neighbour in neighbours(data, chosen, removed, replacements, secret, values):
+            told = replays.compare(neighbour, chosen, removed)
+            notes += [told] if told else []
+            changes += [] if told else [neighbour.title]
+    found = tuple(one for one in replays.findings.all() if one.promise not in ignore)
+    if not found and replays.largest == 0.0:
+        raise ReplayError(
+            f"record {records[0]} changed nothing in {len(replays.first.steps)} steps, so that nothing was tested: choose a "
+            "record that is drawn, or more steps."
+        )
+    if not found and replays.largest < HARDLY_TESTED and secret is None:
+        notes.append(
+            "The record moved the released sums by little, so that clipping was hardly tested: give replacements with larger "
+            "gradients."
+        )
+    if ignore:
+        notes.append(f"Not looked at: {', '.join(ignore)}.")
+    drawn = [step.drawn for step in replays.first.steps]
+    number = None if None in drawn else sum(not batch.isdisjoint(records) for batch in drawn if batch is not None)
+    return CodeAudit(
+        findings=found,
+        threat=threat.describe(),
+        records=records,
+        changes=tuple(dict.fromkeys(changes)),
+        steps=len(drawn),
+        drawn=number,
+        largest=replays.largest,
+        seed=replays.seed,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+@dataclass
+class _Replays:
+    """The replays of one training.
+
+    train: the user's function, of data alone; data: the records; promised: what is promised of a step; steps: how many at most.
+    """
+
+    train: Callable[[Data], Any]
+    data: Data
+    promised: Promised
+    steps: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.findings, self.largest, self.private = Findings(), 0.0, False
+        self.first, self.again = Recording(), Recording()
+
+    def record_twice(self) -> None:
+        """Train twice on the data. Raises ReplayError unless both trainings do the same."""
+        self.first, self.private = self._play(self.data)
+        if not self.first.steps:
+            raise ReplayError("train must update its model by an optimizer of PyTorch in this process, got no step of one.")
+        if not self.private and self.promised.divisor is None:
+            raise ReplayError(
+                "train must make its optimizer private with Opacus, or run, max_grad_norm and divisor must be given: "
+                f"got steps of {self.first.steps[0].optimizer} alone."
+            )
+        if any(step.settings is not None and step.settings.adaptive for step in self.first.steps):
+            raise ReplayError(
+                "train clips adaptively: the clipping norm follows a noisy count of the records, which a replay does not cover. "
+                "Use clipping='flat' or 'per_layer'."
+            )
+        same = Findings()
+        comparison = Comparison(self.first, self.promised, None, "", ("in one training", "in the next"), same, self.private)
+        self.again, _ = self._play(self.data, watcher=comparison)
+        comparison.end(self.again, {})
+        if wrong := [one for one in same.all() if one.promise != "output"]:
+            raise ReplayError(
+                f"train does not do the same twice, on the same data with the same seed. {_why(wrong[0])} {WHAT_TO_FIX}"
+            )
+
+    def check_claim(self, run: DPSGD | None) -> list[str]:
+        """Compare clipping norm, noise and sampling with the claim; returns what cannot be said."""
+        norm = self.promised.max_grad_norm
+        for number, step in enumerate(self.first.steps, 1):
+            if norm is not None and step.settings is not None and step.settings.max_grad_norm > (1.0 + 1e-5) * norm:
+                told = f"At step {number} the optimizer clips to {step.settings.max_grad_norm:g}, and {norm:g} is promised."
+                self.findings.add(Finding("clipping", told, number, None, step.settings.max_grad_norm, norm))
+        if self.private:
+            other, _ = self._play(self.data, seed=self.seed + 1)
+            noise = noise_of(self.first, run, self.promised, None)
+            found = noise_findings(noise, noise_of(other, run, self.promised, None))
+        else:
+            first = self.first
+            other, _ = self._play(self.data, watcher=lambda number, _: first.steps[number].gradients, other_noise=first)
+            noise = noise_of(first, run, self.promised, other)
+            found = noise_findings(noise, [])
+            if not any(part.any() for step in noise for part in step.parts.values()):
+                raise ReplayError(
+                    "train adds no noise to its gradients, or noise from a generator of its own: for this test let it draw its "
+                    "noise from torch's own generator, after the model has computed its output."
+                )
+        sampling, notes = sampling_findings(self.first, run)
+        for finding in (*found, *sampling):
+            self.findings.add(finding)
+        return notes
+
+    def compare(self, neighbour: Neighbour, record: int, removed: bool) -> str:
+        """Replay on data with another record; returns why that was not possible, if it was not."""
+        reference, findings = self.first, len(self.findings)
+        try:
+            if neighbour.base is not None:
+                reference, _ = self._play(neighbour.base)
+            watch = LoaderWatch(neighbour.data, reference.batches, record) if removed else LoaderWatch(neighbour.data)
+            worlds = ("with the record", "without it") if removed else ("with one record", "with the other")
+            comparison = Comparison(reference, self.promised, record, neighbour.title, worlds, self.findings, self.private)
+            recording, _ = self._play(neighbour.data, watch=watch, watcher=comparison, fixed=removed)
+        except NotFiniteError:
+            if neighbour.made_up:
+                return f"With {neighbour.title} the training computes numbers that are not finite; this change was left out."
+            raise ReplayError(f"train must compute finite gradients, got some that are not, with {neighbour.title}.") from None
+        except ReplayError as problem:
+            if neighbour.made_up and "raised" in str(problem):
+                return f"With {neighbour.title} the training stops with an error; this change was left out."
+            if len(self.findings) > findings:
+                return ""
+            raise
+        self.largest = max(self.largest, comparison.largest)
+        output = self.again.output if neighbour.base is None else reference.output
+        comparison.end(recording, output)
+        if not removed and recording.batches.fetched != reference.batches.fetched[: len(recording.batches.fetched)]:
+            self.findings.add(Finding("sampling", "The batches that are drawn depend on what the record contains."))
+        return ""
+
+    def _play(
+        self,
+        data: Data,
+        seed: int | None = None,
+        watch: LoaderWatch | None = None,
+        watcher: Watcher | None = None,
+        fixed: bool = False,
+        other_noise: Recording | None = None,
+    ) -> tuple[Recording, bool]:
+        """Train on the data, and record it; whether the training has an optimizer of Opacus."""
+        recorder = Recorder(self.train, self.steps, fixed, other_noise)
+        try:
+            recorded = recorder.run(data, self.seed if seed is None else seed, watch or LoaderWatch(data), watcher)
+        except (ReplayError, NotFiniteError):
+            raise
+        except Exception as problem:
+            raise ReplayError(
+                f"train must work again and again, with any record in the data, but raised {type(problem).__name__}: {problem}"
+            ) from problem
+        return recorded, recorder.any_private
+
+
+def _why(finding: Finding) -> str:
+    """What differs between two trainings that should be the same."""
+    if finding.promise == "not drawn":
+        return f"What step {finding.step} releases is not the same, at {finding.parameter}."
+    if finding.promise == "weights" and finding.step == 1:
+        return f"The model starts with other weights, at {finding.parameter}."
+    return finding.sentence
+
+
+def _chosen(first: Recording, record: int | None) -> tuple[int, ...]:
+    """Records that differ, one in each replay: such that one of them is in most of the batches, and the first is not in all."""
+    batches = [(number, step.drawn) for number, step in enumerate(first.steps) if step.drawn is not None]
+    places: dict[int, set[int]] = {}
+    for number, batch in batches:
+        for one in sorted(batch):
+            places.setdefault(one, set()).add(number)
+    if record is not None:
+        if batches and record not in places:
+            raise validation.wrong("record", f"must be drawn in one of the {len(batches)} steps, got {record}, which is not.")
+        return (record,)
+    if not batches:
+        return (0,)
+    if not places:
+        raise ReplayError(f"no record was drawn in {len(batches)} steps, so that nothing can be tested: use more steps.")
+    kinds = {number: str(first.steps[number].settings) for number, _ in batches}
+    chosen: list[int] = []
+    left = set(kinds)
+    while left and len(chosen) < RECORDS:
+        new_kinds = {one: len({kinds[number] for number in places[one] & left}) for one in places}
+        everywhere = {one: not chosen and len(places[one]) == len(batches) for one in places}
+        best = max(places, key=lambda one: (not everywhere[one], new_kinds[one], len(places[one] & left)))
+        if not places[best] & left:
+            break
+        chosen.append(best)
+        left = left - places[best]
+    return tuple(chosen)
+
+
+def _claim(run: DPSGD | Callable[[int], DPSGD] | None, data: Data) -> DPSGD | None:
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or len(data) < 2:
+        raise validation.wrong("data", f"must be a data set of at least 2 records with a length, got {data!r}.")
+    claim = run(len(data)) if callable(run) else run
+    if claim is not None and (not isinstance(claim, DPSGD) or claim.shape):
+        raise validation.wrong("run", f"must be one DPSGD run, or a function from a number of records to one, got {run!r}.")
+    return claim
+
+
+def _threat(threat: Threat | None, secret: Secret | None) -> Threat:
+    """The threat, if it is one that a replay can pose."""
+    if threat is None:
+        return Membership() if secret is None else AttributeInference(2.0)
+    if not isinstance(threat, Membership | AttributeInference) or getattr(threat, "records", 1) != 1:
+        raise validation.wrong("threat", f"must be Membership of one record or AttributeInference, got {threat!r}.")
+    if isinstance(threat, Membership) and secret is not None:
+        raise validation.wrong("secret", f"must be left out for {threat.describe()}, got {secret!r}.")
+    return threat
+
+
+def _promised(threat: Threat | None, secret: Secret | None, norm: float | None, batch: float | None) -> Promised:
+    """What is promised of each step."""
+    distances: tuple[float, ...] = ()
+    if isinstance(threat, Membership):
+        distances = (2.0 if threat.symmetric else 1.0,)
+    elif isinstance(threat, AttributeInference):
+        distances = (
+            tuple(np.atleast_1d(threat.distances).tolist()) if threat.counts is None else (float(np.max(threat.distances)),)
+        )
+    return Promised(
+        distances,
+        "" if secret is None else secret.name,
+        None if norm is None else float(validation.positive("max_grad_norm", norm)),
+        None if batch is None else float(validation.positive("divisor", batch)),
+    )
