@@ -1,8 +1,8 @@
 """The price of the monitor and of gap clipping on transformers: against a step of Opacus, and of its ghost clipping, in one run.
 
-Encoders with random weights, batches of 16 texts of 64 tokens, a secret token with 10 values. Steps of all kinds alternate, so that
-a noisy machine is noisy for all; look at the ratios. With one thread (OMP_NUM_THREADS=1), times are those of the processor. The
-number of rounds is an argument. Results are added to benchmarks/results.json.
+Encoders with random weights, batches of 16 texts of 64 tokens, a secret token with 10 values. Steps of all kinds alternate, so
+that a noisy machine is noisy for all; look at the ratios. With one thread (OMP_NUM_THREADS=1), times are those of the processor.
+The number of rounds is an argument. Results are added to benchmarks/results.json.
 """
 
 from __future__ import annotations

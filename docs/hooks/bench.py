@@ -9,11 +9,15 @@ from typing import Any
 from betastar.rounding import up
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results.json"
-SHAPES = {"Adult": "Adult: 108 → 128 → 2, batch 256, 74 values", "Purchase": "Purchase: 600 → 128 → 100, batch 512, 2 values"}
+SHAPES = {
+    "Adult": "Adult: 108 → 128 → 2, tanh, batch 256, 74 values",
+    "Adult, ReLU": "the same with ReLU",
+    "Purchase": "Purchase: 600 → 128 → 100, batch 512, 2 values",
+}
 
 
 def tables() -> dict[str, str]:
-    """Markdown by name: peers, curves, attributes, other, monitor, gaps."""
+    """Markdown by name: peers, curves, attributes, other, steps, loop."""
     found: dict[str, Any] = json.loads(RESULTS.read_text())
     rows = ["| | relation | median error | largest error | median time | time / exact | failed |", "|---" * 7 + "|"]
     for one in found["advantage"]:
@@ -42,25 +46,41 @@ def tables() -> dict[str, str]:
         f"{heat['dp_accounting_points']} points. "
         f"`import betastar` costs {start['ratio']:.2f} times what numpy and scipy.special cost."
     )
-    monitor = ["| shape | Opacus alone | monitored | ratio | loop over records and pairs | ratio |", "|---|---|---|---|---|---|"]
-    gaps = ["| shape | Opacus alone | gap clipping | ratio |", "|---|---|---|---|"]
+    steps = [
+        "| shape | Opacus | its ghost clipping | monitored | ratio | to ghost | gap clipping | ratio |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for name, shape in SHAPES.items():
         one = found["monitor"][name]
-        loop = f"{one['loop']:.1f} s | {one['loop ratio']:.0f}" if "loop" in one else " | "
-        plain = f"| {shape} | {1e3 * one['plain']:.1f} ms"
-        monitor.append(f"{plain} | {1e3 * one['monitored']:.1f} ms | {one['ratio']:.2f} | {loop} |")
-        gaps.append(f"{plain} | {1e3 * one['gap']:.1f} ms | {one['gap ratio']:.2f} |")
-    two = found["monitor"]["Adult"]
-    narrow = f"{1e3 * two['gap, 2 values']:.1f} ms | {two['gap, 2 values ratio']:.2f}"
-    gaps.append(f"| Adult, with 2 values | {1e3 * two['plain']:.1f} ms | {narrow} |")
+        times = [f"{1e3 * one[kind]:.1f} ms" for kind in ("plain", "ghost", "monitored", "gap")]
+        steps.append(_steps_row(shape, times, one["ratio"], one["ghost ratio"], one["gap ratio"]))
+    for name, one in found["transformers"]["rows"].items():
+        times = [f"{one[kind]:.2f} s" for kind in ("plain", "ghost", "monitored", "gap")]
+        ratios = (one[key] for key in ("monitored ratio", "monitored ghost ratio", "gap ratio"))
+        steps.append(_steps_row(f"transformer, {name}", times, *ratios))
+    adult = found["monitor"]["Adult"]
+    loop = (
+        f"A loop over records and pairs takes {adult['loop']:.1f} s for Adult's shape, {adult['loop ratio']:.0f} times the "
+        f"monitored step. Times are {_clock(found['monitor']['threads'])} for tables and {_clock(found['transformers']['threads'])} for "
+        f"transformers."
+    )
     return {
         "peers": "\n".join(rows),
         "curves": "\n".join(curves),
         "attributes": "\n".join(attributes),
         "other": other,
-        "monitor": "\n".join(monitor),
-        "gaps": "\n".join(gaps),
+        "steps": "\n".join(steps),
+        "loop": loop,
     }
+
+
+def _steps_row(shape: str, times: list[str], monitored: float, to_ghost: float, gap: float) -> str:
+    plain, ghost, watched, clipped = times
+    return f"| {shape} | {plain} | {ghost} | {watched} | {monitored:.1f} | {to_ghost:.1f} | {clipped} | {gap:.1f} |"
+
+
+def _clock(threads: int) -> str:
+    return "processor time of one thread" if threads == 1 else f"of the clock, with {threads} threads,"
 
 
 def renewed(text: str) -> str:
