@@ -10,6 +10,7 @@ from betastar.training.gap_clipping import GapClipping
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.monitor import AttributeMonitor
+from betastar.training.next_token_loss import NextTokenLoss
 from betastar.training.opacus.accountant import BetastarAccountant
 from betastar.training.opacus.samplers import ShufflingWarning
 from betastar.training.private_loader import private_loader
@@ -31,6 +32,7 @@ __all__ = [
     "GradientError",
     "JsonLines",
     "Ledger",
+    "NextTokenLoss",
     "NoiseError",
     "NotProved",
     "Proof",
