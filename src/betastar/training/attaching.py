@@ -27,6 +27,10 @@ from betastar.training.source import Source
 LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
 #: Records that the model is tried on, and records from all over the data set that they are chosen from.
 TRIAL, SPREAD = 4, 64
+DROPOUT = (
+    "the model has dropout, whose masks exist for the records of a batch only, so that nothing follows for the other records: use "
+    "scope='batch' without a budget, or gap clipping (make_attribute_private), or set the probability of dropout to 0."
+)
 
 
 def require_budget_scope(wanted: Budget | None, scope: str, diameter: str) -> None:
@@ -147,10 +151,13 @@ def prepare(
         records = _different(source)
         _require_call(adapter, records)
         _check_secret(source, secret)
-        _require_modules_only(adapter, records, loss, variants)
-        distances.try_out(records)
-        _require_decomposable(adapter, records, loss)
-        variants.own(records)
+        with variants.dropout_of(records) as numbered:
+            if variants.drops_out and scope == "dataset":
+                raise GradientError(DROPOUT)
+            _require_modules_only(adapter, numbered, loss, variants)
+            distances.try_out(numbered)
+            _require_decomposable(adapter, numbered, loss, variants)
+            variants.own(numbered)
     return MeasuredTraining(adapter, source, secret, variants, distances)
 
 
@@ -213,14 +220,16 @@ def _different(source: Source) -> Records:
     return records.take(chosen)
 
 
-def _require_decomposable(adapter: OpacusAdapter, records: Records, criterion: Callable[..., Tensor]) -> None:
+def _require_decomposable(
+    adapter: OpacusAdapter, records: Records, criterion: Callable[..., Tensor], variants: VariantGradients
+) -> None:
     """Refuse a loss that is not the mean (or sum) of the records' losses: its gradients would belong to no single record."""
-    with adapter.silence(), torch.no_grad():
-        loss = criterion(adapter.module(*records.inputs, **records.named), records.target)
+    with torch.no_grad():
+        loss = criterion(variants.output(records), records.target)
         single = []
         for i in range(len(records)):
             one = records.take(slice(i, i + 1))
-            single.append(criterion(adapter.module(*one.inputs, **one.named), one.target).reshape(-1))
+            single.append(criterion(variants.output(one), one.target).reshape(-1))
         alone = torch.cat(single)
         if loss.ndim == 0:
             alone = alone.sum() / (len(records) if adapter.loss_reduction == "mean" else 1)
@@ -246,9 +255,10 @@ def _require_modules_only(
     """
     own = variants.own(records)
     given = own.totals(torch.ones_like(own.norms))
-    with adapter.silence(), torch.enable_grad():
-        loss = variants.total_loss(criterion(adapter.module(*records.inputs, **records.named), records.target), len(records))
-        wanted = torch.autograd.grad(loss, adapter.parameters, allow_unused=True)
+    with torch.enable_grad():
+        loss = variants.total_loss(criterion(variants.output(records), records.target), len(records))
+        with adapter.silence():
+            wanted = torch.autograd.grad(loss, adapter.parameters, allow_unused=True)
     padded = {id(m.weight) for m in adapter.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
     for name, parameter, true in zip(adapter.parameter_names(), adapter.parameters, wanted, strict=True):
         expected = torch.zeros_like(parameter) if true is None else true

@@ -32,6 +32,8 @@ class Records:
         The keyword arguments of the model.
     shared : frozenset
         Positions and names of arguments that are the same for all records, so that their rows do not belong to records.
+    places : Tensor, optional
+        The places of these records in a batch that they were taken out of, if the records of that batch were numbered.
 
     Examples
     --------
@@ -48,6 +50,7 @@ class Records:
     target: Any = None
     named: dict[str, Any] = field(default_factory=dict)
     shared: frozenset[int | str] = frozenset()
+    places: Tensor | None = None
 
     def arguments(self) -> dict[int | str, Any]:
         """Give every argument by its position or name, and the target.
@@ -145,7 +148,18 @@ class Records:
         Records
             These records.
         """
-        return self.map(lambda tensor: tensor[index])
+        taken = self.map(lambda tensor: tensor[index])
+        return taken if self.places is None else replace(taken, places=self.places[index])
+
+    def numbered(self) -> Records:
+        """Number the records, so that it stays known which ones were taken out.
+
+        Returns
+        -------
+        Records
+            The same records with their `places`.
+        """
+        return replace(self, places=torch.arange(len(self)))
 
     def repeat(self, times: int, rows: int | None = None) -> Records:
         """Repeat each record.

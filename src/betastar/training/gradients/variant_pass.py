@@ -1,12 +1,12 @@
 """VariantPass: one forward and backward pass of a private model over variants of records, which leaves the model as it was.
 
-Meanwhile, the hooks of Opacus are off, no gradient is written, and no random number is drawn.
+Meanwhile, the hooks of Opacus are off, no gradient is written, and no random number is drawn: dropout has the masks of the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from betastar.training.gradients.captured_call import CapturedCall
+from betastar.training.gradients.dropout_masks import Draws, DropoutMasks, recording
 from betastar.training.gradients.first_layer import FirstLayer
 from betastar.training.gradients.layer_gradients import LayerGradients, not_computed
 from betastar.training.gradients.shared_positions import SharedPositions
@@ -44,9 +45,57 @@ class VariantPass:
         self.thorough = True
         #: The bytes that the last measured pass has taken for each variant.
         self.bytes_per_variant = 0
+        self._masks: DropoutMasks | None = None
+
+    @contextmanager
+    def dropout_of(self, batch: Records, draws: Draws | None) -> Iterator[Records]:
+        """Let dropout have the masks of a forward pass over a batch.
+
+        Parameters
+        ----------
+        batch : Records
+            The records.
+        draws : Draws, optional
+            The random numbers of that pass. By default, masks are drawn from the current states of the generators, which are
+            left as they were.
+
+        Yields
+        ------
+        Records
+            The records, numbered, so that those that are taken out of them have their own masks.
+        """
+        if draws is not None and not draws.any:
+            yield batch
+            return
+        with (
+            self._adapter.silence(),
+            recording(draws, self._adapter.device) as masks,
+            torch.no_grad(),
+            torch.autocast(self._adapter.device.type, enabled=False),
+        ):
+            self._adapter.module(*batch.inputs, **batch.named)
+        self._masks = DropoutMasks(tuple(masks), len(batch)) if masks else None
+        try:
+            yield batch.numbered()
+        finally:
+            self._masks = None
+
+    @property
+    def drops_out(self) -> bool:
+        """Whether dropout has masks now."""
+        return self._masks is not None
+
+    def applied_masks(self, places: Tensor | None, times: int = 1) -> AbstractContextManager[None]:
+        """Let dropout apply the masks of the records at these places of the batch, to so many variants of each."""
+        return nullcontext() if self._masks is None or places is None else self._masks.applied(places, times)
 
     def run(
-        self, variants: Records, times: int, first_layer: FirstLayer | None = None, measure: bool = False
+        self,
+        variants: Records,
+        times: int,
+        places: Tensor | None,
+        first_layer: FirstLayer | None = None,
+        measure: bool = False,
     ) -> list[CapturedCall]:
         """Run the model and its loss forward and backward.
 
@@ -56,6 +105,8 @@ class VariantPass:
             The variants, those of a record one after the other.
         times : int
             The number of variants of each record.
+        places : Tensor, optional
+            The places of the records in the batch whose masks dropout has.
         first_layer : FirstLayer, optional
             Runs linear layers that read a table of variants.
         measure : bool
@@ -83,10 +134,11 @@ class VariantPass:
             unchanged(self._adapter.module, self.thorough),
             self._listening(note, first_layer, rows),
             self._shared.running(times if first_layer is None else 1, measure),
+            self.applied_masks(places, times),
             torch.enable_grad(),
             torch.autocast(self._adapter.device.type, enabled=False),
         ):
-            with kept.counting() if kept else _nothing():
+            with kept.counting() if kept else nullcontext():
                 output = self._adapter.module(*variants.inputs, **variants.named)
                 total = self.total_loss(self._criterion(output, variants.target), rows)
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
@@ -160,11 +212,6 @@ class _SavedBytes:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             yield
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _one_row_each(inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
