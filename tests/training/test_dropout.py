@@ -94,6 +94,7 @@ def test_masks_are_those_of_the_loop(name: str, memory: int) -> None:
     assert min(wanted) > 0.02
 
 
+@pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning")  # of Opacus with functorch
 @pytest.mark.parametrize("mode", ["hooks", "ghost", "functorch"])
 @pytest.mark.parametrize("name", ["table", "encoder", "gpt2", "lora"])
 def test_the_loop_draws_the_same_random_numbers(name: str, mode: str) -> None:

@@ -14,7 +14,7 @@ from betastar.training.next_token_loss import NextTokenLoss
 from betastar.training.opacus.accountant import BetastarAccountant
 from betastar.training.opacus.samplers import ShufflingWarning
 from betastar.training.private_loader import private_loader
-from betastar.training.records import Records
+from betastar.training.records import Records, by_name
 from betastar.training.secrets.restated_columns import RestatedSecretWarning
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.text_field import TextField
@@ -45,6 +45,7 @@ __all__ = [
     "TextField",
     "TruncatedPoissonSampler",
     "Writer",
+    "by_name",
     "make_attribute_private",
     "private_loader",
 ]

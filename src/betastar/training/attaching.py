@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from betastar import validation
 from betastar.training.budget import Budget
 from betastar.training.checks.precision import require_precision
+from betastar.training.gradients.checkpointing import runs_forward_hooks_again
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError, restored
@@ -159,6 +160,23 @@ def prepare(
             _require_decomposable(adapter, numbered, loss, variants)
             variants.own(numbered)
     return MeasuredTraining(adapter, source, secret, variants, distances)
+
+
+def require_trainable_by_opacus(training: MeasuredTraining) -> None:
+    """Refuse models for which Opacus itself cannot clip. Gap clipping can, because it does without the gradients of Opacus."""
+    if runs_forward_hooks_again(training.adapter.module):
+        raise GradientError(
+            "the model has gradient checkpointing with use_reentrant=False, with which Opacus computes no gradients of records: "
+            "call gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': True}). Gap clipping "
+            "(make_attribute_private) takes both."
+        )
+    for name in sorted(training.variants.one_row):
+        raise GradientError(
+            f"{name} is called with one row for all records, as models do that number positions themselves, and Opacus then cannot "
+            "clip: give the model its position ids, one row for each record (position_ids=torch.arange(length).repeat(records, "
+            "1), in the loop and in split=), or freeze the layer with requires_grad_(False). Gap clipping "
+            "(make_attribute_private) needs neither."
+        )
 
 
 def _require_call(adapter: OpacusAdapter, records: Records) -> None:

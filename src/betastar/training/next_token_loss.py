@@ -62,9 +62,7 @@ class NextTokenLoss(nn.Module):
         """
         logits: Tensor = output if isinstance(output, Tensor) else output.logits
         wanted = labels[:, 1:]
-        each = functional.cross_entropy(
-            logits[:, :-1].transpose(1, 2), wanted, ignore_index=self.ignored, reduction="none"
-        )
+        each = functional.cross_entropy(logits[:, :-1].transpose(1, 2), wanted, ignore_index=self.ignored, reduction="none")
         losses = each.sum(dim=1) / (wanted != self.ignored).sum(dim=1).clamp(min=1)
         if self.reduction == "none":
             return losses

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from betastar.training.gradients.checkpointing import without_checkpointing
 from betastar.training.gradients.clipping import clip
 from betastar.training.gradients.dropout_masks import Draws
 from betastar.training.gradients.factors import Gradients
@@ -45,14 +46,20 @@ class VariantGradients:
         return self._pass.dropout_of(batch, draws)
 
     @property
+    def one_row(self) -> set[str]:
+        """The embeddings that were called with one row for all records."""
+        return self._pass.one_row
+
+    @property
     def drops_out(self) -> bool:
         """Whether the model has dropout, inside `dropout_of`."""
         return self._pass.drops_out
 
     def output(self, records: Records) -> Any:
         """What the model returns for some records, with the masks of dropout that they have."""
-        with self._adapter.silence(), self._pass.applied_masks(records.places):
-            return self._adapter.module(*records.inputs, **records.named)
+        module = self._adapter.module
+        with self._adapter.silence(), without_checkpointing(module), self._pass.applied_masks(records.places):
+            return module(*records.inputs, **records.named)
 
     def gradients(self, records: Records, secret: Secret, values: Sequence[int], pairs: bool = False) -> Gradients:
         """The clipped gradients of each record's variants with these values.

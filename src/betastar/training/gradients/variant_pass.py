@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from betastar.training.gradients.captured_call import CapturedCall
+from betastar.training.gradients.checkpointing import without_checkpointing
 from betastar.training.gradients.dropout_masks import Draws, DropoutMasks, recording
 from betastar.training.gradients.first_layer import FirstLayer
 from betastar.training.gradients.layer_gradients import LayerGradients, not_computed
@@ -45,6 +46,8 @@ class VariantPass:
         self.thorough = True
         #: The bytes that the last measured pass has taken for each variant.
         self.bytes_per_variant = 0
+        #: The embeddings that were called with one row for all records.
+        self.one_row: set[str] = set()
         self._masks: DropoutMasks | None = None
 
     @contextmanager
@@ -69,6 +72,7 @@ class VariantPass:
             return
         with (
             self._adapter.silence(),
+            without_checkpointing(self._adapter.module),
             recording(draws, self._adapter.device) as masks,
             torch.no_grad(),
             torch.autocast(self._adapter.device.type, enabled=False),
@@ -131,6 +135,7 @@ class VariantPass:
         kept = _SavedBytes(self._adapter.module) if measure else None
         with (
             self._adapter.silence(),
+            without_checkpointing(self._adapter.module),
             unchanged(self._adapter.module, self.thorough),
             self._listening(note, first_layer, rows),
             self._shared.running(times if first_layer is None else 1, measure),
@@ -172,7 +177,7 @@ class VariantPass:
         handles = [unit.register_forward_hook(note) for unit in self._layers.units]
         handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._adapter.recurrent()]
         handles += [
-            unit.register_forward_pre_hook(lambda _, inputs: _one_row_each(inputs, rows))
+            unit.register_forward_pre_hook(lambda unit, inputs: self._one_row_each(unit, inputs, rows))
             for unit in self._layers.units
             if type(unit) is nn.Embedding
         ]
@@ -189,6 +194,14 @@ class VariantPass:
                 handle.remove()
             for unit in replaced:
                 del unit.forward
+
+    def _one_row_each(self, unit: nn.Module, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
+        """Repeat numbers of positions that a model makes itself, in one row for all records, so that each has a gradient."""
+        ids = inputs[0]
+        if not len(ids) == 1 < rows:
+            return inputs
+        self.one_row.add(self._layers.name(unit))
+        return (ids.expand(rows, *ids.shape[1:]), *inputs[1:])
 
 
 class _SavedBytes:
@@ -212,12 +225,6 @@ class _SavedBytes:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             yield
-
-
-def _one_row_each(inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
-    """Repeat numbers of positions that a model makes itself, in one row for all records, so that each record has a gradient."""
-    ids = inputs[0]
-    return (ids.expand(rows, *ids.shape[1:]), *inputs[1:]) if len(ids) == 1 < rows else inputs
 
 
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
