@@ -93,9 +93,9 @@ def steps(parts: Any, criterion: Any, number: int) -> list[Records]:
 def test_dictionaries_and_outputs_with_names(kind: str) -> None:
     module = made(kind)
     copy = made(kind)
-    parts = private(module, Texts(kind != "bert"), batch=8)
-    monitor = AttributeMonitor(*parts, loss(kind), word(), split=by_name())
-    (batch,) = steps(parts, loss(kind), 1)
+    parts, criterion = private(module, Texts(kind != "bert"), batch=8), loss(kind)
+    monitor = AttributeMonitor(*parts, criterion, word(), split=by_name())
+    (batch,) = steps(parts, criterion, 1)
     assert monitor.distances[0] == pytest.approx(float(oracle(copy, batch, word(), criterion=loss(kind)).max()), abs=1e-5)
     assert monitor.distances[0] > 0.02
 
@@ -139,21 +139,22 @@ def test_position_ids_that_the_model_makes(kind: str) -> None:
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "lora"])
 def test_gap_clipping_takes_position_ids_that_the_model_makes(kind: str, dropout: float) -> None:
-    module = made(kind, dropout=dropout)
+    module, criterion = made(kind, dropout=dropout), loss(kind)
     parts = make_attribute_private(
         module=module, optimizer=torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1),
-        data_loader=DataLoader(Texts(kind != "bert", places=False), batch_size=8), criterion=loss(kind), secret=word(),
+        data_loader=DataLoader(Texts(kind != "bert", places=False), batch_size=8), criterion=criterion, secret=word(),
         noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=by_name(),
     )  # fmt: skip
-    steps(parts, loss(kind), 2)
+    steps(parts, criterion, 2)
     assert parts[1].gap_clipping.steps == 2
     assert "β* ≥" in parts[1].gap_clipping.promise()
 
 
 def test_a_frozen_embedding_may_number_positions_itself() -> None:
+    criterion = NextTokenLoss()
     parts = private(made("lora", dropout=0.3), Texts(True, places=False), batch=8)
-    monitor = AttributeMonitor(*parts, NextTokenLoss(), word(), split=by_name())
-    steps(parts, NextTokenLoss(), 2)
+    monitor = AttributeMonitor(*parts, criterion, word(), split=by_name())
+    steps(parts, criterion, 2)
     assert monitor.distances.min() > 0.0
 
 
@@ -168,12 +169,12 @@ def checkpointed(kind: str, again: bool, **options: Any) -> nn.Module:
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("kind", ["gpt2", "lora"])
 def test_gradient_checkpointing_changes_nothing(kind: str, dropout: float) -> None:
-    ends = []
+    ends, criterion = [], NextTokenLoss()
     for module in (made(kind, dropout=dropout), checkpointed(kind, True, dropout=dropout)):
         parts = private(module, Texts(True), batch=8)
         torch.manual_seed(1)
-        monitor = AttributeMonitor(*parts, NextTokenLoss(), word(), split=by_name())
-        steps(parts, NextTokenLoss(), 2)
+        monitor = AttributeMonitor(*parts, criterion, word(), split=by_name())
+        steps(parts, criterion, 2)
         ends.append((monitor.distances, torch.cat([p.detach().flatten() for p in module.parameters()])))
     np.testing.assert_allclose(ends[1][0], ends[0][0], rtol=0.0, atol=1e-6)
     torch.testing.assert_close(ends[1][1], ends[0][1], rtol=0.0, atol=1e-6)
@@ -181,27 +182,29 @@ def test_gradient_checkpointing_changes_nothing(kind: str, dropout: float) -> No
 
 
 def test_checkpointing_that_opacus_cannot_follow() -> None:
+    criterion = NextTokenLoss()
     parts = private(checkpointed("gpt2", False), Texts(True), batch=8)
     with pytest.raises(GradientError, match=r"gradient_checkpointing_kwargs=\{'use_reentrant': True\}"):
-        AttributeMonitor(*parts, NextTokenLoss(), word(), split=by_name())
+        AttributeMonitor(*parts, criterion, word(), split=by_name())
     module = checkpointed("gpt2", False)
     gapped = make_attribute_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), data_loader=DataLoader(Texts(True), batch_size=8),
-        criterion=NextTokenLoss(), secret=word(), noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=by_name(),
+        criterion=criterion, secret=word(), noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=by_name(),
     )  # fmt: skip
-    steps(gapped, NextTokenLoss(), 1)
+    steps(gapped, criterion, 1)
     assert gapped[1].gap_clipping.steps == 1
 
 
 def test_a_secret_in_the_text_of_a_dictionary() -> None:
     """The label of a language model changes with the token."""
     field = TextField("input_ids", labels="target", along={"attention_mask": 0}, fixed=("position_ids",), pad=0)
-    secret = Secret.tokens([PLACE], [[value] for value in VALUES], field, name="word")
+    secret = Secret.tokens(PLACE, [[value] for value in VALUES], field=field, name="word")
+    criterion = NextTokenLoss()
     module, copy = made("gpt2"), made("gpt2")
     parts = private(module, Texts(True), batch=8)
-    monitor = AttributeMonitor(*parts, NextTokenLoss(), secret, split=by_name())
-    (batch,) = steps(parts, NextTokenLoss(), 1)
-    assert monitor.distances[0] == pytest.approx(float(oracle(copy, batch, secret, criterion=NextTokenLoss()).max()), abs=1e-5)
+    monitor = AttributeMonitor(*parts, criterion, secret, split=by_name())
+    (batch,) = steps(parts, criterion, 1)
+    assert monitor.distances[0] == pytest.approx(float(oracle(copy, batch, secret, criterion=criterion).max()), abs=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from betastar.training import AttributeMonitor, GradientError, Records, make_attribute_private
+from betastar.training import AttributeMonitor, Records, make_attribute_private
 from betastar.training.gradients.tiled_factor import TiledFactor
 
 from . import private as small

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from betastar import validation
 from betastar.training.budget import Budget
 from betastar.training.checks.precision import require_precision
-from betastar.training.gradients.checkpointing import runs_forward_hooks_again
+from betastar.training.gradients.checkpointing import runs_forward_hooks_again, without_checkpointing
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError, restored
@@ -182,7 +182,7 @@ def require_trainable_by_opacus(training: MeasuredTraining) -> None:
 def _require_call(adapter: OpacusAdapter, records: Records) -> None:
     """Refuse records that the model cannot be called with, because it takes more or other arguments."""
     try:
-        with adapter.silence(), torch.no_grad():
+        with adapter.silence(), without_checkpointing(adapter.module), torch.no_grad():
             adapter.module(*records.inputs, **records.named)
     except TypeError as problem:
         given = ", ".join(repr(key) for key in records.arguments() if key != TARGET)
