@@ -29,8 +29,8 @@ LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
 #: Records that the model is tried on, and records from all over the data set that they are chosen from.
 TRIAL, SPREAD = 4, 64
 DROPOUT = (
-    "the model has dropout, whose masks exist for the records of a batch only, so that nothing follows for the other records: use "
-    "scope='batch' without a budget, or gap clipping (make_attribute_private), or set the probability of dropout to 0."
+    "the model has dropout, whose masks exist for the records of a batch only, so that nothing follows for the other records: "
+    "use scope='batch' without a budget, or gap clipping (make_attribute_private), or set the probability of dropout to 0."
 )
 
 
@@ -172,10 +172,10 @@ def require_trainable_by_opacus(training: MeasuredTraining) -> None:
         )
     for name in sorted(training.variants.one_row):
         raise GradientError(
-            f"{name} is called with one row for all records, as models do that number positions themselves, and Opacus then cannot "
-            "clip: give the model its position ids, one row for each record (position_ids=torch.arange(length).repeat(records, "
-            "1), in the loop and in split=), or freeze the layer with requires_grad_(False). Gap clipping "
-            "(make_attribute_private) needs neither."
+            f"{name} is called with one row for all records, as models do that number positions themselves, and Opacus then "
+            "cannot clip: give the model its position ids, one row for each record "
+            "(position_ids=torch.arange(length).repeat(records, 1), in the loop and in split=), or freeze the layer with "
+            "requires_grad_(False). Gap clipping (make_attribute_private) needs neither."
         )
 
 
@@ -244,11 +244,14 @@ def _require_decomposable(
     """Refuse a loss that is not the mean (or sum) of the records' losses: its gradients would belong to no single record."""
     with torch.no_grad():
         loss = criterion(variants.output(records), records.target)
-        single = []
-        for i in range(len(records)):
-            one = records.take(slice(i, i + 1))
-            single.append(criterion(variants.output(one), one.target).reshape(-1))
-        alone = torch.cat(single)
+        single = [records.take(slice(i, i + 1)) for i in range(len(records))]
+        try:
+            alone = torch.cat([criterion(variants.output(one), one.target).reshape(-1) for one in single])
+        except (RuntimeError, ValueError) as problem:
+            raise ValueError(
+                f"the model or the criterion cannot be run on one record alone ({problem}): a model that mixes records (batch "
+                "norm: use group norm or layer norm) has no gradient of one record."
+            ) from problem
         if loss.ndim == 0:
             alone = alone.sum() / (len(records) if adapter.loss_reduction == "mean" else 1)
     if not torch.allclose(alone, loss, rtol=1e-3, atol=1e-6, equal_nan=True):
@@ -284,6 +287,5 @@ def _require_modules_only(
         if id(parameter) not in padded and apart > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
             raise GradientError(
                 f"the gradient of {name} that Opacus computes is not PyTorch's: the model uses it outside of its module's "
-                "forward pass (a functional call, a weight that two modules share), which Opacus leaves out. Call the module "
-                "instead."
+                "forward pass (a functional call), which Opacus leaves out. Call the module instead."
             )

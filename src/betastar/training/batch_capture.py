@@ -132,9 +132,9 @@ class BatchCapture:
         weights, self._weights = self._weights, []
         if not seen:
             raise RuntimeError(
-                "the monitor saw no forward pass with its criterion before optimizer.step(): call the very module that was passed "
-                "as criterion, and not another one of its kind; if the criterion is a plain "
-                "function, call the watched one in the loop instead (monitor.criterion, optimizer.gap_clipping.criterion)."
+                "the monitor saw no forward pass with its criterion before optimizer.step(): call the very module that was "
+                "passed as criterion, and not another one of its kind; if the criterion is a plain function, call the watched "
+                "one in the loop instead (monitor.criterion, optimizer.gap_clipping.criterion)."
             )
         if any(batch.records.versions() != versions for batch, versions in seen):
             raise RuntimeError(

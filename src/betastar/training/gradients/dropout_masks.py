@@ -233,6 +233,6 @@ class _Applying(_Dropout):
 
 def _other_calls(number: int) -> GradientError:
     return GradientError(
-        f"the loop's forward pass calls dropout {number} times, and the same pass over other values of the secret does not: which "
-        "layers run must not depend on the secret."
+        f"the loop's forward pass calls dropout {number} times, and the same pass over other values of the secret does not: "
+        "which layers run must not depend on the secret."
     )
