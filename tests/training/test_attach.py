@@ -103,7 +103,7 @@ def test_models() -> None:
         max_grad_norm=1.0,
     )
     refuse(r"0\.weight is trainable but not in the optimizer", parts)
-    parts = private(nn.Sequential(nn.Linear(6, 9), nn.Dropout(), nn.Linear(9, 2)), table())
+    parts = private(nn.Sequential(nn.Linear(6, 9), nn.AlphaDropout(), nn.Linear(9, 2)), table())
     refuse(r"draws random numbers when it runs \(1\)", parts, kind=GradientError)
 
 

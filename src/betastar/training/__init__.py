@@ -10,10 +10,11 @@ from betastar.training.gap_clipping import GapClipping
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.monitor import AttributeMonitor
+from betastar.training.next_token_loss import NextTokenLoss
 from betastar.training.opacus.accountant import BetastarAccountant
 from betastar.training.opacus.samplers import ShufflingWarning
 from betastar.training.private_loader import private_loader
-from betastar.training.records import Records
+from betastar.training.records import Records, by_name
 from betastar.training.secrets.restated_columns import RestatedSecretWarning
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.text_field import TextField
@@ -31,6 +32,7 @@ __all__ = [
     "GradientError",
     "JsonLines",
     "Ledger",
+    "NextTokenLoss",
     "NoiseError",
     "NotProved",
     "Proof",
@@ -43,6 +45,7 @@ __all__ = [
     "TextField",
     "TruncatedPoissonSampler",
     "Writer",
+    "by_name",
     "make_attribute_private",
     "private_loader",
 ]

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from betastar import validation
 from betastar.training.budget import Budget
 from betastar.training.checks.precision import require_precision
+from betastar.training.gradients.checkpointing import runs_forward_hooks_again, without_checkpointing
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError, restored
@@ -32,6 +33,10 @@ COPIES_OF_ALL, COPIES_OF_TRAINED = 2, 9
 PASSES, LEAST = 1 << 28, 1 << 19
 #: Records that the model is tried on, and records from all over the data set that they are chosen from.
 TRIAL, SPREAD = 4, 64
+DROPOUT = (
+    "the model has dropout, whose masks exist for the records of a batch only, so that nothing follows for the other records: "
+    "use scope='batch' without a budget, or gap clipping (make_attribute_private), or set the probability of dropout to 0."
+)
 
 
 def require_budget_scope(wanted: Budget | None, scope: str, diameter: str) -> None:
@@ -155,10 +160,13 @@ def prepare(
         records = _different(source)
         _require_call(adapter, records)
         _check_secret(source, secret)
-        _require_modules_only(adapter, records, loss, variants)
-        distances.try_out(records)
-        _require_decomposable(adapter, records, loss)
-        variants.own(records)
+        with variants.dropout_of(records) as numbered:
+            if variants.drops_out and scope == "dataset":
+                raise GradientError(DROPOUT)
+            _require_modules_only(adapter, numbered, loss, variants)
+            distances.try_out(numbered)
+            _require_decomposable(adapter, numbered, loss, variants)
+            variants.own(numbered)
     return MeasuredTraining(adapter, source, secret, variants, distances, room)
 
 
@@ -177,10 +185,27 @@ def _room_for_passes(adapter: OpacusAdapter, memory: int | None) -> int:
     return room
 
 
+def require_trainable_by_opacus(training: MeasuredTraining) -> None:
+    """Refuse models for which Opacus itself cannot clip. Gap clipping can, because it does without the gradients of Opacus."""
+    if runs_forward_hooks_again(training.adapter.module):
+        raise GradientError(
+            "the model has gradient checkpointing with use_reentrant=False, with which Opacus computes no gradients of records: "
+            "call gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': True}). Gap clipping "
+            "(make_attribute_private) takes both."
+        )
+    for name in sorted(training.variants.one_row):
+        raise GradientError(
+            f"{name} is called with one row for all records, as models do that number positions themselves, and Opacus then "
+            "cannot clip: give the model its position ids, one row for each record "
+            "(position_ids=torch.arange(length).repeat(records, 1), in the loop and in split=), or freeze the layer with "
+            "requires_grad_(False). Gap clipping (make_attribute_private) needs neither."
+        )
+
+
 def _require_call(adapter: OpacusAdapter, records: Records) -> None:
     """Refuse records that the model cannot be called with, because it takes more or other arguments."""
     try:
-        with adapter.silence(), torch.no_grad():
+        with adapter.silence(), without_checkpointing(adapter.module), torch.no_grad():
             adapter.module(*records.inputs, **records.named)
     except TypeError as problem:
         given = ", ".join(repr(key) for key in records.arguments() if key != TARGET)
@@ -236,15 +261,20 @@ def _different(source: Source) -> Records:
     return records.take(chosen)
 
 
-def _require_decomposable(adapter: OpacusAdapter, records: Records, criterion: Callable[..., Tensor]) -> None:
+def _require_decomposable(
+    adapter: OpacusAdapter, records: Records, criterion: Callable[..., Tensor], variants: VariantGradients
+) -> None:
     """Refuse a loss that is not the mean (or sum) of the records' losses: its gradients would belong to no single record."""
-    with adapter.silence(), torch.no_grad():
-        loss = criterion(adapter.module(*records.inputs, **records.named), records.target)
-        single = []
-        for i in range(len(records)):
-            one = records.take(slice(i, i + 1))
-            single.append(criterion(adapter.module(*one.inputs, **one.named), one.target).reshape(-1))
-        alone = torch.cat(single)
+    with torch.no_grad():
+        loss = criterion(variants.output(records), records.target)
+        single = [records.take(slice(i, i + 1)) for i in range(len(records))]
+        try:
+            alone = torch.cat([criterion(variants.output(one), one.target).reshape(-1) for one in single])
+        except (RuntimeError, ValueError) as problem:
+            raise ValueError(
+                f"the model or the criterion cannot be run on one record alone ({problem}): a model that mixes records (batch "
+                "norm: use group norm or layer norm) has no gradient of one record."
+            ) from problem
         if loss.ndim == 0:
             alone = alone.sum() / (len(records) if adapter.loss_reduction == "mean" else 1)
     if not torch.allclose(alone, loss, rtol=1e-3, atol=1e-6, equal_nan=True):
@@ -269,9 +299,10 @@ def _require_modules_only(
     """
     own = variants.own(records)
     given = own.totals(torch.ones_like(own.norms))
-    with adapter.silence(), torch.enable_grad():
-        loss = variants.total_loss(criterion(adapter.module(*records.inputs, **records.named), records.target), len(records))
-        wanted = torch.autograd.grad(loss, adapter.parameters, allow_unused=True)
+    with torch.enable_grad():
+        loss = variants.total_loss(criterion(variants.output(records), records.target), len(records))
+        with adapter.silence():
+            wanted = torch.autograd.grad(loss, adapter.parameters, allow_unused=True)
     padded = {id(m.weight) for m in adapter.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None}
     for name, parameter, true in zip(adapter.parameter_names(), adapter.parameters, wanted, strict=True):
         expected = torch.zeros_like(parameter) if true is None else true
@@ -279,6 +310,5 @@ def _require_modules_only(
         if id(parameter) not in padded and apart > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
             raise GradientError(
                 f"the gradient of {name} that Opacus computes is not PyTorch's: the model uses it outside of its module's "
-                "forward pass (a functional call, a weight that two modules share), which Opacus leaves out. Call the module "
-                "instead."
+                "forward pass (a functional call), which Opacus leaves out. Call the module instead."
             )

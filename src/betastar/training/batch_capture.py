@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -11,12 +12,21 @@ from torch import Tensor, nn
 from betastar.training.checks.batches import require_arguments, require_model_output
 from betastar.training.checks.precision import require_precision
 from betastar.training.checks.step_counter import same_contents
+from betastar.training.gradients.dropout_masks import Draws, GeneratorStates
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records
 from betastar.training.source import Source
 
 #: The loss of a batch, called with the output of the model and the target.
 Criterion: TypeAlias = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class CapturedBatch:
+    """The records of a forward pass, and the random numbers that it has drawn."""
+
+    records: Records
+    draws: Draws
 
 
 class BatchCapture:
@@ -45,8 +55,13 @@ class BatchCapture:
         self._adapter, self._source, self._listening = adapter, source, listening
         self._weights: list[Tensor] = []  # the weights of the forward passes since the last step
         self._seen: tuple[tuple[Any, ...], dict[str, Any], Any] | None = None  # arguments and output of the last forward pass
-        self._batches: list[tuple[Records, list[int]]] = []  # each with the versions that its tensors had
-        self._handles = [adapter.outer.register_forward_hook(self._saw_model, with_kwargs=True)]
+        self._before: GeneratorStates | None = None  # of the last forward pass
+        self._draws: Draws | None = None
+        self._batches: list[tuple[CapturedBatch, list[int]]] = []  # each with the versions that its tensors had
+        self._handles = [
+            adapter.outer.register_forward_pre_hook(self._sees_model),
+            adapter.outer.register_forward_hook(self._saw_model, with_kwargs=True),
+        ]
         self.criterion: Criterion = criterion
         loss = loss_of(criterion)
         if isinstance(loss, nn.Module):
@@ -76,10 +91,16 @@ class BatchCapture:
         here = self.attached and not self._adapter.quiet and self._listening()
         return here and self._adapter.outer.training and torch.is_grad_enabled()
 
+    def _sees_model(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._training():
+            self._before = GeneratorStates.now(self._adapter.device)
+
     def _saw_model(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if self._training():
             require_precision(self._adapter.parameters)
             self._seen = (args, kwargs, output)
+            if self._before is not None:
+                self._draws = Draws(self._before, GeneratorStates.now(self._adapter.device))
 
     def _saw_loss(self, module: nn.Module | None, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Tensor) -> None:
         if not self._training() or self._seen is None:
@@ -93,12 +114,13 @@ class BatchCapture:
         require_model_output(given[0] if given else None, output)
         batch = Records(inputs, given[1] if len(given) > 1 else None, named, self._source.shared).detach()
         require_arguments(batch, self._source)
-        self._batches.append((batch, batch.versions()))
-        self._seen = None
+        assert self._draws is not None
+        self._batches.append((CapturedBatch(batch, self._draws), batch.versions()))
+        self._seen, self._before, self._draws = None, None, None
         if not self._weights:
             self._weights = self._adapter.contents()
 
-    def take(self) -> list[Records]:
+    def take(self) -> list[CapturedBatch]:
         """Hand over the batches since the last step, and forget them.
 
         Raises
@@ -110,10 +132,11 @@ class BatchCapture:
         weights, self._weights = self._weights, []
         if not seen:
             raise RuntimeError(
-                "the monitor saw no forward pass with its criterion before optimizer.step(); if the criterion is a plain "
-                "function, call the watched one in the loop instead (monitor.criterion, optimizer.gap_clipping.criterion)."
+                "the monitor saw no forward pass with its criterion before optimizer.step(): call the very module that was "
+                "passed as criterion, and not another one of its kind; if the criterion is a plain function, call the watched "
+                "one in the loop instead (monitor.criterion, optimizer.gap_clipping.criterion)."
             )
-        if any(batch.versions() != versions for batch, versions in seen):
+        if any(batch.records.versions() != versions for batch, versions in seen):
             raise RuntimeError(
                 "the batch was changed between the forward pass and optimizer.step(): its gradients cannot be computed again."
             )

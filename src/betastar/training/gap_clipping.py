@@ -19,13 +19,12 @@ from betastar.scenario.run import DPSGD
 from betastar.scenario.sampling_scheme import DrawnSteps
 from betastar.scenario.threats import AttributeInference, Membership
 from betastar.training import attaching, processes
-from betastar.training.batch_capture import BatchCapture, Criterion, too_many
+from betastar.training.batch_capture import BatchCapture, CapturedBatch, Criterion, too_many
 from betastar.training.checks.step_checks import BROKEN_PROMISES, StepChecks
 from betastar.training.gap_clipped_sum import GapClippedSum, clipped_secrets
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.opacus.provided_sums import ProvidedSums
-from betastar.training.records import Records
 from betastar.training.saved_training import SavedTraining, gap_display, gap_files
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
@@ -96,6 +95,7 @@ class GapClipping(SavedTraining):
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
         values = range(self._secret.count)
         training = attaching.prepare(adapter, source, criterion, self._secret, values, "exact", memory, "batch")
+        self._variants = training.variants
         #: Computes the sums that noise is added to.
         self.clipped_sum = GapClippedSum(training, clipped, self.gaps)
         self._checks = StepChecks(adapter, source, proves=True, follow_records=True)
@@ -118,9 +118,11 @@ class GapClipping(SavedTraining):
             raise RuntimeError("part of a logical batch failed, and its records may be used twice: start from a checkpoint.")
         with self._checks.voiding(*BROKEN_PROMISES):
             try:
-                batch = self._batch()
+                captured = self._batch()
+                batch = captured.records
                 self._checks.require(len(self._steps))
-                totals = self.clipped_sum.total(batch)
+                with self._variants.dropout_of(batch, captured.draws) as numbered:
+                    totals = self.clipped_sum.total(numbered)
                 self._require_same_gradient(len(batch), totals.unclipped)
             except BaseException:
                 self._broken = self._adapter.inside_logical_batch()
@@ -137,7 +139,7 @@ class GapClipping(SavedTraining):
             self._steps.add(noise, drawn)
         return taken
 
-    def _batch(self) -> Records:
+    def _batch(self) -> CapturedBatch:
         """The batch that the loop has run the model on since the last step."""
         batches = self._capture.take()
         if len(batches) > 1:

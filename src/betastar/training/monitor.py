@@ -155,6 +155,7 @@ class AttributeMonitor(SavedTraining):
         self._source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
         values = attaching.compared_values(secret, diameter, extremes)
         training = attaching.prepare(self._adapter, self._source, criterion, secret, values, diameter, memory, self.scope)
+        attaching.require_trainable_by_opacus(training)
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None
         self.budget_account = BudgetAccount(budget, len(self._source)) if budget else None

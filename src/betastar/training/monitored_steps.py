@@ -9,7 +9,7 @@ from torch import Tensor
 
 from betastar.scenario.sampling_scheme import DrawnBatch
 from betastar.training.attaching import MeasuredTraining
-from betastar.training.batch_capture import BatchCapture, Criterion, too_many
+from betastar.training.batch_capture import BatchCapture, CapturedBatch, Criterion, too_many
 from betastar.training.budget import BudgetAccount, BudgetExhausted
 from betastar.training.checks.batches import require_known
 from betastar.training.checks.gradients import GradientCheck
@@ -116,7 +116,14 @@ class MonitoredSteps:
         self.require_all_seen()
         drawn, noise, norm = self._adapter.drawn(), self._adapter.noise_multiplier(), self._adapter.max_grad_norm()
         for number, batch in enumerate(batches):
-            self._measure_batch(batch, indices, number, len(batches))
+            self.checks.batch(batch.records)
+            if self._scope == "dataset":
+                require_known(batch.records, self._source)
+            if self._due() or self._account:
+                with self._training.variants.dropout_of(batch.records, batch.draws) as records:
+                    self._measure_batch(records, indices, number, len(batches))
+            else:
+                self._gradients.skip()
         if self._scope == "dataset":
             self._measure_dataset()
         if self._account and not self._affordable():
@@ -124,28 +131,23 @@ class MonitoredSteps:
         return drawn, noise, norm
 
     def _measure_batch(self, batch: Records, indices: Tensor | None, number: int, batches: int) -> None:
-        """Check one of the batches since the last step and, in batch scope, measure it."""
-        self.checks.batch(batch)
+        """Check the gradients of one of the batches since the last step and, in batch scope, measure it."""
         checked = False
 
         def check(own: Gradients, first: int) -> None:
             self._gradients.part(own, first, len(batch), number, batches)
 
-        if self._scope == "dataset":
-            require_known(batch, self._source)
-        elif self._due():
+        if self._scope == "batch":
             checked = self._measurement.batch(batch, indices if self._each_record() else None, check)
-        if not (self._due() or self._account):
-            self._gradients.skip()
-        elif not checked:
+        if not checked:
             for first, own in self._training.own_gradients(batch):
                 check(own, first)
 
-    def _take_batches(self) -> list[Records]:
+    def _take_batches(self) -> list[CapturedBatch]:
         """The batches that the loop has run the model on since the last step."""
         batches = self.capture.take()
         if len(batches) > 1 and self._adapter.drawn().scheme.sample_rate < 1.0:
-            if self._adapter.rows() != len(batches[-1]):
+            if self._adapter.rows() != len(batches[-1].records):
                 raise too_many(len(batches))
             batches = batches[-1:]
         return batches

@@ -14,7 +14,7 @@ TARGET = "target of the criterion"
 #: What helps whose batches are not (inputs, target).
 SPLIT = (
     "pass split= to say which parts of a batch the model and the criterion get, as in split=lambda batch: Records((table, "
-    "tokens), target) for a model with two inputs"
+    "tokens), target) for a model with two inputs, or split=by_name() for dictionaries with labels"
 )
 
 
@@ -32,6 +32,8 @@ class Records:
         The keyword arguments of the model.
     shared : frozenset
         Positions and names of arguments that are the same for all records, so that their rows do not belong to records.
+    places : Tensor, optional
+        The places of these records in a batch that they were taken out of, if the records of that batch were numbered.
 
     Examples
     --------
@@ -48,6 +50,7 @@ class Records:
     target: Any = None
     named: dict[str, Any] = field(default_factory=dict)
     shared: frozenset[int | str] = frozenset()
+    places: Tensor | None = None
 
     def arguments(self) -> dict[int | str, Any]:
         """Give every argument by its position or name, and the target.
@@ -145,7 +148,18 @@ class Records:
         Records
             These records.
         """
-        return self.map(lambda tensor: tensor[index])
+        taken = self.map(lambda tensor: tensor[index])
+        return taken if self.places is None else replace(taken, places=self.places[index])
+
+    def numbered(self) -> Records:
+        """Number the records, so that it stays known which ones were taken out.
+
+        Returns
+        -------
+        Records
+            The same records with their `places`.
+        """
+        return replace(self, places=torch.arange(len(self)))
 
     def repeat(self, times: int, rows: int | None = None) -> Records:
         """Repeat each record.
@@ -284,6 +298,37 @@ def pair(batch: Any) -> Records:
     if not isinstance(batch, Sequence) or isinstance(batch, str | bytes) or len(batch) < 2:
         raise TypeError(f"a batch must be (inputs, target, ...), got {_shape(batch)}; {SPLIT}.")
     return Records((batch[0],), batch[1])
+
+
+def by_name(target: str = "labels") -> Callable[[Any], Records]:
+    """Make a `split` for batches that are dictionaries, as those of Hugging Face are.
+
+    Parameters
+    ----------
+    target : str
+        The entry that the criterion gets. The model gets all other entries by their names.
+
+    Returns
+    -------
+    callable
+        Turns a batch into `Records`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from betastar.training import by_name
+    >>> batch = {"input_ids": torch.zeros(4, 7), "attention_mask": torch.ones(4, 7), "labels": torch.arange(4)}
+    >>> records = by_name()(batch)
+    >>> list(records.named), records.target
+    (['input_ids', 'attention_mask'], tensor([0, 1, 2, 3]))
+    """
+
+    def split(batch: Any) -> Records:
+        if not isinstance(batch, Mapping) or target not in batch:
+            raise TypeError(f"a batch must be a dictionary with the entry {target!r}, got {_shape(batch)}.")
+        return Records((), batch[target], {name: value for name, value in batch.items() if name != target})
+
+    return split
 
 
 def _shape(batch: object) -> str:

@@ -72,6 +72,7 @@ class LayerGradients:
                 self._positions(call, shape, tiled, small)
             elif type(module) is nn.Embedding:
                 error = call.error.reshape(*shape, -1, module.embedding_dim)
+                assert isinstance(module.weight, nn.Parameter)
                 tiled.setdefault(module.weight, []).append(EmbeddingCall(error, call.input.reshape(*shape, -1)))
             else:
                 for parameter, samples in self._samples(call).items():

@@ -55,7 +55,7 @@ class SharedPositions:
         replaced = []
         for layer in self._layers if variants > 1 else ():
             if id(layer) in self._worthwhile and "forward" not in vars(layer):
-                layer.forward = self._forward(layer)  # type: ignore[method-assign, assignment]
+                layer.forward = self._forward(layer)
                 replaced.append(layer)
         try:
             yield
@@ -110,6 +110,6 @@ class _LinearOnce(torch.autograd.Function):
         return output.flatten(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         (weight,) = ctx.saved_tensors
         return error @ weight if ctx.needs_input_grad[0] else None, None, None, None, None

@@ -73,7 +73,7 @@ def unchanged(module: nn.Module, thorough: bool) -> Iterator[None]:
         where = f" ({', '.join(names)})" if names else ""
         raise GradientError(
             f"the model draws random numbers when it runs{where}: the gap then does not follow from the weights. "
-            "Set the probability of dropout to 0."
+            "Set the probability of dropout to 0, or use nn.Dropout or torch.nn.functional.dropout, whose masks are repeated."
         )
     if versions != [tensor._version for tensor in state]:
         raise GradientError("the model writes into its own weights or buffers when it runs (running statistics? max_norm?).")

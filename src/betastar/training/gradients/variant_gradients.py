@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from betastar.training.gradients.checkpointing import without_checkpointing
 from betastar.training.gradients.clipping import clip
+from betastar.training.gradients.dropout_masks import Draws
 from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.first_layer import AbsentTableRead, FirstLayer, is_table
 from betastar.training.gradients.layer_gradients import LayerGradients
@@ -37,6 +41,26 @@ class VariantGradients:
         """The memory that a pass takes for each variant, as `try_out` has measured it."""
         return self._pass.bytes_per_variant
 
+    def dropout_of(self, batch: Records, draws: Draws | None = None) -> AbstractContextManager[Records]:
+        """Let dropout have the masks of a forward pass over a batch. Gives the records, numbered; see `VariantPass`."""
+        return self._pass.dropout_of(batch, draws)
+
+    @property
+    def one_row(self) -> set[str]:
+        """The embeddings that were called with one row for all records."""
+        return self._pass.one_row
+
+    @property
+    def drops_out(self) -> bool:
+        """Whether the model has dropout, inside `dropout_of`."""
+        return self._pass.drops_out
+
+    def output(self, records: Records) -> Any:
+        """What the model returns for some records, with the masks of dropout that they have."""
+        module = self._adapter.module
+        with self._adapter.silence(), without_checkpointing(module), self._pass.applied_masks(records.places):
+            return module(*records.inputs, **records.named)
+
     def gradients(self, records: Records, secret: Secret, values: Sequence[int], pairs: bool = False) -> Gradients:
         """The clipped gradients of each record's variants with these values.
 
@@ -62,13 +86,13 @@ class VariantGradients:
         shape = len(records), len(values)
         if first_layer and self._table_is_optional:
             try:
-                gradients = self._clipped(first_layer.without_table(), shape, first_layer, pairs)
+                gradients = self._clipped(first_layer.without_table(), records, shape, first_layer, pairs)
             except AbsentTableRead:
                 self._table_is_optional = False
             else:
                 if gradients.norms.isfinite().all():
                     return gradients
-        return _require_finite(self._clipped(secret.variants(records, values), shape, first_layer, pairs))
+        return _require_finite(self._clipped(secret.variants(records, values), records, shape, first_layer, pairs))
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Run the model once, measure how much memory a variant takes, and see whether linear layers alone read its table."""
@@ -76,12 +100,12 @@ class VariantGradients:
         columns = secret.as_columns()
         first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
         shape = len(records), len(values)
-        calls = self._pass.run(secret.variants(records, values), len(values), first_layer, measure=True)
+        calls = self._pass.run(secret.variants(records, values), len(values), records.places, first_layer, measure=True)
         gradients = _require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._adapter))
         self._pass.thorough = False
         if first_layer:
             try:
-                quick = self._clipped(first_layer.without_table(), shape, first_layer, pairs=False)
+                quick = self._clipped(first_layer.without_table(), records, shape, first_layer, pairs=False)
             except Exception:  # the model reads the table in another way, and is given the real one from now on
                 return gradients
             self._table_is_optional = torch.allclose(gradients.cross(gradients), quick.cross(quick), rtol=1e-4, atol=1e-7)
@@ -89,10 +113,13 @@ class VariantGradients:
 
     def own(self, records: Records) -> Gradients:
         """The records' own gradients, one variant each, not clipped."""
-        return Gradients(tuple(self._layers.factors(self._pass.run(records, 1), (len(records), 1))))
+        return Gradients(tuple(self._layers.factors(self._pass.run(records, 1, records.places), (len(records), 1))))
 
-    def _clipped(self, variants: Records, shape: tuple[int, int], first_layer: FirstLayer | None, pairs: bool) -> Gradients:
-        gradients = Gradients(tuple(self._layers.factors(self._pass.run(variants, shape[1], first_layer), shape)))
+    def _clipped(
+        self, variants: Records, records: Records, shape: tuple[int, int], first_layer: FirstLayer | None, pairs: bool
+    ) -> Gradients:
+        calls = self._pass.run(variants, shape[1], records.places, first_layer)
+        gradients = Gradients(tuple(self._layers.factors(calls, shape)))
         if pairs and gradients.tiled:
             gradients = gradients.with_products()
         return clip(gradients, self._adapter)

@@ -1,12 +1,12 @@
 """VariantPass: one forward and backward pass of a private model over variants of records, which leaves the model as it was.
 
-Meanwhile, the hooks of Opacus are off, no gradient is written, and no random number is drawn.
+Meanwhile, the hooks of Opacus are off, no gradient is written, and no random number is drawn: dropout has the masks of the loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from betastar.training.gradients.captured_call import CapturedCall
+from betastar.training.gradients.checkpointing import without_checkpointing
+from betastar.training.gradients.dropout_masks import Draws, DropoutMasks, recording
 from betastar.training.gradients.first_layer import FirstLayer
 from betastar.training.gradients.layer_gradients import LayerGradients, not_computed
 from betastar.training.gradients.shared_positions import SharedPositions
@@ -44,9 +46,60 @@ class VariantPass:
         self.thorough = True
         #: The bytes that the last measured pass has taken for each variant.
         self.bytes_per_variant = 0
+        #: The embeddings that were called with one row for all records.
+        self.one_row: set[str] = set()
+        self._masks: DropoutMasks | None = None
+
+    @contextmanager
+    def dropout_of(self, batch: Records, draws: Draws | None) -> Iterator[Records]:
+        """Let dropout have the masks of a forward pass over a batch.
+
+        Parameters
+        ----------
+        batch : Records
+            The records.
+        draws : Draws, optional
+            The random numbers of that pass. By default, masks are drawn from the current states of the generators, which are
+            left as they were.
+
+        Yields
+        ------
+        Records
+            The records, numbered, so that those that are taken out of them have their own masks.
+        """
+        if draws is not None and not draws.any:
+            yield batch
+            return
+        with (
+            self._adapter.silence(),
+            without_checkpointing(self._adapter.module),
+            recording(draws, self._adapter.device) as masks,
+            torch.no_grad(),
+            torch.autocast(self._adapter.device.type, enabled=False),
+        ):
+            self._adapter.module(*batch.inputs, **batch.named)
+        self._masks = DropoutMasks(tuple(masks), len(batch)) if masks else None
+        try:
+            yield batch.numbered()
+        finally:
+            self._masks = None
+
+    @property
+    def drops_out(self) -> bool:
+        """Whether dropout has masks now."""
+        return self._masks is not None
+
+    def applied_masks(self, places: Tensor | None, times: int = 1) -> AbstractContextManager[None]:
+        """Let dropout apply the masks of the records at these places of the batch, to so many variants of each."""
+        return nullcontext() if self._masks is None or places is None else self._masks.applied(places, times)
 
     def run(
-        self, variants: Records, times: int, first_layer: FirstLayer | None = None, measure: bool = False
+        self,
+        variants: Records,
+        times: int,
+        places: Tensor | None,
+        first_layer: FirstLayer | None = None,
+        measure: bool = False,
     ) -> list[CapturedCall]:
         """Run the model and its loss forward and backward.
 
@@ -56,6 +109,8 @@ class VariantPass:
             The variants, those of a record one after the other.
         times : int
             The number of variants of each record.
+        places : Tensor, optional
+            The places of the records in the batch whose masks dropout has.
         first_layer : FirstLayer, optional
             Runs linear layers that read a table of variants.
         measure : bool
@@ -80,13 +135,15 @@ class VariantPass:
         kept = _SavedBytes(self._adapter.module) if measure else None
         with (
             self._adapter.silence(),
+            without_checkpointing(self._adapter.module),
             unchanged(self._adapter.module, self.thorough),
             self._listening(note, first_layer, rows),
             self._shared.running(times if first_layer is None else 1, measure),
+            self.applied_masks(places, times),
             torch.enable_grad(),
             torch.autocast(self._adapter.device.type, enabled=False),
         ):
-            with kept.counting() if kept else _nothing():
+            with kept.counting() if kept else nullcontext():
                 output = self._adapter.module(*variants.inputs, **variants.named)
                 total = self.total_loss(self._criterion(output, variants.target), rows)
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
@@ -120,7 +177,7 @@ class VariantPass:
         handles = [unit.register_forward_hook(note) for unit in self._layers.units]
         handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._adapter.recurrent()]
         handles += [
-            unit.register_forward_pre_hook(lambda _, inputs: _one_row_each(inputs, rows))
+            unit.register_forward_pre_hook(lambda unit, inputs: self._one_row_each(unit, inputs, rows))
             for unit in self._layers.units
             if type(unit) is nn.Embedding
         ]
@@ -137,6 +194,14 @@ class VariantPass:
                 handle.remove()
             for unit in replaced:
                 del unit.forward
+
+    def _one_row_each(self, unit: nn.Module, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
+        """Repeat numbers of positions that a model makes itself, in one row for all records, so that each has a gradient."""
+        ids = inputs[0]
+        if not len(ids) == 1 < rows:
+            return inputs
+        self.one_row.add(self._layers.name(unit))
+        return (ids.expand(rows, *ids.shape[1:]), *inputs[1:])
 
 
 class _SavedBytes:
@@ -160,17 +225,6 @@ class _SavedBytes:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             yield
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-def _one_row_each(inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
-    """Repeat numbers of positions that a model makes itself, in one row for all records, so that each record has a gradient."""
-    ids = inputs[0]
-    return (ids.expand(rows, *ids.shape[1:]), *inputs[1:]) if len(ids) == 1 < rows else inputs
 
 
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -1,0 +1,239 @@
+"""Dropout: all values of a record have the masks that the loop's own forward pass has drawn for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from betastar.training import AttributeMonitor, Budget, GradientError, NotProved, Records, make_attribute_private
+
+from . import language_models as texts
+from .private import VALUES, Secret, diameters, fit, private, table
+
+RATE = 0.4
+
+
+class Wide(nn.Module):
+    """Dropout of three kinds, one of them in place, on a layout that is not contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 12), nn.Linear(12, 2)
+        self.whole, self.channels, self.inside = nn.Dropout(RATE), nn.Dropout1d(RATE), nn.Dropout(RATE, inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(x)).reshape(len(x), 3, 4).transpose(1, 2)
+        hidden = self.channels(self.whole(hidden)).transpose(1, 2).reshape(len(x), 12)
+        return self.last(self.inside(hidden + 0.1) + nn.functional.dropout(hidden, RATE))
+
+
+def wide(**_: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return Wide()
+
+
+Case = tuple[Any, Any, Any, Secret]
+TRANSFORMERS = [*texts.MODELS, "bert-eager", "gpt2-eager"]
+
+
+def case(name: str) -> Case:
+    """A model with dropout, its data, criterion and secret."""
+    if name == "table":
+        return wide(), table(), nn.CrossEntropyLoss(), Secret.column(1, VALUES, name="secret")
+    plain, eager = name.removesuffix("-eager"), {"attn_implementation": "eager"} if name.endswith("-eager") else {}
+    made = texts.model(plain, dropout=RATE, **eager)
+    return made, texts.texts(plain, 5), texts.criterion(plain), texts.secret()
+
+
+def variants_in_turn(module: nn.Module, batch: Records, secret: Secret, state: Tensor, criterion: Any, clip: float) -> Tensor:
+    """Clipped gradients, (n, a, weights), by running the whole batch as the loop does, with one value in one record changed.
+
+    Each run draws the masks of the whole batch anew from the state that the loop's generator had.
+    """
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    losses = type(criterion)(reduction="none")
+    kept = torch.get_rng_state()
+    rows = []
+    for i in range(len(batch)):
+        for k in range(secret.count):
+            changed = batch.inputs[0].clone()
+            changed[i] = secret.variants(batch.take([i]), [k]).inputs[0][0]
+            torch.set_rng_state(state)
+            loss = losses(module(changed), batch.target)[i]
+            flat = torch.cat([g.double().flatten() for g in torch.autograd.grad(loss, parameters)])
+            rows.append(flat * min(1.0, clip / (float(flat.norm()) + 1e-6)) / clip)
+    torch.set_rng_state(kept)
+    return torch.stack(rows).reshape(len(batch), secret.count, -1)
+
+
+@pytest.mark.parametrize("memory", [1 << 27, 1 << 20])
+@pytest.mark.parametrize("name", ["table", *TRANSFORMERS])
+def test_masks_are_those_of_the_loop(name: str, memory: int) -> None:
+    module, data, criterion, secret = case(name)
+    copy, *_ = case(name)
+    model, optimizer, loader = private(module, data, batch=8)
+    monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, memory=memory, ledger=True)
+    distances = monitor._steps._training.distances
+    distances._memory = min(distances._memory, 3 * secret.count * distances._per_variant)  # three records at a time
+    wanted = []
+    for x, y in [batch for batch in loader if len(batch[0])][:2]:
+        optimizer.zero_grad()
+        state = torch.get_rng_state()
+        criterion(model(x), y).backward()
+        copy.load_state_dict(module.state_dict())
+        points = variants_in_turn(copy, Records((x,), y), secret, state, criterion, 0.5)
+        wanted.append(float(diameters(points).max()))
+        monitor.records(range(len(x)))
+        optimizer.step()
+    np.testing.assert_allclose(monitor.distances, wanted, rtol=0.0, atol=1e-5)
+    assert min(wanted) > 0.02
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning")  # of Opacus with functorch
+@pytest.mark.parametrize("mode", ["hooks", "ghost", "functorch"])
+@pytest.mark.parametrize("name", ["table", "encoder", "gpt2", "lora"])
+def test_the_loop_draws_the_same_random_numbers(name: str, mode: str) -> None:
+    ends = []
+    for watched in (False, True):
+        module, data, criterion, secret = case(name)
+        parts = private(module, data, batch=8, grad_sample_mode=mode, criterion=criterion)
+        kept, loss = (parts[0], parts[1], parts[-1]), parts[2] if mode == "ghost" else criterion
+        torch.manual_seed(11)
+        if watched:
+            monitor = AttributeMonitor(*kept, loss, secret)
+        fit(kept, loss, steps=3)
+        ends.append((module.state_dict(), torch.get_rng_state()))
+    assert torch.equal(ends[0][1], ends[1][1])
+    assert all(torch.equal(ends[0][0][key], ends[1][0][key]) for key in ends[0][0])
+    assert monitor.distances.min() > 0.0
+
+
+@pytest.mark.parametrize("name", ["table", *texts.MODELS])
+def test_gap_clipping_has_one_mask_for_all_values(name: str) -> None:
+    gap = 0.02
+    module, data, criterion, secret = case(name)
+    copy, *_ = case(name)
+    trained = [p for p in module.parameters() if p.requires_grad]
+    model, optimizer, loader = make_attribute_private(
+        module=module, optimizer=torch.optim.SGD(trained, lr=0.1), data_loader=DataLoader(data, batch_size=8),
+        criterion=criterion, secret=secret, noise_multiplier=1.0, max_grad_norm=0.5, gap=gap,
+    )  # fmt: skip
+    sums = []
+    provide = optimizer.gap_clipping._provided_sums.provide
+
+    def spy(given: Any, records: int) -> None:
+        sums.append(torch.cat([given[p].flatten() for p in trained]) / 0.5)
+        provide(given, records)
+
+    optimizer.gap_clipping._provided_sums.provide = spy
+    x, y = next(batch for batch in loader if len(batch[0]) > 2)
+    state = torch.get_rng_state()
+    optimizer.zero_grad()
+    criterion(model(x), y).backward()
+    copy.load_state_dict(module.state_dict())
+    batch = Records((x,), y)
+    points = variants_in_turn(copy, batch, secret, state, criterion, 0.5)
+    optimizer.step()
+    mean = torch.einsum("na,nad->nd", secret.shares(batch), points)
+    away = points[torch.arange(len(x)), secret.own(batch)] - mean
+    wanted = (mean + away * (0.5 * gap / away.norm(dim=1)).clamp(max=1.0)[:, None]).sum(dim=0)
+    torch.testing.assert_close(sums[0], wanted, rtol=0.0, atol=2e-5)
+    assert float(diameters(points).max()) > gap
+    assert optimizer.gap_clipping.steps == 1
+
+
+def test_all_records_need_masks() -> None:
+    module, data, criterion, secret = case("table")
+    parts = private(module, data)
+    state = torch.get_rng_state()
+    for options in ({"scope": "dataset"}, {"scope": "dataset", "budget": Budget(0.9)}):
+        with pytest.raises(GradientError, match=r"has dropout, whose masks exist for the records of a batch only"):
+            AttributeMonitor(*parts, criterion, secret, **options)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+class Other(nn.Module):
+    """Draws in a way that is not repeated, or that depends on the values of a record."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.last, self.how = nn.Linear(6, 8), nn.Linear(8, 2), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        if self.how == "noise":
+            hidden = hidden + torch.randn_like(hidden)
+        elif self.how == "alpha":
+            hidden = nn.functional.alpha_dropout(hidden, 0.3, training=True)
+        elif self.how == "turned":
+            hidden = nn.functional.dropout(hidden.T, 0.3).T
+        elif self.how == "depends" and bool((x[:, 1] == VALUES[0]).all()):
+            hidden = nn.functional.dropout(hidden, 0.3)
+        return self.last(nn.functional.dropout(hidden, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("noise", "draws random numbers when it runs"),
+        ("alpha", "draws random numbers when it runs"),
+        ("turned", "its first dimension must count the records"),
+    ],
+)
+def test_other_random_numbers_are_refused(how: str, message: str) -> None:
+    parts = private(Other(how), table())
+    state = torch.get_rng_state()
+    with pytest.raises(GradientError, match=message):
+        AttributeMonitor(*parts, nn.CrossEntropyLoss(), Secret.column(1, VALUES))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_another_number_of_calls_is_refused() -> None:
+    module, data = Other("depends"), table()
+    data.tensors[0][:, 1] = VALUES[0]  # all variants are given one more mask than their records
+    parts = private(module, data)
+    with pytest.raises(GradientError, match="which layers run must not depend on the secret"):
+        AttributeMonitor(*parts, nn.CrossEntropyLoss(), Secret.column(1, VALUES, unseen=True))
+
+
+def test_a_seed_that_is_set_in_between_is_found() -> None:
+    """Whoever sets a seed after the forward pass changes nothing; dropout of the loop is repeated from the state before it."""
+    module, data, criterion, secret = case("table")
+    parts = private(module, data)
+    monitor = AttributeMonitor(*parts, criterion, secret)
+    fit(parts, criterion, steps=2, watch=lambda *_: torch.manual_seed(5))
+    assert len(monitor.distances) == 2
+
+
+def test_a_step_without_measurement_costs_no_pass() -> None:
+    module, data, criterion, secret = case("table")
+    parts = private(module, data)
+    monitor = AttributeMonitor(*parts, criterion, secret, every=3)
+    calls: list[int] = []
+    module.register_forward_hook(lambda *_: calls.append(1))
+    fit(parts, criterion, steps=3)
+    measured = len(calls) - 3
+    calls.clear()
+    fit(parts, criterion, steps=1)
+    assert measured > 0
+    assert len(calls) == 1 + measured
+    assert len(monitor.distances) == 4
+
+
+def test_proofs_hold_with_dropout() -> None:
+    module, data, criterion, secret = case("table")
+    model, optimizer, loader = make_attribute_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=20),
+        criterion=criterion, secret=secret, noise_multiplier=1.0, max_grad_norm=0.5, gap=0.1,
+    )  # fmt: skip
+    fit((model, optimizer, loader), criterion, steps=4)
+    assert "β* ≥" in optimizer.gap_clipping.promise()
+    with torch.no_grad():
+        module.first.weight.add_(1.0)
+    with pytest.raises(NotProved):
+        optimizer.gap_clipping.promise()

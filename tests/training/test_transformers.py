@@ -1,0 +1,131 @@
+"""Transformers: distances, gap clipping and training are those of single texts, one value at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from betastar.training import AttributeMonitor, Records, make_attribute_private
+from betastar.training.gradients.tiled_factor import TiledFactor
+
+from . import private as small
+from .language_models import MODELS, criterion, model, secret, texts
+from .private import clipped, diameters, private
+from .test_distances import measuring
+
+TOLERANCE = 1e-5  # absolute, in clipping norms
+NUMBER = 5
+
+
+def points(module: nn.Module, name: str, records: Records, clip: Any = 0.5) -> Tensor:
+    """Clipped gradients of all variants in double precision, one text and one value at a time, (n, a, weights)."""
+    copy = model(name).double()
+    copy.load_state_dict(module.state_dict())
+    return clipped(copy, records, secret(), clip, criterion(name))
+
+
+def some(data: Any, number: int = NUMBER) -> Records:
+    return Records((data[:number][0],), data[:number][1])
+
+
+def close(measured: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(measured, wanted, rtol=0.0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("length", [3, 5, 24])
+@pytest.mark.parametrize("name", MODELS)
+def test_distances_are_those_of_single_texts(name: str, length: int) -> None:
+    data, module = texts(name, length), model(name)
+    records = some(data)
+    wanted = points(module, name, records)
+    parts = private(module, data)
+    measured = {kind: measuring(parts, secret(), kind, criterion=criterion(name)) for kind in ("exact", "ball", "centroid")}
+    each = {kind: measure.each(records) for kind, measure in measured.items()}
+    close(each["exact"], diameters(wanted))
+    close(each["centroid"], 2.0 * (wanted - wanted.mean(dim=1, keepdim=True)).norm(dim=2).amax(dim=1))
+    assert (each["exact"] <= each["ball"] + TOLERANCE).all()
+    assert (each["ball"] <= each["centroid"] + TOLERANCE).all()
+    for kind, measure in measured.items():
+        assert measure.largest(records) == pytest.approx(float(each[kind].max()), abs=TOLERANCE)
+    assert diameters(wanted).max() > 0.05  # the test could fail
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_distances_with_clipping_layer_by_layer(name: str) -> None:
+    data, module = texts(name, 4), model(name)
+    limits = [0.02 + 0.01 * (i % 3) for i, p in enumerate(module.parameters()) if p.requires_grad]
+    wanted = points(module, name, some(data), limits)
+    parts = private(module, data, clip=limits, clipping="per_layer")
+    close(measuring(parts, secret(), criterion=criterion(name)).each(some(data)), diameters(wanted))
+
+
+def test_short_texts_take_inner_products_by_position() -> None:
+    """The shapes of the tests above reach both ways to compute inner products."""
+    chosen = []
+    for length in (3, 24):
+        data, module = texts("gpt2", length), model("gpt2")
+        measure = measuring(private(module, data), secret(), criterion=criterion("gpt2"))
+        factors = measure._gradients(some(data), 0).factors
+        tiled = [f for f in factors if isinstance(f, TiledFactor) and hasattr(f.calls[0], "x")]
+        chosen.append([f._positions_are_cheaper(f.calls[0]) for f in tiled])
+    assert any(chosen[0])
+    assert not any(chosen[1])
+
+
+@pytest.mark.parametrize("length", [3, 12])
+@pytest.mark.parametrize("name", MODELS)
+def test_gap_clipping_keeps_the_gap_at_every_value(name: str, length: int) -> None:
+    gap = 0.05
+    data, module = texts(name, length), model(name)
+    copy = model(name)
+    _, optimizer, _ = make_attribute_private(
+        module=module, optimizer=torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1),
+        data_loader=torch.utils.data.DataLoader(data, batch_size=8), criterion=criterion(name), secret=secret(),
+        noise_multiplier=1.0, max_grad_norm=0.5, gap=gap,
+    )  # fmt: skip
+    trained = [p for p in module.parameters() if p.requires_grad]
+    records = some(data, 3)
+    wanted = points(copy, name, records)
+    shares = secret().shares(records)
+    for i in range(len(records)):
+        used = []
+        for k in range(secret().count):
+            one = secret().variants(records.take([i]), [k])
+            sums = optimizer.gap_clipping.clipped_sum.total(one).clipped
+            used.append(torch.cat([sums[p].flatten() for p in trained]) / 0.5)
+        mean = shares[i].double() @ wanted[i]
+        away = wanted[i] - mean
+        close(torch.stack(used), mean + away * (0.5 * gap / away.norm(dim=1)).clamp(max=1.0)[:, None])
+        assert float(diameters(torch.stack(used)[None])) <= gap * (1.0 + 1e-9)
+    assert float(diameters(wanted).max()) > gap
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [(name, mode) for mode in ("hooks", "ghost") for name in MODELS if (name, mode) != ("gpt2-tied", "ghost")],
+)
+def test_the_monitor_leaves_training_as_it_was(name: str, mode: str) -> None:
+    weights = []
+    for watched in (False, True):
+        data, module = texts(name, 5), model(name)
+        parts = private(module, data, grad_sample_mode=mode, criterion=criterion(name))
+        loss = parts[2] if mode == "ghost" else criterion(name)
+        kept = (parts[0], parts[1], parts[-1])
+        if watched:
+            monitor = AttributeMonitor(*kept, loss, secret())
+        small.fit(kept, loss, steps=3)
+        weights.append(module.state_dict())
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert monitor.distances.min() > 0.0
+
+
+def test_ghost_clipping_does_not_take_shared_weights() -> None:
+    """Opacus says so itself, in the training loop."""
+    module, data = model("gpt2-tied"), texts("gpt2-tied", 5)
+    wrapped, optimizer, loss, loader = private(module, data, grad_sample_mode="ghost", criterion=criterion("gpt2-tied"))
+    AttributeMonitor(wrapped, optimizer, loader, loss, secret())
+    with pytest.raises(NotImplementedError, match="Parameter tying is not supported with Ghost Clipping"):
+        small.fit((wrapped, optimizer, loader), loss, steps=1)
