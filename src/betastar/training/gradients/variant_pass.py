@@ -5,7 +5,7 @@ Meanwhile, the hooks of Opacus are off, no gradient is written, and no random nu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -24,6 +24,12 @@ from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records
 
 CHECKPOINTING = "Switch off gradient checkpointing, and call layers with trainable weights outside of torch.no_grad()."
+
+
+#: Tensors of the size of the largest output that a backward pass holds at a time.
+ON_THE_WAY = 3
+#: The memory that the process takes for each byte of tensors: freed memory is not given back at once, and not all of it fits.
+ALLOCATED = 1.5
 
 
 class VariantPass:
@@ -152,7 +158,7 @@ class VariantPass:
             again = self._layers.name(seen[len(outputs)][0])
             raise not_computed(again, f"the backward pass calls it again. {CHECKPOINTING}")
         if kept:
-            self.bytes_per_variant = -(-(kept.bytes + sum(out.nbytes for out in outputs)) // max(1, rows))
+            self.bytes_per_variant = -(-kept.whole_pass(outputs) // max(1, rows))
         return [
             CapturedCall(module, input, torch.zeros_like(out) if error is None else error, narrow)
             for (module, input, out, narrow), error in zip(seen, errors, strict=True)
@@ -205,26 +211,34 @@ class VariantPass:
 
 
 class _SavedBytes:
-    """Counts the bytes of the tensors that a forward pass keeps for its backward pass, weights left out."""
+    """Counts the bytes of the tensors that a pass keeps, weights left out."""
 
     def __init__(self, module: nn.Module) -> None:
         self._known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+        self._held: list[Tensor] = []  # so that no memory is used again, and counted once, while tensors are counted
         self.bytes = 0
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Count a tensor, unless its memory was counted before."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._known:
+            self._known.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+            self._held.append(tensor)
+        return tensor
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        held: list[Tensor] = []  # so that no memory is used again, and counted once, while tensors are counted
-
-        def pack(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self._known:
-                self._known.add(storage.data_ptr())
-                self.bytes += storage.nbytes()
-                held.append(tensor)
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        """Count what a forward pass keeps for its backward pass."""
+        with torch.autograd.graph.saved_tensors_hooks(self.add, lambda tensor: tensor):
             yield
+
+    def whole_pass(self, outputs: Sequence[Tensor]) -> int:
+        """The bytes of a pass: what is kept, the outputs of layers, an error for each, and a few tensors on the way back."""
+        for output in outputs:
+            self.add(output.detach())
+        counted = self.bytes + sum(out.nbytes for out in outputs) + ON_THE_WAY * max((out.nbytes for out in outputs), default=0)
+        return int(ALLOCATED * counted)
 
 
 def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
