@@ -84,7 +84,7 @@ def test_the_sum_is_that_of_the_pulled_gradients(name: str) -> None:
     records = Records((x,), y)
     expected = pulled(clipped(clone(module, name), records, secret), 0.1)[range(12), secret.own(records)].sum(dim=0) * 0.5
     criterion(model(x), y).backward()
-    sums = optimizer.gap_clipping.clipped_sum.total(optimizer.gap_clipping._batch())
+    sums = optimizer.gap_clipping.clipped_sum.total(optimizer.gap_clipping._batch().records)
     torch.testing.assert_close(
         torch.cat([sums.clipped[p].flatten() for p in module.parameters()]).double(), expected, rtol=1e-4, atol=1e-6
     )
@@ -222,7 +222,7 @@ def test_each_candidate_of_a_function_counts_once() -> None:
     for secret in (function, column):
         parts, criterion = gapped(clone(module, "tanh"), data, secret, gap=0.05)
         criterion(parts[0](data.tensors[0]), data.tensors[1]).backward()
-        total = parts[1].gap_clipping.clipped_sum.total(parts[1].gap_clipping._batch()).clipped
+        total = parts[1].gap_clipping.clipped_sum.total(parts[1].gap_clipping._batch().records).clipped
         sums.append(torch.cat([total[p].flatten() for p in parts[1].params]))
     torch.testing.assert_close(sums[0], sums[1], rtol=1e-5, atol=1e-7)
 

@@ -174,9 +174,9 @@ class Records:
         Returns
         -------
         Records
-            The copies of a record stand one after the other.
+            The copies of a record stand one after the other, not numbered.
         """
-        return self.map(lambda tensor: tensor.repeat_interleave(times, dim=0), rows)
+        return replace(self.map(lambda tensor: tensor.repeat_interleave(times, dim=0), rows), places=None)
 
     def to(self, device: torch.device) -> Records:
         """Move all tensors to a device.
@@ -281,9 +281,10 @@ def flattened(records: Records) -> Tensor:
 
 
 def concatenated(parts: Sequence[Records]) -> Records:
-    """The records of all parts, one after the other."""
+    """The records of all parts, one after the other, not numbered."""
     rows = [part.rows() for part in parts]
-    return parts[0].changed(lambda key, value: torch.cat([some[key] for some in rows]) if key in rows[0] else value)
+    whole = parts[0].changed(lambda key, value: torch.cat([some[key] for some in rows]) if key in rows[0] else value)
+    return replace(whole, places=None)
 
 
 def interleaved(parts: Sequence[Records]) -> Records:
@@ -312,6 +313,11 @@ def by_name(target: str = "labels") -> Callable[[Any], Records]:
     -------
     callable
         Turns a batch into `Records`.
+
+    Raises
+    ------
+    TypeError
+        When it is given a batch that is no dictionary, or that lacks the target.
 
     Examples
     --------
