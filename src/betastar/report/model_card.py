@@ -60,7 +60,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
         .render(
             facts=facts,
             encoder=encoder,
-            sizes=[encoder.width, *hidden, encoder.outputs],
+            model=encoder.model_words(tuple(hidden)),
             predicted=_predicted(encoder),
             scale=encoder.label_scale,
             number=plain,

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from betastar.datasets.table_encoder import TableEncoder
+from betastar.datasets.text_encoder import TextEncoder
 from betastar.runs.folder import MODEL, RunFolder
 from betastar.runs.reading import FolderError
+from betastar.runs.text_model import text_model
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -45,14 +47,14 @@ class TrainedModel(NamedTuple):
 
     Attributes
     ----------
-    encoder : TableEncoder
+    encoder : TableEncoder or TextEncoder
         What makes the records of a table into inputs.
     network : Module
         The model: inputs to a number for each class, the largest of which is the prediction; or to one number, of which
         `encoder.label_scale.labels` makes the prediction.
     """
 
-    encoder: TableEncoder
+    encoder: TableEncoder | TextEncoder
     network: nn.Module
 
     def predict(self, frame: DataFrame) -> DataFrame:
@@ -106,10 +108,21 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
     if folder.begun or not (folder / MODEL).exists():
         _ = folder.status
     encoder = folder.encoder
-    return TrainedModel(encoder, _network(folder.weights, encoder, folder))
+    make = _transformer if isinstance(encoder, TextEncoder) else _fully_connected
+    return TrainedModel(encoder, make(folder.weights, encoder, folder))
 
 
-def _network(weights: dict[str, Any], encoder: TableEncoder, folder: RunFolder) -> nn.Module:
+def _transformer(weights: dict[str, Any], encoder: TextEncoder, folder: RunFolder) -> nn.Module:
+    """The transformer with these weights, which must fit the encoder."""
+    network = text_model(encoder)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise _other_model(folder, str(error).splitlines()[-1].strip()) from None
+    return network.eval()
+
+
+def _fully_connected(weights: dict[str, Any], encoder: TableEncoder, folder: RunFolder) -> nn.Module:
     """The network with these weights, which must be those of linear layers that fit the encoder."""
     shapes = [tuple(weights[name].shape) for name in sorted(weights, key=_place) if name.endswith(".weight")]
     sizes = [encoder.width, *(shape[0] for shape in shapes)]
@@ -124,7 +137,11 @@ def _network(weights: dict[str, Any], encoder: TableEncoder, folder: RunFolder) 
             return network.eval()
         except RuntimeError as error:
             problem = str(error).splitlines()[-1].strip()
-    raise FolderError(f"{folder / MODEL} is not the model that the encoder of the run belongs to: {problem}.")
+    raise _other_model(folder, problem)
+
+
+def _other_model(folder: RunFolder, problem: str) -> FolderError:
+    return FolderError(f"{folder / MODEL} is not the model that the encoder of the run belongs to: {problem}.")
 
 
 def _place(name: str) -> tuple[int, str]:
