@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 #: Version of the format, in encoder.json.
 FORMAT = 1
-#: The numbers of the tokens for padding, unknown words, the beginning of a text and a word that pre-training hides.
-PAD, UNKNOWN, BEGIN, HIDDEN = 0, 1, 2, 3
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[MASK]")
+#: The numbers of the tokens for padding, unknown words and the beginning of a text.
+PAD, UNKNOWN, BEGIN = 0, 1, 2
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BEGIN]")
 
 
 @dataclass(frozen=True)

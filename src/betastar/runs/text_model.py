@@ -10,35 +10,37 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from betastar.datasets.errors import StudyError
-from betastar.datasets.text_encoder import BEGIN, HIDDEN, PAD, TextEncoder
+from betastar.datasets.text_encoder import BEGIN, PAD, TextEncoder
 
 if TYPE_CHECKING:
-    from transformers import BertModel
+    from transformers import GPT2Model
 
-#: Pre-training: epochs, texts of a batch, learning rate, and the share of the words that is hidden.
-EPOCHS, BATCH, RATE, SHARE = 4, 64, 2e-3, 0.15
+#: Pre-training: epochs, texts of a batch, and learning rate.
+EPOCHS, BATCH, RATE = 4, 64, 5e-3
+#: The standard deviation of the entries of embeddings before pre-training.
+SPREAD = 0.05
 
 
 class TextClassifier(nn.Module):
     """Gives a number for each class of a text: a linear layer of the mean over the tokens of a transformer's outputs.
 
-    The transformer's own weights are frozen. LoRA adapters of its queries and values are trained, and the linear layer.
+    The transformer's own weights are frozen. LoRA adapters of its attention are trained, and the linear layer.
 
     Parameters
     ----------
     encoder : TextEncoder
         It knows the tokens, the shape and the classes.
-    bert : BertModel
+    gpt : GPT2Model
         The transformer.
     """
 
-    def __init__(self, encoder: TextEncoder, bert: BertModel) -> None:
+    def __init__(self, encoder: TextEncoder, gpt: GPT2Model) -> None:
         from peft import LoraConfig, get_peft_model
 
         super().__init__()
         rank = encoder.shape.rank
-        adapters = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=["query", "value"])
-        self.transformer = get_peft_model(bert, adapters)
+        adapters = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=["c_attn"], fan_in_fan_out=True)
+        self.transformer = get_peft_model(gpt, adapters)
         self.head = nn.Linear(encoder.shape.features, len(encoder.classes))
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -61,52 +63,56 @@ def text_model(
     tell : callable, optional
         Called with a line about the progress.
     """
-    bert = _bert(encoder)
+    gpt = _transformer(encoder)
     if public is not None:
-        _pretrain(bert, public, tell)
-    return TextClassifier(encoder, bert)
+        _pretrain(gpt, public, tell)
+    return TextClassifier(encoder, gpt)
 
 
-def _bert(encoder: TextEncoder) -> BertModel:
+def _transformer(encoder: TextEncoder) -> GPT2Model:
     try:
         import peft  # noqa: F401
-        from transformers import BertConfig, BertModel
+        from transformers import GPT2Config, GPT2Model
     except ImportError as missing:
         raise StudyError(
             f'a model of texts needs the package {missing.name}, which is not installed: pip install "betastar[studies]".'
         ) from None
     shape = encoder.shape
-    config = BertConfig(
+    config = GPT2Config(
         vocab_size=encoder.vocabulary_size,
-        hidden_size=shape.features,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=2 * shape.features,
-        max_position_embeddings=encoder.width,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        pad_token_id=PAD,
+        n_positions=encoder.width,
+        n_embd=shape.features,
+        n_layer=shape.layers,
+        n_head=shape.heads,
+        n_inner=2 * shape.features,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=BEGIN,
+        eos_token_id=PAD,
         attn_implementation="eager",
     )
-    return BertModel(config, add_pooling_layer=False)
+    gpt = GPT2Model(config)
+    nn.init.normal_(gpt.get_input_embeddings().weight, std=SPREAD)
+    return gpt
 
 
-def _pretrain(bert: BertModel, public: Tensor, tell: Callable[[str], None] | None) -> None:
-    """Train the transformer to find words that are hidden from it; a word is told from others by its embedding."""
+def _pretrain(gpt: GPT2Model, public: Tensor, tell: Callable[[str], None] | None) -> None:
+    """Train the transformer to predict the next token of each text; a token is told from others by its embedding."""
     batches = -(-len(public) // BATCH)
-    optimizer = torch.optim.AdamW(bert.parameters(), lr=RATE)
+    optimizer = torch.optim.AdamW(gpt.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=EPOCHS * batches)
-    words = bert.get_input_embeddings().weight
-    bert.train()
+    embeddings = gpt.get_input_embeddings().weight
+    gpt.train()
     for epoch in range(EPOCHS):
         for number, rows in enumerate(torch.randperm(len(public)).split(BATCH)):
             if tell and not number % 10:
                 tell(f"pre-training on {len(public):,} public texts: {(epoch * batches + number) / (EPOCHS * batches):.0%}")
             ids = public[rows]
             ids = ids[:, : int((ids != PAD).sum(dim=1).max())]
-            hidden = (torch.rand(ids.shape) < SHARE) & (ids != PAD) & (ids != BEGIN)
-            outputs = bert(input_ids=ids.masked_fill(hidden, HIDDEN), attention_mask=(ids != PAD).long()).last_hidden_state
+            outputs = gpt(input_ids=ids, attention_mask=(ids != PAD).long()).last_hidden_state
+            next_ids, known = ids[:, 1:], ids[:, 1:] != PAD
             optimizer.zero_grad()
-            functional.cross_entropy(outputs[hidden] @ words.T, ids[hidden], reduction="sum").div(max(1, int(hidden.sum()))).backward()
+            functional.cross_entropy(outputs[:, :-1][known] @ embeddings.T, next_ids[known]).backward()
             optimizer.step()
             schedule.step()
