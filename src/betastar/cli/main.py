@@ -158,7 +158,7 @@ def gaps(options: GapsOptions) -> None:
 @dataclass(frozen=True)
 class TweetsOptions:
     output: Path = option(Path("tweets"), "Folder for runs, results and the page.")
-    seeds: int = option(2, "How many seeds are run.", min=1)
+    seeds: int = option(3, "How many seeds are run.", min=1)
     quick: bool = option(False, "Take two minutes instead of half an hour: one seed, fewer tweets and epochs.")
     json: bool = option(False, "Print the results as JSON.")
 
@@ -173,12 +173,12 @@ def tweets(options: TweetsOptions) -> None:
       betastar tweets --quick -o tweets
     """
     from betastar.report.tweets_page import write
-    from betastar.studies.tweets import run
+    from betastar.studies.tweets import study
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    results = run(options.output, 1 if options.quick else options.seeds, options.quick, tell)
+    results = study(options.output, 1 if options.quick else options.seeds, options.quick, tell)
     page = write(options.output)
     print(json.dumps(results) if options.json else page)
 

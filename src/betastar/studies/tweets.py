@@ -18,6 +18,7 @@ from betastar import files, validation
 from betastar.datasets import seeds as seeding
 from betastar.datasets.study import Study
 from betastar.datasets.tweets import DEVICES
+from betastar.risk.plan import Plan
 from betastar.runs import quality
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
@@ -25,6 +26,7 @@ from betastar.runs.loop import Training, opened, quietly
 from betastar.runs.private_training import network
 from betastar.runs.reading import Json
 from betastar.runs.trained_model import outputs
+from betastar.scenario.run import DPSGD
 from betastar.training import Records
 
 GAPS = (0.1, 0.01)
@@ -44,7 +46,7 @@ def cases(quick: bool = False) -> dict[str, Config]:
     return {"plain": config, "dp-sgd": config, **gaps}
 
 
-def run(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callable[[str], None] | None = None) -> Json:
+def study(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callable[[str], None] | None = None) -> Json:
     """Train all cases (those that are there already are kept), and write results.json."""
     path, seeds = Path(output), validation.whole("seeds", seeds)
     every = [(name, replace(config, seed=seed)) for seed in range(seeds) for name, config in cases(quick).items()]
@@ -58,7 +60,11 @@ def run(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callable[
                 result = _without_privacy(config) if name == "plain" else _private(config, folder)
             files.make_private(folder.path)
             folder.write(RESULT, json.dumps(result) + "\n")
-        entries.append({"case": name, "seed": config.seed, **json.loads((folder / RESULT).read_text())})
+        entry = {"case": name, "seed": config.seed, **json.loads((folder / RESULT).read_text())}
+        if config.gap is not None:
+            run = DPSGD(entry["noise_multiplier"], entry["sample_rate"], entry["steps"])
+            entry["attribute"] = float(Plan(run, config.gap).attribute().bayes_security.lower)
+        entries.append(entry)
     results = {"seeds": seeds, "quick": quick, "secret": SECRET, "runs": entries}
     lines = ",\n".join(json.dumps(entry) for entry in entries)  # a run a line
     files.write(path / "results.json", json.dumps({**results, "runs": []})[:-2] + f"\n{lines}\n]}}\n", private=False)
@@ -79,7 +85,6 @@ def _private(config: Config, folder: RunFolder) -> Json:
             "sample_rate": training.loader.sample_rate,
             "membership": last["membership"]["lower"],
             "gap": config.gap,
-            "attribute": (last["exact"] if config.gap is None else last["proved"][SECRET])["lower"],
             "records": {"public": 0 if study.public is None else len(study.public), "train": len(study.train), "test": len(study.test)},
             "groups": _groups(study, training.right()),
         }
@@ -96,6 +101,7 @@ def _measured(training: Training, folder: RunFolder) -> Json:
         if concerned[entry.record]:
             exposures[str(study.secret.labels[held[entry.record]])].append(round(entry.bayes_security, 6))
     return {
+        "attribute": folder.epochs[-1]["exact"]["lower"],
         "concerned": int(concerned.sum()),
         "epochs": [{"membership": one["membership"]["lower"], "attribute": one["exact"]["lower"]} for one in folder.epochs],
         "exposures": {name: sorted(betas) for name, betas in exposures.items()},
