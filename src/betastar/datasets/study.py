@@ -82,7 +82,7 @@ class Study:
         others = [tensor for tensor in (secret.prior, self.public) if tensor is not None]
         for tensor in (*self.train.tensors, *self.test.tensors, *others):
             total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            total.update(tensor.contiguous().numpy())
+            total.update(tensor.contiguous().numpy().tobytes())
         return total.hexdigest()
 
     @property

@@ -84,6 +84,11 @@ class TextEncoder:
         return Tokenizer.from_str(self.tokenizer)
 
     @property
+    def label_scale(self) -> None:
+        """None: the label is a class, not a number."""
+        return None
+
+    @property
     def vocabulary_size(self) -> int:
         """The number of different tokens."""
         return int(self._tokenizer.get_vocab_size())

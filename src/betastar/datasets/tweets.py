@@ -119,10 +119,11 @@ def tweets(seed: int = 0, sensitive: str = "person", sample: int | None = None) 
     ids = encoder.tensor(frame.iloc[public])
     secret = _secret(encoder, ids, sensitive)
     labels = {device: number for number, device in enumerate(DEVICES)}
-    parts = (tensors(encoder.tensor(part), part[LABEL].map(labels).tolist(), torch.long) for part in (train, test))
+    made = [tensors(encoder.tensor(part), part[LABEL].map(labels).tolist(), torch.long) for part in (train, test)]
     return Study(
         "Tweets",
-        *parts,
+        made[0],
+        made[1],
         secret,
         DEVICES,
         RECIPE,
@@ -162,7 +163,7 @@ def _secret(encoder: TextEncoder, public: Tensor, sensitive: str) -> Secret:
     """The name that a text holds, among those that occur often enough among the public texts, with their frequencies there."""
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=encoder.fresh_tokenizer(), unk_token=SPECIAL_TOKENS[UNKNOWN], pad_token=SPECIAL_TOKENS[PAD]
     )
     field, names = TextField(ids=0, pad=PAD), [one.name for one in SECRETS[sensitive]]
@@ -183,7 +184,8 @@ def _secret(encoder: TextEncoder, public: Tensor, sensitive: str) -> Secret:
 
 def _told(public: int, sensitive: str, names: Sequence[str]) -> tuple[str, ...]:
     return (
-        f"{public:,} of the tweets count as public. The tokenizer, the candidates and their frequencies come from these alone, and "
-        "the model is pre-trained on them.",
-        f"The {sensitive} that a tweet names is one of {', '.join(names)}. What else tells it (Obamacare, Chinese) stays as it is.",
+        f"{public:,} of the tweets count as public. The tokenizer, the candidates and their frequencies come from these alone, "
+        "and the model is pre-trained on them.",
+        f"The {sensitive} that a tweet names is one of {', '.join(names)}. What else tells it (Obamacare, Chinese) stays as it "
+        "is.",
     )

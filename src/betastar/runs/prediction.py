@@ -11,6 +11,7 @@ import numpy as np
 from betastar.arrays import Real, Whole
 from betastar.datasets.errors import StudyError
 from betastar.datasets.table_encoder import TableEncoder
+from betastar.datasets.text_encoder import TextEncoder
 from betastar.runs.folder import RunFolder
 from betastar.runs.quality import errors
 from betastar.runs.trained_model import PREDICTION, load
@@ -102,7 +103,7 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     return Prediction(label, rows, judged, len(held_out), tested)
 
 
-def _judged(labels: Series, predictions: Series, encoder: TableEncoder) -> dict[str, float]:
+def _judged(labels: Series, predictions: Series, encoder: TableEncoder | TextEncoder) -> dict[str, float]:
     """How good predictions are, by the names of `QUALITY`."""
     if encoder.label_scale is None:
         return {"accuracy": float((_classes(labels, encoder.classes) == predictions).mean())}

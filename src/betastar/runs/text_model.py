@@ -49,9 +49,7 @@ class TextClassifier(nn.Module):
         return self.head((tokens * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True))
 
 
-def text_model(
-    encoder: TextEncoder, public: Tensor | None = None, tell: Callable[[str], None] | None = None
-) -> TextClassifier:
+def text_model(encoder: TextEncoder, public: Tensor | None = None, tell: Callable[[str], None] | None = None) -> TextClassifier:
     """The model with new weights, pre-trained on public texts if there are any.
 
     Parameters
@@ -78,7 +76,7 @@ def _transformer(encoder: TextEncoder) -> GPT2Model:
             f'a model of texts needs the package {missing.name}, which is not installed: pip install "betastar[studies]".'
         ) from None
     shape = encoder.shape
-    config = GPT2Config(
+    config = GPT2Config(  # type: ignore[call-arg]
         vocab_size=encoder.vocabulary_size,
         n_positions=encoder.width,
         n_embd=shape.features,
@@ -92,8 +90,8 @@ def _transformer(encoder: TextEncoder) -> GPT2Model:
         eos_token_id=PAD,
         attn_implementation="eager",
     )
-    gpt = GPT2Model(config)
-    nn.init.normal_(gpt.get_input_embeddings().weight, std=SPREAD)
+    gpt = GPT2Model(config)  # type: ignore[no-untyped-call]
+    nn.init.normal_(gpt.wte.weight, std=SPREAD)
     return gpt
 
 
@@ -102,7 +100,7 @@ def _pretrain(gpt: GPT2Model, public: Tensor, tell: Callable[[str], None] | None
     batches = -(-len(public) // BATCH)
     optimizer = torch.optim.AdamW(gpt.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=EPOCHS * batches)
-    embeddings = gpt.get_input_embeddings().weight
+    embeddings = gpt.wte.weight
     gpt.train()
     for epoch in range(EPOCHS):
         for number, rows in enumerate(torch.randperm(len(public)).split(BATCH)):

@@ -108,8 +108,9 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
     if folder.begun or not (folder / MODEL).exists():
         _ = folder.status
     encoder = folder.encoder
-    make = _transformer if isinstance(encoder, TextEncoder) else _fully_connected
-    return TrainedModel(encoder, make(folder.weights, encoder, folder))
+    if isinstance(encoder, TextEncoder):
+        return TrainedModel(encoder, _transformer(folder.weights, encoder, folder))
+    return TrainedModel(encoder, _fully_connected(folder.weights, encoder, folder))
 
 
 def _transformer(weights: dict[str, Any], encoder: TextEncoder, folder: RunFolder) -> nn.Module:

@@ -85,7 +85,11 @@ def _private(config: Config, folder: RunFolder) -> Json:
             "sample_rate": training.loader.sample_rate,
             "membership": last["membership"]["lower"],
             "gap": config.gap,
-            "records": {"public": 0 if study.public is None else len(study.public), "train": len(study.train), "test": len(study.test)},
+            "records": {
+                "public": 0 if study.public is None else len(study.public),
+                "train": len(study.train),
+                "test": len(study.test),
+            },
             "groups": _groups(study, training.right()),
         }
         return entry | (_measured(training, folder) if config.gap is None else {})
