@@ -109,7 +109,7 @@ def test_the_monitor_measures_what_single_tweets_give(study: Study) -> None:
     held = study.secret.concerned(Records((x,), y))
     rows = torch.cat([held.nonzero().flatten()[:4], (~held).nonzero().flatten()[:4]])
     data = torch.utils.data.TensorDataset(x[rows], y[rows])
-    wanted = oracle(module, Records((x[rows],), y[rows]), study.secret, norm=study.recipe.max_grad_norm)
+    wanted = oracle(module, Records((x[rows],), y[rows]), study.secret, clip=study.recipe.max_grad_norm)
     training = PrivateTraining(module, data, study.secret, study.recipe)
     monitor = training.watch(scope="dataset", ledger=True)
     next(training.one_epoch())
