@@ -11,7 +11,7 @@ from betastar.datasets.study import Study
 from betastar.report import model_card
 from betastar.report.facts import load
 from betastar.report.statement import notices
-from betastar.runs import trained_model
+from betastar.runs import prediction, trained_model
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, train
@@ -58,14 +58,19 @@ def test_the_report_says_which_records_it_is_about(whole: RunFolder) -> None:
     assert f"{whole.status.concerned} training records" not in card  # it depends on the data
 
 
-def test_the_model_of_a_run_predicts(whole: RunFolder) -> None:
+def test_the_model_of_a_run_predicts(whole: RunFolder, study: Study, tmp_path: Path) -> None:
     encoder, model = trained_model.load(whole.path)
-    told = predict(whole.path, "tweets")
-    assert told.label == "source"
-    assert told.tested == 40
-    assert (told.test_quality or {})["accuracy"] == pytest.approx(whole.epochs[-1]["accuracy"])
-    assert set(told.predictions["prediction"]) <= set(encoder.classes)
     assert not model.training
+    assert study.raw is not None
+    study.raw.to_csv(tmp_path / "test.csv", index=False)
+    told = predict(whole.path, tmp_path / "test.csv")
+    assert told.label == "source"
+    assert told.quality["accuracy"] == pytest.approx(whole.epochs[-1]["accuracy"])
+    assert set(told.predictions["prediction"]) <= set(encoder.classes)
+    held_out = prediction._held_out(whole, "tweets")
+    assert held_out is not None
+    assert held_out.tolist() == study.raw.index.tolist()
+    assert prediction._held_out(whole, "adult") is None
 
 
 def test_a_stopped_run_goes_on(whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,8 @@ def words(results: Json) -> Json:
     """What the template of the page is filled with."""
     runs: list[Run] = results["runs"]
     watched, narrow = select(runs, case="dp-sgd"), _narrowest(runs)
-    one, losses = watched[0], _changes(runs)
+    one, losses = watched[0], changes(select(runs, case="plain"), watched)
+    baseline = mean(100.0 * run["baseline"] for run in watched)
     looked_at = [len(betas) for run in watched for betas in run["exposures"].values()]
     return {
         **one["records"],
@@ -56,17 +57,19 @@ def words(results: Json) -> Json:
         "names": ", ".join(one["exposures"]),
         "concerned": f"{mean(100.0 * run['concerned'] / run['records']['train'] for run in watched):.0f} %",
         "results": table(["", "β\\* membership", "β\\* person", "accuracy"], _rows(runs)),
-        "baseline": f"{mean(100.0 * run['baseline'] for run in watched):.1f}",
         "membership": down(min(run["membership"] for run in watched)),
         "measured": down(min(run["attribute"] for run in watched)),
         "narrow": f"{narrow[0]['gap']:g}",
         "proved": down(min(run["attribute"] for run in narrow)),
-        "cost_of_privacy": f"{accuracy(select(runs, case='plain')) - accuracy(watched):.1f}",
-        "cost_of_gap": f"{accuracy(watched) - accuracy(narrow):+.1f}",
+        "learned": f"{accuracy(select(runs, case='plain')) - baseline:.1f}",
+        "kept": f"{accuracy(watched) - baseline:.1f}",
+        "cost_of_gap": f"{accuracy(narrow) - accuracy(watched):+.1f}",
+        "distance": f"{max(run['largest_distance'] for run in watched):.1f}",
         "looked_at": sum(looked_at),
         "median": down(sorted(_betas(watched))[sum(looked_at) // 2]),
         "loser": min(losses, key=lambda name: losses[name]),
-        "loss": f"{min(losses.values()):.1f}",
+        "loss": f"{-min(losses.values()):.1f}",
+        "most": f"{max(map(abs, changes(watched, narrow).values())):.1f}",
     }
 
 
@@ -96,12 +99,11 @@ def _rows(runs: list[Run]) -> list[list[str]]:
     return rows
 
 
-def _changes(runs: list[Run]) -> dict[str, float]:
-    """For each device, the points of accuracy that DP-SGD changes."""
-    plain, private = select(runs, case="plain"), select(runs, case="dp-sgd")
+def changes(some: list[Run], others: list[Run]) -> dict[str, float]:
+    """For each device, by how many points the accuracy of the other runs is higher."""
     return {
-        SHORT.get(name, name): group_accuracy(private, "device", name) - group_accuracy(plain, "device", name)
-        for name in plain[0]["groups"]["device"]
+        SHORT.get(name, name): group_accuracy(others, "device", name) - group_accuracy(some, "device", name)
+        for name in some[0]["groups"]["device"]
     }
 
 

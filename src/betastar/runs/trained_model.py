@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: The column of the class, or of the number, that is predicted.
 PREDICTION = "prediction"
-#: So many records are predicted at a time.
-AT_A_TIME = 8192
+#: So many records of a table, and so many texts, are predicted at a time.
+AT_A_TIME, TEXTS_AT_A_TIME = 8192, 256
 
 
 def fully_connected(sizes: list[int]) -> nn.Sequential:
@@ -34,10 +34,10 @@ def fully_connected(sizes: list[int]) -> nn.Sequential:
 
 @torch.no_grad()
 def outputs(network: nn.Module, x: Tensor) -> Tensor:
-    """The outputs of a network, a few thousand records at a time."""
+    """The outputs of a network, some records at a time: a table of numbers, or tokens of texts."""
     training = network.training
     network.eval()
-    each = torch.cat([network(part) for part in x.split(AT_A_TIME)])
+    each = torch.cat([network(part) for part in x.split(AT_A_TIME if x.is_floating_point() else TEXTS_AT_A_TIME)])
     network.train(training)
     return each
 

@@ -61,6 +61,8 @@ def study(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callabl
             files.make_private(folder.path)
             folder.write(RESULT, json.dumps(result) + "\n")
         entry = {"case": name, "seed": config.seed, **json.loads((folder / RESULT).read_text())}
+        if name == "dp-sgd":
+            entry["largest_distance"] = float(folder.distances["exact"].max())
         if config.gap is not None:
             run = DPSGD(entry["noise_multiplier"], entry["sample_rate"], entry["steps"])
             entry["attribute"] = float(Plan(run, config.gap).attribute().bayes_security.lower)
