@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from betastar import files
 from betastar.figures import plots
 from betastar.report.gap_clipping_page import PALE, TEMPLATES, Run, accuracy, group_accuracy, select, spread, table
-from betastar.rounding import down
+from betastar.rounding import down, up
 from betastar.runs.reading import Json
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ def words(results: Json) -> Json:
         "learned": f"{accuracy(select(runs, case='plain')) - baseline:.1f}",
         "kept": f"{accuracy(watched) - baseline:.1f}",
         "cost_of_gap": f"{accuracy(narrow) - accuracy(watched):+.1f}",
-        "distance": f"{max(run['largest_distance'] for run in watched):.1f}",
+        "distance": up(max(run["largest_distance"] for run in watched), 1),
         "looked_at": sum(looked_at),
         "median": down(sorted(_betas(watched))[sum(looked_at) // 2]),
         "loser": min(losses, key=lambda name: losses[name]),
         "loss": f"{-min(losses.values()):.1f}",
-        "most": f"{max(map(abs, changes(watched, narrow).values())):.1f}",
+        "most": up(max(map(abs, changes(watched, narrow).values())), 1),
     }
 
 
