@@ -139,7 +139,7 @@ def _tokenizer(texts: Sequence[str]) -> str:
 
     The trainers of the package break ties at random, and a run could not be resumed: so words are counted here.
     """
-    from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     names = [one for candidates in SECRETS.values() for one in candidates]
     normalizer = normalizers.Sequence(
@@ -155,6 +155,7 @@ def _tokenizer(texts: Sequence[str]) -> str:
     vocabulary = {word: number for number, word in enumerate((*SPECIAL_TOKENS, *frequent))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS[UNKNOWN]))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, divide
+    tokenizer.decoder = decoders.WordPiece()  # words with spaces between them
     tokenizer.add_tokens([AddedToken(one.name.lower(), single_word=True, normalized=True) for one in names])
     return str(tokenizer.to_str())
 
