@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TEXT, LABEL = "text", "source"
 DEVICES = ("Twitter Web Client", "Twitter for Android", "Twitter for iPhone")
 RECIPE = Recipe(batch_size=256, noise_multiplier=0.8, max_grad_norm=0.5, learning_rate=1e-2, epochs=6, hidden=())
+#: Steps of an epoch at least.
+STEPS = 25
 SHAPE = TransformerShape()
 #: Tokens of a text, and of the vocabulary at most.
 WIDTH, VOCABULARY = 40, 3000
@@ -126,7 +128,7 @@ def tweets(seed: int = 0, sensitive: str = "person", sample: int | None = None) 
         made[1],
         secret,
         DEVICES,
-        RECIPE,
+        replace(RECIPE, batch_size=min(RECIPE.batch_size, len(train) // STEPS)),
         raw=test,
         told=_told(len(ids), sensitive, secret.labels),
         encoder=encoder,
