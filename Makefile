@@ -36,7 +36,7 @@ oldest: $(OLDEST)/.ready$(TORCH)
 		"opacus", opacus.__version__, "numpy", numpy.__version__)'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -W default -m "not slow" tests/test_golden.py \
 		tests/cli/test_commands.py tests/web/test_worker.py tests/figures/test_plots.py tests/training/test_accountant.py \
-		tests/training/test_monitor.py tests/training/test_gap_clipping.py tests/training/test_callbacks.py tests/crosscheck/test_dp_accounting.py
+		tests/training/test_monitor.py tests/training/test_gap_clipping.py tests/training/test_callbacks.py tests/runs/test_tweets.py tests/crosscheck/test_dp_accounting.py
 
 $(OLDEST)/.ready$(TORCH): pyproject.toml requirements.lock tests/lowest.py
 	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)

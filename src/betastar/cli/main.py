@@ -38,6 +38,7 @@ GO_ON = {
     "train": "; the same command with --resume goes on.",
     "reproduce": "; the same command goes on where it stopped.",
     "gaps": "; the same command goes on where it stopped.",
+    "tweets": "; the same command goes on where it stopped.",
 }
 
 
@@ -154,10 +155,38 @@ def gaps(options: GapsOptions) -> None:
     print(json.dumps(results) if options.json else page)
 
 
+@dataclass(frozen=True)
+class TweetsOptions:
+    output: Path = option(Path("tweets"), "Folder for runs, results and the page.")
+    seeds: int = option(3, "How many seeds are run.", min=1)
+    quick: bool = option(False, "Take two minutes instead of half an hour: one seed, fewer tweets and epochs.")
+    json: bool = option(False, "Print the results as JSON.")
+
+
+def tweets(options: TweetsOptions) -> None:
+    """Study a transformer that is fine-tuned on tweets with LoRA: accuracy, membership and attribute risk, with figures.
+
+    It goes on where it stopped.
+
+    \b
+    Examples:
+      betastar tweets --quick -o tweets
+    """
+    from betastar.report.tweets_page import write
+    from betastar.studies.tweets import study
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    results = study(options.output, 1 if options.quick else options.seeds, options.quick, tell)
+    page = write(options.output)
+    print(json.dumps(results) if options.json else page)
+
+
 analysis.register(app)
 audit_training.register(audit_mechanism.app)
 audit_code.register(audit_mechanism.app)
-for function in (train, reproduce, gaps, report):
+for function in (train, reproduce, gaps, tweets, report):
     command(app, pipeline=False)(function)
 command(app)(predict)
 app.add_typer(audit_mechanism.app)

@@ -17,6 +17,7 @@ from betastar.datasets.persons import Persons as Persons
 from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
 from betastar.datasets.table_encoder import TableEncoder
+from betastar.datasets.text_encoder import TextEncoder
 from betastar.training import Secret
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ class Study:
         What was done to the columns of a table, in sentences.
     people : Persons or None
         The persons of the training part, where a column says whose record it is.
-    encoder : TableEncoder or None
+    encoder : TableEncoder, TextEncoder or None
         What makes records of a table of its kind into inputs of the model.
+    public : Tensor or None
+        Texts that count as public, as a model sees them; it is pre-trained on them.
     """
 
     name: str
@@ -65,7 +68,8 @@ class Study:
     restated: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     people: Persons | None = None
-    encoder: TableEncoder | None = None
+    encoder: TableEncoder | TextEncoder | None = None
+    public: Tensor | None = None
 
     @property
     def title(self) -> str:
@@ -75,9 +79,10 @@ class Study:
         """A hash of the records as they are trained and tested on, and of the secret."""
         secret = self.secret
         total = hashlib.sha256(repr((self.classes, secret.name, list(map(str, secret.labels)))).encode())
-        for tensor in (*self.train.tensors, *self.test.tensors, *(() if secret.prior is None else (secret.prior,))):
+        others = [tensor for tensor in (secret.prior, self.public) if tensor is not None]
+        for tensor in (*self.train.tensors, *self.test.tensors, *others):
             total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            total.update(tensor.contiguous().numpy())
+            total.update(tensor.contiguous().numpy().tobytes())
         return total.hexdigest()
 
     @property
@@ -90,9 +95,12 @@ class Study:
         return int(self.train.tensors[0].shape[1])
 
 
-def tensors(x: ArrayLike | Tensor, y: ArrayLike | Tensor) -> TensorDataset:
-    """Records as a model sees them, and the numbers of their classes, or targets that are numbers."""
-    table: Tensor = torch.as_tensor(x, dtype=torch.float32)
+def tensors(x: ArrayLike | Tensor, y: ArrayLike | Tensor, kind: torch.dtype = torch.float32) -> TensorDataset:
+    """Records as a model sees them, and the numbers of their classes, or targets that are numbers.
+
+    `kind` is torch.long for texts, whose tokens are whole numbers.
+    """
+    table: Tensor = torch.as_tensor(x, dtype=kind)
     targets = torch.as_tensor(y)
     return TensorDataset(table, targets if targets.is_floating_point() else targets.long())
 

@@ -171,6 +171,19 @@ class TableEncoder:
         """The number of outputs of the model: one for each class, or one for a label that is a number."""
         return len(self.classes) if self.label_scale is None else 1
 
+    def model_words(self, hidden: tuple[int, ...]) -> str:
+        """The model with hidden layers of these widths, in words for its card."""
+        sizes = " → ".join(map(str, [self.width, *hidden, self.outputs]))
+        return f"A fully connected network with tanh ({sizes})"
+
+    @property
+    def fitted_words(self) -> str:
+        """What the encoder holds of the records, in words for the card of its model."""
+        return (
+            "how each column becomes inputs. Its means, deviations, medians and categories are those of the table, computed "
+            "without noise. No figure of risk covers them: read the file before you give it away."
+        )
+
     def encode(self, frame: DataFrame) -> Real:
         """Encode the records of a table.
 

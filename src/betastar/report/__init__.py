@@ -1,5 +1,6 @@
 """The report about a run or a setting.
 
 In reading order: `facts` (what is known; `setting` and `recomputed` read and check it), `statement` and `audits` (the
-words), `report` (the figures and the file). `audit_page` and `gap_clipping_page` write two pages of the site.
+words), `report` (the figures and the file). `audit_page`, `gap_clipping_page` and `tweets_page` write
+pages of the site.
 """

@@ -143,6 +143,8 @@ class Facts:
     rate_notice: str | None = None
     #: The share of the training records that hold each value of the attribute; of a setting, what is known of the two answers.
     shares: dict[str, float] = field(default_factory=dict)
+    #: The number of training records that the attribute is about; None if these are all of them.
+    concerned: int | None = None
     #: A hash of the records, and the day of the last epoch, if the run has them.
     fingerprint: str = ""
     run_date: str = ""
@@ -263,6 +265,7 @@ def of_run(path: str | Path) -> Facts:
         audits=played(record.folder, run),
         seed=_seed(record),
         shares={} if status is None else status.shares or {},
+        concerned=None if status is None else status.concerned,
         fingerprint=str((record.folder.data or {}).get("sha256", "")),
         run_date=str((record.folder.timings or [{}])[-1].get("date", "")),
         planned=_planned(record),

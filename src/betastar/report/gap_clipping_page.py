@@ -67,9 +67,9 @@ def _words(runs: list[Run], results: Json) -> Json:
     }
     for study in ("adult", "purchase"):
         if select(runs, study=study):
-            words[f"{study}_gaps"] = _table(["gap", "proved β\\*", *_titles(runs, study, "gap")], _gap_rows(runs, study))
+            words[f"{study}_gaps"] = table(["gap", "proved β\\*", *_titles(runs, study, "gap")], _gap_rows(runs, study))
             head = ["noise", "β\\* membership", "gap", "plain DP-SGD", *_titles(runs, study, "target")]
-            words[f"{study}_noises"] = _table(head, _noise_rows(runs, study))
+            words[f"{study}_noises"] = table(head, _noise_rows(runs, study))
     return words | {"purchase_seeds": len({run["seed"] for run in select(runs, study="purchase")})}
 
 
@@ -87,7 +87,7 @@ def accuracy(runs: Sequence[Run]) -> float:
     return 100.0 * mean(run["accuracy"] for run in runs)
 
 
-def _spread(runs: Sequence[Run]) -> str:
+def spread(runs: Sequence[Run]) -> str:
     values = [100.0 * run["accuracy"] for run in runs]
     return f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
@@ -101,7 +101,7 @@ def _baseline(runs: list[Run], study: str, noise: float) -> list[Run]:
     return select(runs, study=study, kind="plain", noise_multiplier=noise)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
@@ -110,12 +110,12 @@ def _gap_rows(runs: list[Run], study: str) -> list[list[str]]:
     noise = _of(runs, study, "noise_multiplier")[0]
     secrets = _of(runs, study, "secret", kind="gap")
     plain = _baseline(runs, study, noise)
-    rows = [["2 (plain DP-SGD)", down(min(run["attribute"] for run in plain)), *[_spread(plain)] * len(secrets)]]
+    rows = [["2 (plain DP-SGD)", down(min(run["attribute"] for run in plain)), *[spread(plain)] * len(secrets)]]
     for gap in _of(runs, study, "gap", kind="gap"):
         some = [select(runs, study=study, secret=secret, kind="gap", gap=gap) for secret in secrets]
-        rows.append([f"{gap:g}", down(min(run["attribute"] for run in some[0])), *(_spread(one) for one in some)])
+        rows.append([f"{gap:g}", down(min(run["attribute"] for run in some[0])), *(spread(one) for one in some)])
     deleted = [select(runs, study=study, secret=secret, kind="delete", noise_multiplier=noise) for secret in secrets]
-    return [*rows, ["column deleted", "1", *(_spread(one) for one in deleted)]]
+    return [*rows, ["column deleted", "1", *(spread(one) for one in deleted)]]
 
 
 def _noise_rows(runs: list[Run], study: str) -> list[list[str]]:
@@ -126,7 +126,7 @@ def _noise_rows(runs: list[Run], study: str) -> list[list[str]]:
         plain = _baseline(runs, study, noise)
         some = [select(runs, study=study, secret=secret, kind="target", noise_multiplier=noise) for secret in secrets]
         beta = down(min(run["membership"] for run in plain))
-        rows.append([f"{noise:g}", beta, f"{some[0][0]['gap']:.4f}", _spread(plain), *(_spread(one) for one in some)])
+        rows.append([f"{noise:g}", beta, f"{some[0][0]['gap']:.4f}", spread(plain), *(spread(one) for one in some)])
     return rows
 
 
@@ -147,7 +147,7 @@ def _deleting(runs: list[Run]) -> str:
             cells += [f"{kept - plain:+.1f}", f"{gone - plain:+.1f}"]
         rows.append(cells)
     head = ["secret", *(f"{what}, noise {noise:g}" for noise in (noises[0], noises[-1]) for what in ("gap", "deleted"))]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 # ---------------------------------------------------------------------- figures
@@ -222,8 +222,8 @@ def _groups(runs: list[Run]) -> Axes:
         sizes = _sizes(kinds["plain DP-SGD"][0], secret)
         names = sorted(sizes, key=str if secret == "age" else lambda name, sizes=sizes: -sizes[name])
         for k, (label, (some, colour, hatch)) in enumerate(kinds.items()):
-            heights = [_group_accuracy(some, secret, name) for name in names]
-            each = [[_group_accuracy([run], secret, name) for run in some if name in run["groups"][secret]] for name in names]
+            heights = [group_accuracy(some, secret, name) for name in names]
+            each = [[group_accuracy([run], secret, name) for run in some if name in run["groups"][secret]] for name in names]
             below = [max(0.0, top - min(seeds)) for top, seeds in zip(heights, each, strict=True)]
             above = [max(0.0, max(seeds) - top) for top, seeds in zip(heights, each, strict=True)]
             places = [i + 0.27 * (k - 1) for i in range(len(names))]
@@ -245,7 +245,7 @@ def _losses(runs: list[Run]) -> str:
     for secret in _of(runs, "adult", "secret", kind="gap"):
         some = select(runs, study="adult", secret=secret, kind="gap", gap=narrow)
         change = {
-            name: _group_accuracy(some, secret, name) - _group_accuracy(plain, secret, name) for name in _sizes(plain, secret)
+            name: group_accuracy(some, secret, name) - group_accuracy(plain, secret, name) for name in _sizes(plain, secret)
         }
         name = min(change, key=lambda name: change[name])
         groups.append(f"{_short(name).replace(chr(10), '-')} ({TITLES[secret]}, {change[name]:+.1f})")
@@ -261,7 +261,7 @@ def _sizes(runs: list[Run], secret: str) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size >= SMALLEST_GROUP * sum(sizes.values())}
 
 
-def _group_accuracy(runs: list[Run], secret: str, name: str) -> float:
+def group_accuracy(runs: list[Run], secret: str, name: str) -> float:
     pairs = [run["groups"][secret][name] for run in runs if name in run["groups"][secret]]
     return 100.0 * sum(right for _, right in pairs) / max(1, sum(size for size, _ in pairs))
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from betastar.datasets.table_encoder import TableEncoder
+from betastar.datasets.text_encoder import TextEncoder
 from betastar.files import write_all
 from betastar.report import statement
 from betastar.report.facts import Facts, load
@@ -60,7 +61,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
         .render(
             facts=facts,
             encoder=encoder,
-            sizes=[encoder.width, *hidden, encoder.outputs],
+            model=encoder.model_words(tuple(hidden)),
             predicted=_predicted(encoder),
             scale=encoder.label_scale,
             number=plain,
@@ -75,7 +76,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
     )
 
 
-def _predicted(encoder: TableEncoder) -> str:
+def _predicted(encoder: TableEncoder | TextEncoder) -> str:
     """What the model predicts, in words."""
     if encoder.label_scale is not None:
         return "a number"

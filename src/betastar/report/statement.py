@@ -149,6 +149,12 @@ def notices(facts: Facts) -> list[str]:
             f"Some people have up to {facts.records_per_person} records, and the figures are for one record: "
             f"{facts.person_unknown}"
         )
+    if facts.concerned is not None and facts.attributes:
+        number = f"the {facts.concerned:,} training records" if facts.internal else "those training records"
+        remarks.append(
+            f"The figures for attribute inference are about {number} that hold exactly one of the values of "
+            f"{facts.attributes[0].name}. Nothing is measured or proved about the others, nor that a record is one of them."
+        )
     if facts.restated:
         remarks.append(
             f"Other columns give the attribute away: {'; '.join(facts.restated)}. Whoever knows a record's other columns needs "

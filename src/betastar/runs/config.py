@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 #: Parameters of training. A study has its own, and a configuration may choose others.
 PARAMETERS = tuple(field.name for field in fields(Recipe))
+#: What is no table of somebody's own, and fields that belong to such a table.
+STUDIES = ("adult", "purchase", "tweets")
+OWN_TABLE = ("keep", "person", "max_records_per_person", "task", "label_range")
+#: Fields of tables, which tweets do not have.
+TABLES = ("target", "along", "values", "between", "drop", "public", "data", "checksum", "records", "hidden")
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,9 @@ class Config(JsonObject):
     Attributes
     ----------
     study : str
-        "adult", "purchase", or the path of a table.
+        "adult", "purchase", "tweets", or the path of a table.
     target, sensitive : str, optional
-        Own table: the columns of the label and of the secret.
+        Own table: the columns of the label and of the secret. Tweets: the secret is "person" or "place".
     task, label_range : optional
         Own table: whether the label is a class or a number, and the range of the number, known without the records.
     along : tuple of str
@@ -43,6 +48,8 @@ class Config(JsonObject):
         Own table: the column that says whose record it is, and how many records of a person are trained on at most.
     public : str, optional
         Own table: the path of public records, which tell how frequent the values are.
+    sample : int, optional
+        Tweets: how many of them are used; all by default.
     data, checksum, records : optional
         Purchase: the archive and its SHA-256, or the number of synthetic records.
     epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden : optional
@@ -97,6 +104,7 @@ class Config(JsonObject):
     max_batch_size: int | None = None
     task: str | None = None
     label_range: tuple[float, float] | None = None
+    sample: int | None = None
 
     @property
     def clips_gaps(self) -> bool:
@@ -145,10 +153,13 @@ class Config(JsonObject):
         from betastar.datasets.purchase import RECORDS, purchase
         from betastar.datasets.table import own
 
-        names = ("keep", "person", "max_records_per_person", "task", "label_range")
-        own_only = [name for name in names if getattr(self, name) is not None and getattr(self, name) != ()]
-        if own_only and self.study in ("adult", "purchase"):
+        own_only = [name for name in OWN_TABLE if getattr(self, name) is not None and getattr(self, name) != ()]
+        if own_only and self.study in STUDIES:
             raise StudyError(f"--{own_only[0].replace('_', '-')} is for a table of your own; {self.study} is not one.")
+        if self.sample is not None and self.study != "tweets":
+            raise StudyError(f"--sample is for tweets, got {self.sample} for {self.study}.")
+        if self.study == "tweets":
+            return self._tweets(seed)
         if self.study == "adult":
             return adult(seed, self.sensitive or "age", self.along, self.drop)
         if self.study == "purchase":
@@ -183,3 +194,10 @@ class Config(JsonObject):
                 "label, which were computed without noise, would tell about it beside the proof."
             )
         return study
+
+    def _tweets(self, seed: int) -> Study:
+        from betastar.datasets.tweets import tweets
+
+        if given := [name for name in TABLES if getattr(self, name)]:
+            raise StudyError(f"--{given[0].replace('_', '-')} is for tables, and tweets are none.")
+        return tweets(seed, self.sensitive or "person", self.sample)

@@ -43,9 +43,13 @@ class Training(PrivateTraining):
         Where the run is kept.
     study : Study, optional
         The study of the configuration, if it is loaded already.
+    tell : callable, optional
+        Called with what is done.
     """
 
-    def __init__(self, config: Config, folder: RunFolder, study: Study | None = None) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder, study: Study | None = None, tell: Callable[[Json], None] | None = None
+    ) -> None:
         seed = config.chosen_seed()
         self.config, self.folder = replace(config, seed=seed), folder
         self.study = study = self.config.load() if study is None else study
@@ -53,7 +57,7 @@ class Training(PrivateTraining):
         if recipe.batch_size > len(study.train):
             raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
         seeds.start(seed, "weights")
-        module = network(study)
+        module = network(study, tell, pretrain=not folder.has_weights)
         if seed >= seeds.SMALL:
             seeds.start(seed, "sampling and noise")
         chosen = ("gap", "target_attribute_beta", "sampling", "max_batch_size")
@@ -238,14 +242,22 @@ class Training(PrivateTraining):
             person=None if self.study.people is None else self.study.people.column,
             records_per_person=None if self.study.people is None else self.study.people.largest,
             shares=self._shares() if watched else None,
+            concerned=self._concerned() if watched else None,
         )
 
     def _shares(self) -> dict[str, float]:
-        """The share of the training records that hold each value of the secret."""
+        """Of the training records that hold a value of the secret, the share that holds each."""
         secret, records = self.study.secret, Records((self.study.train.tensors[0],), self.study.train.tensors[1])
-        counts = torch.bincount(secret.own(records), minlength=secret.count).double()
-        shares = (counts / counts.sum()).tolist()
-        return {str(label): share for label, share in zip(secret.labels, shares, strict=True)}
+        held = secret.own(records)[secret.concerned(records)]
+        counts = torch.bincount(held, minlength=secret.count).double()
+        shares = (counts / counts.sum()).tolist() if len(held) else []
+        return dict(zip(map(str, secret.labels), shares, strict=False))
+
+    def _concerned(self) -> int | None:
+        """The number of training records that the secret is about; None if these are all of them."""
+        records = Records((self.study.train.tensors[0],), self.study.train.tensors[1])
+        number = int(self.study.secret.concerned(records).sum())
+        return None if number == len(records) else number
 
 
 def train(config: Config, path: str | Path, resume: bool = False, tell: Callable[[Json], None] | None = None) -> RunFolder:
@@ -304,7 +316,7 @@ def opened(
                 tell({"told": study.told})
             watched = "" if study is None else f", and what watches {study.secret.name} ({study.secret.count} values)"
             tell({"phase": f"preparing the model{watched}"})
-        yield Training(seeded, folder, study)
+        yield Training(seeded, folder, study, tell)
 
 
 def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: int = 1, resume: bool = False) -> list[RunFolder]:

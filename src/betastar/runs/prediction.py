@@ -11,6 +11,7 @@ import numpy as np
 from betastar.arrays import Real, Whole
 from betastar.datasets.errors import StudyError
 from betastar.datasets.table_encoder import TableEncoder
+from betastar.datasets.text_encoder import TextEncoder
 from betastar.runs.folder import RunFolder
 from betastar.runs.quality import errors
 from betastar.runs.trained_model import PREDICTION, load
@@ -18,8 +19,8 @@ from betastar.runs.trained_model import PREDICTION, load
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-#: The study whose table is in the package.
-PACKAGED = "adult"
+#: The studies whose tables come with packages.
+PACKAGED = ("adult", "tweets")
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     path : path
         The folder of a complete run.
     table : path
-        A CSV or Parquet file, or "adult" for the table in the package.
+        A CSV or Parquet file, or "adult" or "tweets" for the table of that study.
     drop : tuple of str
         Columns of the table that are left out.
 
@@ -102,7 +103,7 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     return Prediction(label, rows, judged, len(held_out), tested)
 
 
-def _judged(labels: Series, predictions: Series, encoder: TableEncoder) -> dict[str, float]:
+def _judged(labels: Series, predictions: Series, encoder: TableEncoder | TextEncoder) -> dict[str, float]:
     """How good predictions are, by the names of `QUALITY`."""
     if encoder.label_scale is None:
         return {"accuracy": float((_classes(labels, encoder.classes) == predictions).mean())}
@@ -120,10 +121,12 @@ def _numbers(labels: Series) -> Real:
 
 
 def _read(table: str | Path) -> DataFrame:
-    from betastar.datasets import adult
+    from betastar.datasets import adult, tweets
     from betastar.datasets.table import read
 
-    return adult.table() if str(table) == PACKAGED else read(table, least=0)
+    if str(table) == "tweets":
+        return tweets.table()
+    return adult.table() if str(table) == "adult" else read(table, least=0)
 
 
 def _classes(labels: Series, classes: tuple[str, ...]) -> Series:
@@ -140,7 +143,7 @@ def _held_out(folder: RunFolder, table: str) -> Whole | None:
     if not folder.begun:
         return None
     config, data = folder.config, folder.data
-    if data is None or (table == PACKAGED) != (config.study == PACKAGED):
+    if data is None or (table != config.study and (table in PACKAGED or config.study in PACKAGED)):
         return None
     try:
         study = replace(config, study=table, seed=int(data["seed"])).load()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,12 +11,28 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from betastar.datasets.study import Recipe, Study
+from betastar.datasets.text_encoder import TextEncoder
+from betastar.runs.reading import Json
+from betastar.runs.text_model import text_model
 from betastar.runs.trained_model import fully_connected
 from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private, private_loader
 
 
-def network(study: Study) -> nn.Module:
-    """The model of a study, with new weights."""
+def network(study: Study, tell: Callable[[Json], None] | None = None, pretrain: bool = True) -> nn.Module:
+    """The model of a study, with new weights, which public texts have trained already if the study has some.
+
+    Parameters
+    ----------
+    study : Study
+        The study.
+    tell : callable, optional
+        Called with what is done.
+    pretrain : bool
+        False if other weights are loaded afterwards.
+    """
+    if isinstance(study.encoder, TextEncoder):
+        phase = None if tell is None else lambda line: tell({"phase": line})
+        return text_model(study.encoder, study.public if pretrain else None, phase)
     return fully_connected([study.columns, *study.recipe.hidden, len(study.classes) or 1])
 
 
@@ -73,7 +89,7 @@ class PrivateTraining:
         self.clipping: GapClipping | None = None
         parts: dict[str, Any] = {
             "module": module,
-            "optimizer": torch.optim.Adam(module.parameters(), lr=recipe.learning_rate),
+            "optimizer": torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=recipe.learning_rate),
             "data_loader": sampled_loader(data, recipe.batch_size, sampling, max_batch_size),
             "noise_multiplier": recipe.noise_multiplier,
             "max_grad_norm": recipe.max_grad_norm,

@@ -8,7 +8,7 @@ from betastar.runs.json_object import JsonObject
 from betastar.runs.reading import Json
 
 #: Fields that only some runs have; where such a field is None, the file does not have it.
-OPTIONAL = ("secret", "values", "label", "gaps", "proof", "person", "records_per_person", "max_batch_size", "shares")
+OPTIONAL = ("secret", "values", "label", "gaps", "proof", "person", "records_per_person", "max_batch_size", "shares", "concerned")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,9 @@ class Status(JsonObject):
     max_batch_size : int or None
         Of a larger batch, so many records were kept at random.
     shares : dict of str to float, or None
-        The share of the training records that hold each value of the secret. It depends on the data.
+        Of the training records that the secret is about, the share that holds each value. It depends on the data.
+    concerned : int or None
+        The number of training records that the secret is about; None if these are all of them. It depends on the data.
     """
 
     batch_size: int
@@ -83,6 +85,7 @@ class Status(JsonObject):
     sampling: str = "poisson"
     max_batch_size: int | None = None
     shares: dict[str, float] | None = None
+    concerned: int | None = None
 
     def to_json(self) -> Json:
         """The object that status.json holds."""

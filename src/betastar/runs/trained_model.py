@@ -10,16 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from betastar.datasets.table_encoder import TableEncoder
+from betastar.datasets.text_encoder import TextEncoder
 from betastar.runs.folder import MODEL, RunFolder
 from betastar.runs.reading import FolderError
+from betastar.runs.text_model import text_model
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 #: The column of the class, or of the number, that is predicted.
 PREDICTION = "prediction"
-#: So many records are predicted at a time.
-AT_A_TIME = 8192
+#: So many records of a table, and so many texts, are predicted at a time.
+AT_A_TIME, TEXTS_AT_A_TIME = 8192, 256
 
 
 def fully_connected(sizes: list[int]) -> nn.Sequential:
@@ -32,10 +34,10 @@ def fully_connected(sizes: list[int]) -> nn.Sequential:
 
 @torch.no_grad()
 def outputs(network: nn.Module, x: Tensor) -> Tensor:
-    """The outputs of a network, a few thousand records at a time."""
+    """The outputs of a network, some records at a time: a table of numbers, or tokens of texts."""
     training = network.training
     network.eval()
-    each = torch.cat([network(part) for part in x.split(AT_A_TIME)])
+    each = torch.cat([network(part) for part in x.split(AT_A_TIME if x.is_floating_point() else TEXTS_AT_A_TIME)])
     network.train(training)
     return each
 
@@ -45,14 +47,14 @@ class TrainedModel(NamedTuple):
 
     Attributes
     ----------
-    encoder : TableEncoder
+    encoder : TableEncoder or TextEncoder
         What makes the records of a table into inputs.
     network : Module
         The model: inputs to a number for each class, the largest of which is the prediction; or to one number, of which
         `encoder.label_scale.labels` makes the prediction.
     """
 
-    encoder: TableEncoder
+    encoder: TableEncoder | TextEncoder
     network: nn.Module
 
     def predict(self, frame: DataFrame) -> DataFrame:
@@ -106,10 +108,22 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
     if folder.begun or not (folder / MODEL).exists():
         _ = folder.status
     encoder = folder.encoder
-    return TrainedModel(encoder, _network(folder.weights, encoder, folder))
+    if isinstance(encoder, TextEncoder):
+        return TrainedModel(encoder, _transformer(folder.weights, encoder, folder))
+    return TrainedModel(encoder, _fully_connected(folder.weights, encoder, folder))
 
 
-def _network(weights: dict[str, Any], encoder: TableEncoder, folder: RunFolder) -> nn.Module:
+def _transformer(weights: dict[str, Any], encoder: TextEncoder, folder: RunFolder) -> nn.Module:
+    """The transformer with these weights, which must fit the encoder."""
+    network = text_model(encoder)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise _other_model(folder, str(error).splitlines()[-1].strip()) from None
+    return network.eval()
+
+
+def _fully_connected(weights: dict[str, Any], encoder: TableEncoder, folder: RunFolder) -> nn.Module:
     """The network with these weights, which must be those of linear layers that fit the encoder."""
     shapes = [tuple(weights[name].shape) for name in sorted(weights, key=_place) if name.endswith(".weight")]
     sizes = [encoder.width, *(shape[0] for shape in shapes)]
@@ -124,7 +138,11 @@ def _network(weights: dict[str, Any], encoder: TableEncoder, folder: RunFolder) 
             return network.eval()
         except RuntimeError as error:
             problem = str(error).splitlines()[-1].strip()
-    raise FolderError(f"{folder / MODEL} is not the model that the encoder of the run belongs to: {problem}.")
+    raise _other_model(folder, problem)
+
+
+def _other_model(folder: RunFolder, problem: str) -> FolderError:
+    return FolderError(f"{folder / MODEL} is not the model that the encoder of the run belongs to: {problem}.")
 
 
 def _place(name: str) -> tuple[int, str]:

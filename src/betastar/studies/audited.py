@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -44,11 +46,16 @@ class Attacked:
     chosen: tuple[int, ...]
     seed: int = 0
 
-    def factory(self) -> nn.Module:
-        """A new model with the first weights, always the same."""
+    @cached_property
+    def _first(self) -> nn.Module:
+        """A model with the first weights. It may have been pre-trained, which takes long."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return network(self.study)
+
+    def factory(self) -> nn.Module:
+        """A new model with the first weights, always the same."""
+        return deepcopy(self._first)
 
     def train(self, model: nn.Module, data: TensorDataset) -> None:
         """Train the model on the data by the loop of `betastar train`."""

@@ -106,7 +106,7 @@ class _LinearOnce(torch.autograd.Function):
         others: slice | Tensor = slice(alike, None) if isinstance(first, slice) else ~shared
         for some, rows in ((first, parts[:, :1, first]), (others, parts[:, :, others])):
             made = functional.linear(rows.reshape(-1, rows.shape[-1]), weight, bias)  # one product of matrices is the fastest
-            output[:, :, some] = made.view(*rows.shape[:-1], len(weight))
+            output[:, :, some] = made.view(*rows.shape[:-1], len(weight))  # there may be no rows
         return output.flatten(0, 1)
 
     @staticmethod

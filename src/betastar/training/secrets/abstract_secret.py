@@ -86,6 +86,21 @@ class AbstractSecret(ABC):
             The number of each record's value, of shape (n,).
         """
 
+    def concerned(self, records: Records) -> Tensor:
+        """Say which records the secret is about: what is measured or proved is about these.
+
+        Parameters
+        ----------
+        records : Records
+            The records.
+
+        Returns
+        -------
+        Tensor
+            True or False for each record, of shape (n,); by default always true.
+        """
+        return torch.ones(len(records), dtype=torch.bool)
+
     def shares(self, records: Records) -> Tensor:
         """Give the weight of each value in the mean over the values, which is the same whichever value the record holds.
 

@@ -1,0 +1,148 @@
+"""The study of tweets: accuracy, membership risk and attribute risk of a transformer that is fine-tuned with LoRA.
+
+It is fine-tuned without privacy, with DP-SGD under a monitor, and with gap clipping, on the same tweets from the same weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from betastar import files, validation
+from betastar.datasets import seeds as seeding
+from betastar.datasets.study import Study
+from betastar.datasets.tweets import DEVICES
+from betastar.risk.plan import Plan
+from betastar.runs import quality
+from betastar.runs.config import Config
+from betastar.runs.folder import RunFolder
+from betastar.runs.loop import Training, opened, quietly
+from betastar.runs.private_training import network
+from betastar.runs.reading import Json
+from betastar.runs.trained_model import outputs
+from betastar.scenario.run import DPSGD
+from betastar.training import Records
+
+GAPS = (0.1, 0.01)
+SECRET = "person"
+#: The name of the group of tweets that name none of the candidates, or several.
+NOBODY = "nobody"
+#: What is kept of a run, in its folder.
+RESULT = "result.json"
+FULL = Config(study="tweets", sensitive=SECRET, sample=10_000, batch_size=160, epochs=5, every=5)
+QUICK = replace(FULL, sample=2_000, batch_size=100, epochs=2)
+
+
+def cases(quick: bool = False) -> dict[str, Config]:
+    """The configurations, by the names of their folders. The first one is trained without privacy."""
+    config = QUICK if quick else FULL
+    gaps = {f"gap-{gap:g}": replace(config, gap=gap) for gap in (GAPS[:1] if quick else GAPS)}
+    return {"plain": config, "dp-sgd": config, **gaps}
+
+
+def study(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callable[[str], None] | None = None) -> Json:
+    """Train all cases (those that are there already are kept), and write results.json."""
+    path, seeds = Path(output), validation.whole("seeds", seeds)
+    every = [(name, replace(config, seed=seed)) for seed in range(seeds) for name, config in cases(quick).items()]
+    entries: list[Json] = []
+    for number, (name, config) in enumerate(every, start=1):
+        if tell:
+            tell(f"{number} of {len(every)}: {name}, seed {config.seed}")
+        folder = RunFolder(path / "runs" / name / f"seed-{config.seed}")
+        if not (folder / RESULT).exists():
+            with quietly(torch.get_num_threads()):
+                result = _without_privacy(config) if name == "plain" else _private(config, folder)
+            files.make_private(folder.path)
+            folder.write(RESULT, json.dumps(result) + "\n")
+        entry = {"case": name, "seed": config.seed, **json.loads((folder / RESULT).read_text())}
+        if name == "dp-sgd":
+            entry["largest_distance"] = float(folder.distances["exact"].max())
+        if config.gap is not None:
+            run = DPSGD(entry["noise_multiplier"], entry["sample_rate"], entry["steps"])
+            entry["attribute"] = float(Plan(run, config.gap).attribute().bayes_security.lower)
+        entries.append(entry)
+    results = {"seeds": seeds, "quick": quick, "secret": SECRET, "runs": entries}
+    lines = ",\n".join(json.dumps(entry) for entry in entries)  # a run a line
+    files.write(path / "results.json", json.dumps({**results, "runs": []})[:-2] + f"\n{lines}\n]}}\n", private=False)
+    return results
+
+
+def _private(config: Config, folder: RunFolder) -> Json:
+    """Accuracy after the last epoch, membership risk, and attribute risk as it was measured or proved."""
+    with opened(config, folder, resume=True, again=True) as training:
+        assert training is not None
+        training.run()
+        last, study = folder.epochs[-1], training.study
+        entry: Json = {
+            "accuracy": last["accuracy"],
+            "baseline": last["baseline"],
+            "noise_multiplier": study.recipe.noise_multiplier,
+            "steps": last["steps"],
+            "sample_rate": training.loader.sample_rate,
+            "membership": last["membership"]["lower"],
+            "gap": config.gap,
+            "records": {
+                "public": 0 if study.public is None else len(study.public),
+                "train": len(study.train),
+                "test": len(study.test),
+            },
+            "groups": _groups(study, training.right()),
+        }
+        return entry | (_measured(training, folder) if config.gap is None else {})
+
+
+def _measured(training: Training, folder: RunFolder) -> Json:
+    """What the monitor saw: β* after each epoch, and how exposed single tweets are, by the person that they name."""
+    study = training.study
+    records = Records((study.train.tensors[0],), study.train.tensors[1])
+    held, concerned = study.secret.own(records), study.secret.concerned(records)
+    exposures: dict[str, list[float]] = {str(label): [] for label in study.secret.labels}
+    for entry in folder.ledger:
+        if concerned[entry.record]:
+            exposures[str(study.secret.labels[held[entry.record]])].append(round(entry.bayes_security, 6))
+    return {
+        "attribute": folder.epochs[-1]["exact"]["lower"],
+        "concerned": int(concerned.sum()),
+        "epochs": [{"membership": one["membership"]["lower"], "attribute": one["exact"]["lower"]} for one in folder.epochs],
+        "exposures": {name: sorted(betas) for name, betas in exposures.items()},
+    }
+
+
+def _without_privacy(config: Config) -> Json:
+    """The same model, trained with Adam on the same records: no clipping, no noise."""
+    study = config.load()
+    recipe = study.recipe
+    seeding.start(config.chosen_seed(), "weights")
+    model = network(study)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=recipe.learning_rate)
+    x, y = study.train.tensors
+    for _ in range(recipe.epochs):
+        for rows in torch.randperm(len(x)).split(recipe.batch_size):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    right = outputs(model, study.test.tensors[0]).argmax(dim=1) == study.test.tensors[1]
+    return {
+        "accuracy": float(right.double().mean()),
+        "baseline": quality.baseline(y.numpy(), study.test.tensors[1].numpy()),
+        "gap": None,
+        "groups": _groups(study, right),
+    }
+
+
+def _groups(study: Study, right: Tensor) -> dict[str, dict[str, tuple[int, int]]]:
+    """How many test records of each group there are, and for how many the model is right: by device and by person."""
+    x, y = study.test.tensors
+    records = Records((x,), y)
+    named = torch.where(study.secret.concerned(records), study.secret.own(records), study.secret.count)
+    kinds = {"device": (y, DEVICES), SECRET: (named, (*study.secret.labels, NOBODY))}
+    return {
+        kind: {str(name): (int((of == i).sum()), int(right[of == i].sum())) for i, name in enumerate(names)}
+        for kind, (of, names) in kinds.items()
+    }
