@@ -64,7 +64,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/curves.py
 	$(BIN)/python benchmarks/attributes.py
 	$(BIN)/python benchmarks/monitor.py
-	$(BIN)/python benchmarks/transformers.py
+	$(BIN)/python benchmarks/text_models.py
 	$(BIN)/python docs/hooks/bench.py
 
 # The games behind docs/audits. They are kept in build/audits: what was played is not played again.

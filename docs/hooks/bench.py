@@ -58,11 +58,10 @@ def tables() -> dict[str, str]:
         times = [f"{one[kind]:.2f} s" for kind in ("plain", "ghost", "monitored", "gap")]
         ratios = (one[key] for key in ("monitored ratio", "monitored ghost ratio", "gap ratio"))
         steps.append(_steps_row(f"transformer, {name}", times, *ratios))
-    adult = found["monitor"]["Adult"]
+    adult, threads = found["monitor"]["Adult"], [found[name]["threads"] for name in ("monitor", "transformers")]
     loop = (
         f"A loop over records and pairs takes {adult['loop']:.1f} s for Adult's shape, {adult['loop ratio']:.0f} times the "
-        f"monitored step. Times are {_clock(found['monitor']['threads'])} for tables and {_clock(found['transformers']['threads'])} for "
-        f"transformers."
+        f"monitored step. Times are {_clock(threads[0])} for tables and {_clock(threads[1])} for transformers."
     )
     return {
         "peers": "\n".join(rows),

@@ -55,7 +55,8 @@ class RecordDistances:
         few = records.take(slice(0, FIRST_RECORDS))
         self._variants.try_out(few, self._secret, self._values[:FIRST_VALUES])
         self._per_variant = self._variants.bytes_per_variant
-        some = self._values[: max(FIRST_VALUES, min(PASS, self._memory) // (self._per_variant * len(records)))]
+        fit = min(PASS, self._memory) // (self._per_variant * len(records))
+        some = self._values[: max(FIRST_VALUES, min(fit, diameter.FEW))]
         if self.most >= len(records) * len(some):
             self._variants.try_out(records, self._secret, some)
 
