@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
+from rich.console import Console
+from rich.progress import track
 from torch import Tensor
 
 from betastar.training.gradients import diameter
@@ -82,14 +84,14 @@ class RecordDistances:
 
     def each(self, records: Records, seen: Seen | None = None) -> Tensor:
         """The diameter of each record, in clipping norms. `seen` is called with records and the gradients of their variants."""
-        chunks = [self._measure(part, seen) for part in self.chunks(records)]
+        chunks = [self._measure(part, seen) for part in self._shown(records)]
         return torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.float64)
 
     def largest(self, records: Records, floor: float = 0.0, seen: Seen | None = None) -> float:
         """The largest diameter, or `floor` if that is larger. Records that cannot have the largest one are left out early."""
         best = floor
         candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds and gradients of records that may have the largest one
-        for part in self.chunks(records):
+        for part in self._shown(records):
             if len(self._sizes) > 1 or DIAMETERS[self._kind] is not diameter.exact:
                 best = max(best, float(self._measure(part, seen).max()))
                 continue
@@ -112,6 +114,15 @@ class RecordDistances:
                 rest = (gradients if len(likely) == len(upper) else gradients.records(likely)).double()
                 best = max(best, float(diameter.exact(lambda _, rest=rest: rest, self._sizes).max()))  # type: ignore[misc]
         return min(best, 2.0)
+
+    def _shown(self, records: Records) -> Iterable[Records]:
+        """The chunks of some records, with progress in a terminal if the values of a record do not fit into memory at once."""
+        parts = list(self.chunks(records))
+        if len(self._sizes) == 1 or len(parts) == 1:
+            return parts
+        console = Console(stderr=True)
+        what = f"{self._secret.name}: {len(self._values)} values of each record"
+        return track(parts, what, console=console, transient=True, disable=not console.is_terminal)
 
     @property
     def _sizes(self) -> list[int]:
