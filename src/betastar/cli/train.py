@@ -89,7 +89,7 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
       betastar train houses.csv --label price --label-range 0:2000000 --sensitive rooms -o runs/houses
       betastar train adult --seeds 5 --jobs 2 -o runs/five
       betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
-      betastar train tweets --sample 4000 --epochs 3 -o runs/tweets
+      betastar train tweets --sample 8000 --epochs 3 -o runs/tweets
     """
     from betastar.cli import printing, run_progress
 
