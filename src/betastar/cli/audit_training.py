@@ -264,7 +264,8 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
     if folder and attack.sensitive is not None:
         raise ValueError(f"--sensitive must be left out for a run, whose secret is its own, got {attack.sensitive!r}.")
     config = of_run(what) if folder else Config(study=what, sensitive=attack.sensitive, seed=0)
-    config = replace(config, **arguments(study, Config))
+    # The sample of an audit is taken of the training records, not of the data set.
+    config = replace(config, **{name: value for name, value in arguments(study, Config).items() if name != "sample"})
     wanted: int | str = _number(attack.challenge)
     if wanted == MOST_EXPOSED and folder:
         wanted = exposed_in(what)
