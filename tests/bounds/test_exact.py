@@ -367,3 +367,21 @@ def test_the_best_threshold_is_found_from_far_away() -> None:
     run = bs.DPSGD(0.07699433468223843, 9.188842094541754e-09, 1926)
     rate = reliable(run, bs.Membership("add-remove"), "exact", 1e-4).tpr(1e-6)
     assert 1e-6 < rate.upper <= 1e-6 + 1926 * 9.188842094541754e-09 + 1e-8
+
+
+@pytest.mark.parametrize(
+    ("noise", "distances"),
+    [
+        (0.8, (0.05669027, 0.08133745, 0.04138605, 0.04175275, 0.0741545, 0.08064807, 0.02294928, 0.06198348)),
+        (0.5, (0.05670, 0.08121, 0.04140, 0.04170, 0.0742, 0.0807, 0.02292, 0.0620)),
+    ],
+)
+def test_paths_on_which_the_transform_grows_are_not_trusted(noise: float, distances: tuple[float, ...]) -> None:
+    run = bs.DPSGD(noise_multiplier=noise, sample_rate=0.25, steps=len(distances))
+    threat = bs.AttributeInference(distances)
+    exact, proved = (bs.analyze(run, threat, method=method).bayes_security for method in ("exact", "certified"))
+    assert 0.9 < exact.lower <= proved.upper
+    assert proved.lower <= exact.upper
+    assert exact.width < 0.02
+    pair = FourierCurve([Part(1.0, transform.line, 0.25, noise, distance) for distance in sorted(distances)], False)
+    assert abs(pair.overlap().value - proved.estimate) < 0.02

@@ -40,6 +40,8 @@ MASS_TOLERANCE = 1e-6
 STEP, LEANING_STEP, FINE = 0.1, 0.05, 2.0**-9
 #: A plateau is taken out of the integrand if less than this share of its size is left, and if it stands for at most e^{that}.
 HELPS, LARGEST_LIFT = 0.01, 20.0
+#: An integrand that is larger than this has too few digits of a probability, however well the sums agree.
+LARGEST = 1e3
 #: A transform below this one may come out as 0 or less.
 LOST = 1e-12
 TINY = 5e-324
@@ -65,7 +67,9 @@ class Inversion:
         with np.errstate(over="ignore", invalid="ignore"):
             if within.any():
                 answers[:, within] = self._at(taus[within])
-        failed = ~np.isfinite(answers).all(axis=0)
+        stick, overlap, error = answers[:3]
+        failed = ~np.isfinite(answers).all(axis=0) | (error >= 1.0) | (overlap + error < 0.0)
+        failed |= np.maximum(stick, overlap) - error > 1.0
         answers[:, failed] = np.array([1.0, 0.0, 1.0, 0.5, 1.0, 0.5, 0.0])[:, None]  # anything is possible
         answers[1, high] = answers[3, low] = 1.0
         answers[0, low], answers[1, low], answers[5, low] = -np.expm1(taus[low]), np.exp(taus[low]), np.exp(taus[low])
@@ -301,6 +305,7 @@ class _Path:
 
     def at(self, taus: Real, line: Real, finest: Real) -> tuple[Real, Real]:
         """Answers, and whether two steps of the trapezoidal rule disagree even after all halvings that are allowed."""
+        scale = np.exp(self.start[line] + (1.0 - self.lines.thetas[line]) * taus)
         whole, half = self._sums(0, taus, line)
         level, step = 0, self.step
         sums, error = step * whole, step * np.abs(whole[:2] - 2.0 * half[:2])
@@ -318,7 +323,7 @@ class _Path:
             sums[:, open_] = step * whole[:, open_]
             error[:, open_] = step * np.abs(before[:2] - between[:2])
         error[1] = np.where(rough, 10.0 * error[1], error[1])  # two values that are both far off may be near each other
-        scale = np.exp(self.start[line] + (1.0 - self.lines.thetas[line]) * taus)
+        rough |= sums[3] * scale > LARGEST
         return self._answers(taus, line, sums * scale, (error + sums[5:7]) * scale), rough
 
     def _columns(self, level: int, k: int) -> tuple[Complex, Real]:

@@ -261,7 +261,8 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     if not attained:
         exist = worst
     bottom, bottom_error = worst[0].overlap()
-    top, top_error = (bottom, bottom_error) if exist is worst else min((one.overlap() for one in exist), default=(bottom, 0.0))
+    ends = [(bottom, bottom_error)] if exist is worst else [one.overlap() for one in exist]
+    top, top_error = min(ends, key=lambda end: end[0] + end[1], default=(bottom, 0.0))
     upper = min(1.0, max(top + top_error, TINY)) if exist else 1.0
     estimate = min(max(top if solution is None else 0.5 * (bottom + top), TINY), upper)
     return Outcome(Bound(min(max(bottom - bottom_error, 0.0), estimate), estimate, upper), worst, exist, threat.oriented)

@@ -191,7 +191,7 @@ class Ledger:
             The β* of each record, not below `any_record`.
         """
         any_record = float(validation.probability("any_record", any_record))
-        if any_record <= 0.0:
+        if any_record < np.finfo(float).tiny:  # erfcinv is infinite there
             return self.bayes_security
         total = self._any_record.largest
         share = np.minimum(self.leakage / total, 1.0) if total > 0.0 else np.zeros(len(self.counts))
