@@ -13,6 +13,8 @@ from betastar.training.gradients.layer_calls import Call, EmbeddingCall, LinearC
 
 #: The number of entries that are written out at a time.
 TILE = 1 << 20
+#: The largest number of entries of what is not used again at once.
+LARGE = 1 << 22
 #: A product in double precision takes so many times that of single precision.
 DOUBLE = 2
 
@@ -96,7 +98,7 @@ class TiledFactor:
         """Whether products of positions take fewer operations than writing gradients out and multiplying them."""
         a, s = self.shape[1], call.x.shape[2]
         d, e = call.x.shape[3], call.delta.shape[3]
-        return DOUBLE * (a * s) ** 2 * (d + e) < (a * s + a * a) * d * e and (a * s) ** 2 < 4 * TILE
+        return DOUBLE * (a * s) ** 2 * (d + e) < (a * s + a * a) * d * e and (a * s) ** 2 < LARGE
 
     def norms(self) -> Tensor:
         """‖∇_i‖², (n, a)."""
@@ -135,7 +137,7 @@ class TiledFactor:
     def _combined(self, weights: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """The rows of Σ_i w_i ∇_i, (n, rows · width), some at a time."""
         scaled = weights if self.scale is None else weights * self.scale
-        height = max(1, 4 * TILE // (self.shape[0] * self.size[1]))
+        height = max(1, LARGE // (self.shape[0] * self.size[1]))
         for start in range(0, self.size[0], height):
             rows = slice(start, min(start + height, self.size[0]))
             part = self.calls[0].combined_rows(rows, scaled)
