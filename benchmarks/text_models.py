@@ -90,13 +90,13 @@ class Encoder(nn.Module):
         return self.head(self.last(self.blocks(self.tokens(ids) + self.places(places))).mean(dim=1))
 
 
-def training(shape: tuple[Any, ...], kind: str) -> tuple[Any, ...]:
+def training(shape: tuple[Any, ...], kind: str, values: int = VALUES, diameter: str = "exact") -> tuple[Any, ...]:
     """(model, optimizer, loader, criterion) of one kind of training: plain, ghost, monitored or gap."""
     torch.manual_seed(0)
     *sizes, place = shape
     module = Encoder(*sizes)
-    ids = torch.randint(VALUES, VOCABULARY, (TEXTS, LENGTH))
-    ids[:, place] = torch.arange(TEXTS) % VALUES
+    ids = torch.randint(values % VOCABULARY, VOCABULARY, (TEXTS, LENGTH))
+    ids[:, place] = torch.arange(TEXTS) % values
     given: dict[str, Any] = {
         "module": module,
         "optimizer": torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.01),
@@ -104,7 +104,7 @@ def training(shape: tuple[Any, ...], kind: str) -> tuple[Any, ...]:
         "noise_multiplier": 1.0,
         "max_grad_norm": 1.0,
     }
-    secret = Secret.column(place, range(VALUES))
+    secret = Secret.column(place, range(values), unseen=values > TEXTS)
     if kind == "gap":
         return *make_attribute_private(**given, criterion=CRITERION, secret=secret, gap=0.1), CRITERION
     if kind == "ghost":
@@ -114,7 +114,7 @@ def training(shape: tuple[Any, ...], kind: str) -> tuple[Any, ...]:
         return model, optimizer, loader, criterion
     parts = PrivacyEngine().make_private(**given)
     if kind == "monitored":
-        AttributeMonitor(*parts, CRITERION, secret)
+        AttributeMonitor(*parts, CRITERION, secret, diameter=diameter)
     return *parts, CRITERION
 
 

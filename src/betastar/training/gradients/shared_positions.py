@@ -93,7 +93,7 @@ class SharedPositions:
 
 
 def _alike(parts: Tensor) -> Tensor:
-    """Whether all variants hold the same at each position, for all records. Two variants are compared first, to see where to look."""
+    """Whether all variants hold the same at each position, for all records. Two of them are compared first, to see where."""
     alike = (parts[:, 1] == parts[:, 0]).all(dim=2).all(dim=0)
     places = alike.nonzero().flatten().tolist()
     if places:

@@ -29,7 +29,7 @@ CHECKPOINTING = "Switch off gradient checkpointing, and call layers with trainab
 #: Tensors of the size of the largest output that a backward pass holds at a time.
 ON_THE_WAY = 3
 #: The memory that the process takes for each byte of tensors: freed memory is not given back at once, and not all of it fits.
-ALLOCATED = 1.5
+ALLOCATED = 1.75
 
 
 class VariantPass:
