@@ -145,6 +145,43 @@ def test_batches_that_name_nobody() -> None:
     assert max(monitor.distances) == 0.0
 
 
+def test_variants_are_run_of_texts_that_name_somebody_only() -> None:
+    data = texts(False, number=24, nobody=20)
+    secret = Secret.word(numbers, field(False), WORDS, others="keep", name="who")
+    parts, criterion, monitor = watched(False, secret, data, ledger=True)
+    module, optimizer, _ = parts
+    ids, mask, target = data[12:]
+    criterion(module(ids, mask), target).backward()
+    rows: list[int] = []
+    module._module.head.register_forward_hook(lambda layer, inputs, output: rows.append(len(output)))
+    wanted = oracle(model(False), split(data[12:]), secret)
+    monitor.records(torch.arange(12, 24))
+    optimizer.step()
+    assert sum(rows) == 4 * 4 + 12  # four values of four texts, and each text as it is
+    assert monitor.distances[0] == pytest.approx(float(wanted.max()), rel=1e-4)
+    assert monitor.ledger is not None
+    np.testing.assert_array_equal(monitor.ledger.measured, [False] * 12 + [True] * 12)
+    assert float(monitor.ledger.leakage[12:20].max()) == 0.0 < float(monitor.ledger.leakage[20:].min())
+
+
+@pytest.mark.parametrize("nobody", [0, 9, 24])
+def test_the_sum_of_a_gap_holds_texts_that_name_nobody(nobody: int) -> None:
+    data = texts(False, nobody=nobody)
+    secret = Secret.word(numbers, field(False), WORDS, others="keep", name="who", unseen=True)
+    module = model(False)
+    _, optimizer, _ = make_attribute_private(
+        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=8),
+        criterion=nn.CrossEntropyLoss(), secret=secret, noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=split,
+    )  # fmt: skip
+    records, clipping = split(data.tensors), optimizer.gap_clipping
+    _, _, weights = clipping.clipped_sum.weigh(records)
+    points = clipped(model(False), records, secret)
+    wanted = torch.einsum("na,nae->e", weights, points)
+    total = clipping.clipped_sum.total(records).clipped
+    given = torch.cat([total[p].flatten() for p in optimizer.params]) / 0.5
+    assert float((given - wanted).norm()) <= 1e-5 * float(wanted.norm())
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_gap_clipping_keeps_the_gap(causal: bool) -> None:
     data = texts(causal, nobody=4)

@@ -13,7 +13,10 @@ from torch.nn import functional
 from betastar.scenario.threats import FARTHEST
 from betastar.training.attaching import MeasuredTraining
 from betastar.training.gradients import gap_weights
+from betastar.training.gradients.clipping import clip
+from betastar.training.gradients.distances import taken
 from betastar.training.gradients.factors import Gradients
+from betastar.training.gradients.variant_gradients import require_finite
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
@@ -92,15 +95,23 @@ class GapClippedSum:
         parameters, norm = self._adapter.all_parameters, self._adapter.max_grad_norm()
         clipped: dict[Tensor, Tensor] = {p: torch.zeros_like(p, dtype=torch.float64) for p in parameters}
         unclipped: dict[Tensor, Tensor] = {p: torch.zeros_like(p) for p in parameters if p.requires_grad}
-        for part in self._chunks(batch):
+        for total, mine in self._parts(batch):
+            for parameter, part in total.items():
+                clipped[parameter].add_(part, alpha=norm)
+            for parameter, part in mine.totals(torch.ones_like(mine.norms)).items():
+                unclipped[parameter] += part
+        return GapClippedTotals(clipped, unclipped)
+
+    def _parts(self, batch: Records) -> Iterator[tuple[dict[Tensor, Tensor], Gradients]]:
+        """Σ ĝ of some records in clipping norms, and their own gradients. What the secret is not about has no gap to clip."""
+        concerned = self.secret.concerned(batch)
+        for part in self._chunks(taken(batch, concerned)):
             gradients = self._variants.gradients(part, self.secret, range(self.secret.count))
             own = self.secret.own(part).to(gradients.norms.device)
-            for parameter, total in self._sum(gradients, own, part).items():
-                clipped[parameter].add_(total, alpha=norm)
-            mine = gradients.whole(own)
-            for parameter, total in mine.totals(torch.ones_like(mine.norms)).items():
-                unclipped[parameter] += total
-        return GapClippedTotals(clipped, unclipped)
+            yield self._sum(gradients, own, part), gradients.whole(own)
+        for part in self._distances.chunks(taken(batch, ~concerned)):
+            mine = require_finite(self._variants.own(part))
+            yield clip(mine, self._adapter).totals(torch.ones_like(mine.norms)), mine
 
     def _sum(self, gradients: Gradients, own: Tensor, records: Records) -> dict[Tensor, Tensor]:
         """Σ ĝ in clipping norms."""

@@ -68,7 +68,9 @@ class StepMeasurement:
             own(gradients.whole(self._secret.own(records).to(gradients.norms.device)), done)
             done += len(records)
 
-        seen = pass_on if self._secret.quick_check and self._distances.holds_own() else None
+        seen = None
+        if self._secret.quick_check and self._distances.holds_own() and not self._distances.own_is_cheaper(batch):
+            seen = pass_on
         largest = self.largest or 0.0
         if indices is None:
             self.largest = self._distances.largest(batch, largest, seen)

@@ -82,16 +82,29 @@ class RecordDistances:
         """Whether a chunk holds all variants of a record, with the value that the record holds among them."""
         return len(self._sizes) == 1 and len(self._values) == self._secret.count
 
+    def own_is_cheaper(self, records: Records) -> bool:
+        """Whether so many records are without the secret that all own gradients are cheaper than variants of these records."""
+        without = len(records) - int(self._secret.concerned(records).sum())
+        return without * len(self._values) > len(records)
+
     def each(self, records: Records, seen: Seen | None = None) -> Tensor:
-        """The diameter of each record, in clipping norms. `seen` is called with records and the gradients of their variants."""
-        chunks = [self._measure(part, seen) for part in self._shown(records)]
-        return torch.cat(chunks) if chunks else torch.zeros(0, dtype=torch.float64)
+        """The diameter of each record, in clipping norms.
+
+        `seen` is called with records and the gradients of their variants. Without it, those of records that the secret is not
+        about, which are alike, are not computed.
+        """
+        measured = torch.ones(len(records), dtype=torch.bool) if seen else self._secret.concerned(records)
+        distances = torch.zeros(len(records), dtype=torch.float64)
+        if measured.any():
+            parts = [self._measure(part, seen) for part in self._shown(taken(records, measured))]
+            distances[measured] = torch.cat(parts).cpu().double()
+        return distances
 
     def largest(self, records: Records, floor: float = 0.0, seen: Seen | None = None) -> float:
         """The largest diameter, or `floor` if that is larger. Records that cannot have the largest one are left out early."""
         best = floor
         candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds and gradients of records that may have the largest one
-        for part in self._shown(records):
+        for part in self._shown(records if seen else taken(records, self._secret.concerned(records))):
             if len(self._sizes) > 1 or DIAMETERS[self._kind] is not diameter.exact:
                 best = max(best, float(self._measure(part, seen).max()))
                 continue
@@ -156,3 +169,8 @@ class RecordDistances:
             return diameter.quick_exact(gradients).clamp(max=2.0)
         double = gradients.double()
         return diameter.exact(lambda _: double, self._sizes).clamp(max=2.0)
+
+
+def taken(records: Records, which: Tensor) -> Records:
+    """The records at which `which` is true; the same records if it always is."""
+    return records if bool(which.all()) else records.take(which.nonzero().flatten())

@@ -92,7 +92,7 @@ class VariantGradients:
             else:
                 if gradients.norms.isfinite().all():
                     return gradients
-        return _require_finite(self._clipped(secret.variants(records, values), records, shape, first_layer, pairs))
+        return require_finite(self._clipped(secret.variants(records, values), records, shape, first_layer, pairs))
 
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
         """Run the model once, measure how much memory a variant takes, and see whether linear layers alone read its table."""
@@ -101,7 +101,7 @@ class VariantGradients:
         first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
         shape = len(records), len(values)
         calls = self._pass.run(secret.variants(records, values), len(values), records.places, first_layer, measure=True)
-        gradients = _require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._adapter))
+        gradients = require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._adapter))
         self._pass.thorough = False
         if first_layer:
             try:
@@ -125,7 +125,8 @@ class VariantGradients:
         return clip(gradients, self._adapter)
 
 
-def _require_finite(gradients: Gradients) -> Gradients:
+def require_finite(gradients: Gradients) -> Gradients:
+    """The same gradients, unless one of them is not finite."""
     if not gradients.norms.isfinite().all():
         raise GradientError(
             "the gradient of a record is not finite: check the learning rate and the data. The weights were not changed."
