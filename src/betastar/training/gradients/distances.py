@@ -24,7 +24,7 @@ DIAMETERS: dict[str, Callable[[diameter.Load, Sequence[int]], Tensor]] = {
 }
 Seen = Callable[[Records, Gradients], None]
 #: The bytes of one forward and backward pass: larger ones are no faster, because they do not fit into the processor's cache.
-PASS = 96 << 20
+PASS = 112 << 20
 #: Records and values that the model is tried on first, to see how much memory it takes.
 FIRST_RECORDS, FIRST_VALUES = 2, 2
 
