@@ -56,19 +56,7 @@ class TextSecret(Secret):
             The spans.
         """
 
-    def concerned(self, records: Records) -> Tensor:
-        """Say which records hold exactly one of the candidates. What is measured or proved is about these.
-
-        Parameters
-        ----------
-        records : Records
-            The records.
-
-        Returns
-        -------
-        Tensor
-            True or False for each record, of shape (n,).
-        """
+    def concerned(self, records: Records) -> Tensor:  # those that hold exactly one of the candidates
         return self.find(records).number.cpu() >= 0
 
     def variants(self, records: Records, values: Sequence[int]) -> Records:
