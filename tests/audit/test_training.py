@@ -15,9 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.training_audit.attackers import CanaryObserver, Gradients, RecordObserver, UpdateAttacker, watching
+from betastar.audit.training_audit.attackers import CanaryObserver, RecordObserver, UpdateAttacker, watching
 from betastar.audit.training_audit.canary import Canaries, marks
 from betastar.audit.training_audit.challenges import challenge_of
+from betastar.audit.training_audit.record_gradients import Gradients
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, one_run, play, table
 

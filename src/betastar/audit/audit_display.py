@@ -12,14 +12,23 @@ if TYPE_CHECKING:
     from betastar.audit.results import Audit
 
 
-def titles(confidence: float) -> tuple[str, ...]:
-    """What the numbers of an audit are."""
-    return ("games", "right guesses", f"{100 * confidence:g} % interval", "at most", "advantage", "bound", "p-value")
+def table(audits: Mapping[str, Audit]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The titles of the numbers of audits, and a column of numbers for each audit."""
+    every = list(audits.values())
+    titles = ["games", "right guesses", f"{100 * every[0].confidence:g} % interval", "at most", "advantage", "bound", "p-value"]
+    columns = [_numbers(audit) for audit in every]
+    if any(audit.attack for audit in every):
+        titles.append("attack")
+        columns = [[*column, audit.attack or "likelihood"] for column, audit in zip(columns, every, strict=True)]
+    if any(audit.heuristic is not None for audit in every):
+        titles.append("advantage if losses were linear")
+        columns = [[*column, nearest(audit.heuristic)] for column, audit in zip(columns, every, strict=True)]
+    return tuple(titles), [tuple(column) for column in columns]
 
 
-def numbers(audit: Audit) -> tuple[str, ...]:
-    """The numbers of an audit for people, in the order of `titles`."""
-    return (
+def _numbers(audit: Audit) -> list[str]:
+    """The numbers of an audit for people."""
+    return [
         f"{audit.games:,}",
         nearest(audit.success.estimate),
         f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
@@ -27,7 +36,7 @@ def numbers(audit: Audit) -> tuple[str, ...]:
         nearest(audit.advantage.estimate),
         significant(audit.bound.upper, 4),
         nearest(audit.p_value, 2),
-    )
+    ]
 
 
 def display(sentence: str, audits: Mapping[str, Audit], brief: bool) -> Display:
@@ -36,7 +45,8 @@ def display(sentence: str, audits: Mapping[str, Audit], brief: bool) -> Display:
     lines = (sentence, f"Played: {first.threat.describe()}, seed {first.seed}.")
     if brief:
         return Display(lines)
-    rows = zip(titles(first.confidence), *(numbers(audit) for audit in audits.values()), strict=True)
+    titles, columns = table(audits)
+    rows = zip(titles, *columns, strict=True)
     points = [(0.0, 0.0), *sorted((float(point.fpr.estimate), float(point.tpr.estimate)) for point in first.roc), (1.0, 1.0)]
     x, y = zip(*points, strict=True)
     alone = len(audits) == 1 and first.roc

@@ -19,9 +19,11 @@ from betastar.audit import intervals
 from betastar.display import Display, Displayed
 from betastar.risk.analyze import analyze
 from betastar.risk.interval import Bound
+from betastar.risk.risk import Risk
 from betastar.rounding import down, nearest_percent, percent, significant, tiny
 from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import Threat
+from betastar.scenario.samplings import all_plain
+from betastar.scenario.threats import Membership, Threat
 
 #: A bound that holds is called violated in at most one of a thousand audits.
 ALARM = 1e-3
@@ -84,6 +86,21 @@ class Audit(Displayed):
     p_value : float
         The probability of so much success if the bound holds, by the fixed threshold or the tuned one (the smaller of the two,
         doubled: a union bound).
+    attack : str
+        How an attacker of the final model decides, which reference models chose; empty for the others.
+    heuristic : float or None
+        The advantage of an attacker of the final model if all losses were linear, `analyze(run, threat, sees="final-model")`. It
+        is no bound. None for other attackers, and where this heuristic does not apply.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> result = audit.mechanism(bs.DPSGD(noise_multiplier=1.0, sample_rate=0.05, steps=20), games=2000, seed=1)
+    >>> result.success.lower <= result.right / result.games <= result.success.upper
+    True
+    >>> result.violated, result.p_value > audit.ALARM
+    (False, True)
     """
 
     run: DPSGD
@@ -101,6 +118,8 @@ class Audit(Displayed):
     tuned: Bound
     roc: tuple[RocPoint, ...]
     p_value: float
+    attack: str = ""
+    heuristic: float | None = None
 
     @property
     def violated(self) -> bool:
@@ -147,7 +166,8 @@ class Audit(Displayed):
         plain = {name: getattr(self, name) for name in ("games", "seed", "confidence", "prior", "right")}
         bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound", "tuned")}
         roc = [{"fpr": _ends(point.fpr), "tpr": _ends(point.tpr)} for point in self.roc]
-        verdict = {"p_value": self.p_value, "violated": self.violated, "sentence": self.sentence}
+        final = {"attack": self.attack, "heuristic": self.heuristic} if self.attack else {}
+        verdict = {"p_value": self.p_value, "violated": self.violated, "sentence": self.sentence, **final}
         return {**claim, **plain, **bounds, "roc": roc, **verdict}
 
 
@@ -187,7 +207,16 @@ class AuditSetting:
         Over all priors of more than two worlds the attacker gains most, 1 - β*, from a fair pair of worlds (theory, section 8):
         wrong guesses are at least β*·(1 - max π).
         """
-        risk = analyze(self.run, self.threat)
+        return self._gain(analyze(self.run, self.threat))
+
+    @cached_property
+    def heuristic(self) -> float | None:
+        """The advantage of an attacker of the final model if all losses were linear; None where this heuristic does not apply."""
+        if not isinstance(self.threat, Membership) or not all_plain(self.run):
+            return None
+        return float(self._gain(analyze(self.run, self.threat, sees="final-model")).estimate)
+
+    def _gain(self, risk: Risk) -> Bound:
         if isinstance(self.prior, tuple) or self.prior == 0.5:
             return risk.advantage
         return _advantage(risk.success(self.prior), self.idle)

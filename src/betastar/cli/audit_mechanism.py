@@ -12,7 +12,7 @@ import typer
 from betastar import files
 from betastar.answers.settings import Setting
 from betastar.audit import Audit
-from betastar.audit.audit_display import numbers, titles
+from betastar.audit.audit_display import table
 from betastar.cli.analysis import demand, wished
 from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
 from betastar.runs.folder import RunFolder
@@ -108,11 +108,11 @@ def show(sentence: str, audits: dict[str, Audit]) -> None:
     from betastar.cli import printing
 
     first = next(iter(audits.values()))
-    columns = [numbers(audit) for audit in audits.values()]
+    titles, columns = table(audits)
     shown = printing.console()
     shown.print(sentence, style="bold")
     shown.print()
-    printing.beside(shown, titles(first.confidence), list(audits), columns)
+    printing.beside(shown, titles, list(audits), columns)
     print(f"\nPlayed: {first.threat.describe()}, seed {first.seed}.")
 
 

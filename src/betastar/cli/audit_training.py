@@ -287,10 +287,12 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
 
 
 def _print(trials: Trials, plot: Path | None) -> None:
-    from betastar.figures.plots import WHO
+    from betastar.audit.training_audit.trials import WHO
 
     show(trials.sentence, {WHO[place]: audit for place, audit in trials.audits.items()})
     print(f"Challenge: {trials.challenge}.")
+    if trials.comparison:
+        print(trials.comparison)
     if trials.leakage is not None:
         print(f"\nWithout a model of the attack: {trials.leakage.sentence}\n{trials.leakage.caveat}")
     if plot is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from betastar.audit import Audit
+from betastar.audit.training_audit.trials import WHO
 from betastar.figures.risks import RATES, tradeoff
 from betastar.figures.style import ATTRIBUTE, DASHES, MEMBERSHIP, OTHER, PROVED, axes, legend
 from betastar.risk.analyze import analyze
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from betastar.audit import Trials
     from betastar.scenario.threats import Threat
 
-#: Attackers of real training, and how many points of a curve each shows.
-WHO = {"updates": "sees every update", "weights": "has the final weights", "outputs": "asks the final model"}
+#: How many points of a curve each attacker shows.
 SHOWN = 12
 
 

@@ -1,6 +1,6 @@
 """All figures. Each function draws into an Axes (a new one if none is given) and returns it."""
 
-from betastar.figures.audits import WHO, audit, trials
+from betastar.figures.audits import audit, trials
 from betastar.figures.guesses import guesses
 from betastar.figures.risks import EARLY, RATES, heatmap, over_steps, tradeoff
 from betastar.figures.runs import accuracy, exposure, over_epochs
@@ -40,7 +40,6 @@ __all__ = [
     "PROVED",
     "RATES",
     "TICK",
-    "WHO",
     "accuracy",
     "audit",
     "axes",

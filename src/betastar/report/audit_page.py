@@ -13,8 +13,8 @@ from pathlib import Path
 from betastar import files
 from betastar.audit import Audit, Trials
 from betastar.audit.results import RocPoint
+from betastar.audit.training_audit.trials import WHO
 from betastar.figures import plots
-from betastar.figures.plots import WHO
 from betastar.risk.interval import Bound
 from betastar.rounding import down, nearest, nearest_percent, up
 from betastar.runs.reading import FolderError, Inside, Json, object_of
@@ -30,7 +30,17 @@ GAMES = {
 }
 #: Who attacks there.
 THREATS: dict[str, Threat] = {"canary": Membership(), "membership": Membership(), "attribute": AttributeInference(2.0)}
-HEADS = ("attacker", "games", "right guesses", "advantage", "95 % interval", "bound", "p-value")
+HEADS = (
+    "attacker",
+    "attack",
+    "games",
+    "right guesses",
+    "advantage",
+    "95 % interval",
+    "bound",
+    "if losses were linear",
+    "p-value",
+)
 
 
 def write(folder: Path) -> Path:
@@ -74,7 +84,7 @@ def _run(text: str) -> DPSGD:
 
 def _words(told: Json) -> str:
     first = next(iter(told["audits"].values()))
-    text = f"Challenge: {told['challenge']}. {told['sentence']}"
+    text = f"Challenge: {told['challenge']}. {told['sentence']} {told['comparison']}".rstrip()
     if told["leakage"] is not None:
         text += f" Without a model of the attack: {told['leakage']['sentence']}"
     order = "as theory says" if ordered(told) else "**not** as theory says"
@@ -94,8 +104,15 @@ def _table(told: Json) -> str:
         advantage = audit["advantage"]
         interval = f"{down(advantage['lower'], 3)} to {up(advantage['upper'], 3)}"
         share, limit = nearest_percent(audit["success"]["estimate"]), up(audit["bound"]["upper"], 3)
-        p_value = nearest(audit["p_value"], 2)
-        rows.append((WHO[place], f"{audit['games']}", share, f"{advantage['estimate']:.3f}", interval, limit, p_value))
+        numbers = (
+            f"{audit['games']}",
+            share,
+            f"{advantage['estimate']:.3f}",
+            interval,
+            limit,
+            nearest(audit.get("heuristic"), 3),
+        )
+        rows.append((WHO[place], audit.get("attack", "likelihood"), *numbers, nearest(audit["p_value"], 2)))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from betastar.figures.plots import WHO
+from betastar.audit.training_audit.trials import WHO
 from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Inside, Json
@@ -64,7 +64,7 @@ def _in_words(kind: str, title: str, told: Json, run: DPSGD) -> Played:
     if kind == "one-run":
         return Played(title, remarks=remarks, **said)
     rows = tuple(_row(WHO[place], audit) for place, audit in told["audits"].items())
-    remarks += (f"Challenge: {told['challenge']}.",)
+    remarks += (f"Challenge: {told['challenge']}.", *filter(None, [told.get("comparison", "")]))
     if told["leakage"] is not None:
         remarks += (f"Without a model of the attack: {told['leakage']['sentence']} {told['leakage']['caveat']}",)
     return Played(f"{title}: {first['threat']}", rows=rows, remarks=remarks, **said)

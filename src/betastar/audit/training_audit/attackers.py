@@ -17,21 +17,16 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from betastar.arrays import Real
 from betastar.audit.training_audit.canary import Canaries
+from betastar.audit.training_audit.record_gradients import Gradients
 from betastar.scenario.run import DPSGD
 from betastar.scenario.step import log_mixture
 from betastar.training import Records
 from betastar.training.opacus.adapter import has_clipped_sum
-
-#: The loss of outputs and targets.
-Criterion = Callable[[Tensor, Tensor], Tensor]
-#: Gradients that are written out at once.
-PORTION = 256
 
 
 class AuditError(ValueError):
@@ -208,64 +203,3 @@ class RecordObserver:
                 weighed = towards - (torch.linalg.solve(core, inner).T.to(sample.dtype) @ sample).double()  # Woodbury
         weighed = weighed / (noise * noise)
         return (weighed @ seen).numpy(), (weighed * towards).sum(dim=1).numpy()
-
-
-class Gradients:
-    """Clipped gradients of single records, in clipping norms, written out: (records, weights)."""
-
-    def __init__(self, copy: nn.Module, criterion: Criterion, norm: float) -> None:
-        self.copy, self._criterion, self._norm = copy.cpu().eval(), criterion, norm
-        self.names = [name for name, parameter in copy.named_parameters() if parameter.requires_grad]
-        self._together = True
-
-    def follow(self, model: nn.Module, trained: list[str] | None = None) -> None:
-        """Copy all that the model holds. `trained` names the weights whose gradients count; without it they stay the same."""
-        self.copy.load_state_dict(model.state_dict())
-        self.names = self.names if trained is None else trained
-
-    def _loss(self, weights: dict[str, Tensor], *record: Tensor) -> Tensor:
-        inputs, target = (part[None] for part in record)
-        loss: Tensor = self._criterion(functional_call(self.copy, weights, (inputs,)), target).sum()
-        return loss
-
-    def raw(self, records: Records) -> Tensor:
-        """The gradients before they are clipped, as the optimizer sees them."""
-        weights = {name: p.detach() for name, p in self.copy.named_parameters() if name in self.names}
-        inputs, target = records.inputs[0], records.target
-        with torch.enable_grad():
-            if self._together:
-                try:
-                    by_name = vmap(grad(self._loss), (None, 0, 0), chunk_size=PORTION)(weights, inputs, target)
-                    return torch.cat([by_name[name].flatten(1) for name in self.names], dim=1)
-                except RuntimeError:  # a layer that cannot be vectorised: one by one
-                    self._together = False
-            alone = [grad(self._loss)(weights, *record) for record in zip(inputs, target, strict=True)]
-            return torch.stack([torch.cat([one[name].flatten() for name in self.names]) for one in alone])
-
-    def __call__(self, records: Records) -> Tensor:
-        unclipped = self.raw(records)
-        lengths = unclipped.double().norm(dim=1, keepdim=True)
-        return unclipped * (1.0 / lengths.clamp(min=self._norm)).to(unclipped.dtype)
-
-
-@torch.no_grad()
-def outputs(copy: nn.Module, criterion: Criterion, candidates: Records) -> Real:
-    """What an attacker who only asks the model sees: for each candidate the margin of its class over the others, where there are
-    two or more classes, and its loss otherwise."""
-    asked = copy(candidates.inputs[0])
-    losses = torch.stack([criterion(a[None], b[None]).sum() for a, b in zip(asked, candidates.target, strict=True)])
-    columns = [losses]
-    if asked.ndim == 2 and asked.shape[1] > 1 and not candidates.target.is_floating_point() and candidates.target.ndim == 1:
-        own = asked.gather(1, candidates.target[:, None])[:, 0]
-        rest = asked.scatter(1, candidates.target[:, None], -torch.inf).logsumexp(dim=1)
-        columns = [own - rest]
-    return torch.cat(columns).double().numpy()
-
-
-def weights(gradients: Gradients, candidates: Records) -> Real:
-    """What an attacker who holds the final weights sees besides: the length of each candidate's gradient, weights along it."""
-    unclipped = gradients.raw(candidates).double()
-    lengths = unclipped.norm(dim=1)
-    own = torch.cat([p.detach().flatten() for name, p in gradients.copy.named_parameters() if name in gradients.names]).double()
-    along = (unclipped @ own) / lengths.clamp(min=1e-12)
-    return torch.cat([lengths.clamp(min=1e-12).log(), along]).numpy()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from betastar import validation
@@ -15,10 +16,11 @@ from betastar.audit import intervals
 from betastar.audit.parallel import jobs_of, seed_of
 from betastar.audit.results import AuditSetting
 from betastar.audit.training_audit import one_game
-from betastar.audit.training_audit.attackers import AuditError, Criterion
+from betastar.audit.training_audit.attackers import AuditError
 from betastar.audit.training_audit.challenges import Challenge, Data, challenge_of
 from betastar.audit.training_audit.game_folder import GameFolder, digest
 from betastar.audit.training_audit.one_game import Factory, Game, Train
+from betastar.audit.training_audit.record_gradients import Criterion
 from betastar.audit.training_audit.schedule import CHUNK as CHUNK
 from betastar.audit.training_audit.schedule import Schedule
 from betastar.audit.training_audit.trials import Trials
@@ -31,6 +33,8 @@ from betastar.training import Secret
 
 #: Widest interval of the advantage that is worth having, unless another is asked for.
 WIDTH = 0.25
+#: The number of other records with whose outputs those of a candidate are compared.
+POPULATION = 64
 
 
 def training(
@@ -167,7 +171,8 @@ def training(
     priors = _priors(prior, len(posed))
     schedule = Schedule(_enough(games, width, priors, confidence), priors, seed, jobs, stored)
     batch = _batch(posed, claim) if loss_reduction == "mean" else 1
-    game = Game(factory, train, posed, claim, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references)
+    population = posed.others(POPULATION, torch.Generator().manual_seed(seed))
+    game = Game(factory, train, posed, claim, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references, population)
     if stored is not None:
         more = {"threat": threat.describe(), "prior": list(priors), "seed": seed, "loss_reduction": loss_reduction}
         stored.claim({**game.described(), **more, "code": digest([factory, train], posed), **(depends or {})})
@@ -177,7 +182,7 @@ def training(
     columns = schedule.play(game, tell)
     return Trials(
         challenge=posed.title,
-        audits=audits_of(columns, setting, len(posed)),
+        audits=audits_of(columns, setting, priors),
         leakage=leakage_of(columns, priors, confidence),
         beyond=None if secret is None else _beyond(columns, setting),
     )

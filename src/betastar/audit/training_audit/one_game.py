@@ -16,18 +16,17 @@ from betastar.arrays import Real
 from betastar.audit.training_audit.attackers import (
     AuditError,
     CanaryObserver,
-    Criterion,
-    Gradients,
     RecordObserver,
     StepWatcher,
     UpdateAttacker,
-    outputs,
     watching,
-    weights,
 )
 from betastar.audit.training_audit.canary import Canaries
 from betastar.audit.training_audit.challenges import Challenge, Data
+from betastar.audit.training_audit.final_model import confidences, margins, weights
+from betastar.audit.training_audit.record_gradients import Criterion, Gradients
 from betastar.scenario.run import DPSGD
+from betastar.training import Records
 from betastar.training.opacus.adapter import is_private
 
 Factory = Callable[[], nn.Module]
@@ -48,6 +47,8 @@ class Observed:
         How much each step spoke for the first world, against the last.
     white, black : array of float
         What the attacker who holds the weights, and the one who only queries the model, learn from.
+    confidences : array of float
+        The final model's log-confidence in each candidate, and then in each record of the population; empty for a canary.
     hits : int
         How often the model saw the canary.
     farthest : float
@@ -59,6 +60,7 @@ class Observed:
     trace: Real
     white: Real
     black: Real
+    confidences: Real
     hits: int
     farthest: float
 
@@ -83,6 +85,8 @@ class Game:
         From a gradient as the optimizer sees it to clipping norms.
     references : int
         The number of other records by which the attacker estimates what they contribute, at each step.
+    population : Records
+        Some of the other records, with whose outputs those of a candidate are compared.
     """
 
     factory: Factory
@@ -93,6 +97,7 @@ class Game:
     norm: float
     scale: float
     references: int
+    population: Records
 
     def play(self, world: int, seed: int) -> Observed:
         """Train in this world, and attack."""
@@ -108,23 +113,26 @@ class Game:
         hits, farthest = 0, 0.0
         if isinstance(model, Canaries):
             hits = model.seen
-            white, black = model.canary.weight.detach().cpu().double().numpy().ravel(), np.zeros(0)
+            white = model.canary.weight.detach().cpu().double().numpy().ravel()
+            black = sure = np.zeros(0)  # a canary does not change outputs
         elif isinstance(observer, RecordObserver):
             farthest = observer.farthest
             candidates = self.challenge.records()
             observer.gradients.follow(model)
-            black = outputs(copy, self.criterion, candidates)
+            black = margins(copy, self.criterion, candidates)
+            sure = np.concatenate([confidences(copy, self.criterion, one) for one in (candidates, self.population)])
             white = np.concatenate([black, weights(observer.gradients, candidates)])
         trace = np.array(attacker.trace)
-        if not all(np.isfinite(one).all() for one in (attacker.logs, trace, white)):
+        if not all(np.isfinite(one).all() for one in (attacker.logs, trace, white, sure)):
             raise AuditError("train must end with finite weights, got some that are not: it diverged.")
-        return Observed(world, attacker.logs, trace, white, black, hits, farthest)
+        return Observed(world, attacker.logs, trace, white, black, sure, hits, farthest)
 
     def described(self) -> dict[str, Any]:
         """What tells games of this audit from those of another."""
         about = {"run": repr(self.run), "challenge": self.challenge.title, "records": len(self.challenge.data)}
         labels, weights = [str(label) for label in self.challenge.labels], size(self.factory)
-        return {**about, "max_grad_norm": self.norm, "references": self.references, "values": labels, "weights": weights}
+        sizes = {"references": self.references, "population": len(self.population), "weights": weights}
+        return {**about, "max_grad_norm": self.norm, "values": labels, **sizes}
 
     def _of_canary(self, model: Canaries) -> CanaryObserver:
         return CanaryObserver(model, self.challenge.signs, self.scale)

@@ -17,7 +17,7 @@ from betastar.audit.training_audit.one_game import Game
 #: Games that are kept in one file, and played in one go.
 CHUNK = 10
 #: What is kept of each game, an array for each name: the attributes of `Observed`.
-COLUMNS = ("world", "evidence", "trace", "white", "black", "hits", "farthest")
+COLUMNS = ("world", "evidence", "trace", "white", "black", "confidences", "hits", "farthest")
 
 
 @dataclass(frozen=True)

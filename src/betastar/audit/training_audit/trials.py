@@ -11,6 +11,7 @@ from betastar.display import Display, Displayed
 
 #: The attackers: one sees every update, one holds the final weights, one can only query the final model.
 UPDATES, WEIGHTS, OUTPUTS = "updates", "weights", "outputs"
+WHO = {UPDATES: "sees every update", WEIGHTS: "has the final weights", OUTPUTS: "asks the final model"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,6 +28,15 @@ class Trials(Displayed):
         A nearest-neighbour estimate of what the final model's outputs tell, without a model of the attack.
     beyond : float or None
         The distance between the candidates' clipped gradients, where it was larger than that of the bound.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> updates = audit.mechanism(bs.DPSGD(noise_multiplier=1.0, sample_rate=0.05, steps=20), games=1000, seed=1)
+    >>> trials = audit.Trials("a canary", {"updates": updates}, leakage=None)  # as `betastar.audit.training` returns it
+    >>> trials["updates"].games, trials.violated
+    (1000, False)
     """
 
     challenge: str
@@ -57,11 +67,29 @@ class Trials(Displayed):
             )
         return text
 
+    @property
+    def comparison(self) -> str:
+        """What attackers of the final model reached, beside the heuristic for them; empty where it does not apply."""
+        final = {place: audit for place, audit in self.audits.items() if audit.heuristic is not None}
+        if not final:
+            return ""
+        heuristic = next(iter(final.values())).heuristic
+        assert heuristic is not None
+        reached = " and ".join(
+            f"{audit.advantage.estimate:.3f} by the attacker who {WHO[place]}" for place, audit in final.items()
+        )
+        exceeded = any(audit.advantage.lower > heuristic for audit in final.values())
+        verdict = "which was exceeded here" if exceeded else "which nobody exceeded here"
+        return (
+            f"From the final model, an advantage of {reached} was reached; if all losses were linear, {heuristic:.3f} would be "
+            f"possible for the worst record, a heuristic and no bound, {verdict}."
+        )
+
     def _display(self, brief: bool) -> Display:
         from betastar.audit.audit_display import display
 
         shown = display(self.sentence, self.audits, brief)
-        more = [f"Challenge: {self.challenge}."]
+        more = [f"Challenge: {self.challenge}.", *filter(None, [self.comparison])]
         if self.leakage is not None:
             more.append(f"Without a model of the attack: {self.leakage.sentence}")
         return replace(shown, lines=(*shown.lines, *more))
@@ -79,6 +107,7 @@ class Trials(Displayed):
             "p_value": self.p_value,
             "violated": self.violated,
             "beyond": self.beyond,
+            "comparison": self.comparison,
             "audits": {place: audit.as_dict() for place, audit in self.audits.items()},
             "leakage": None if self.leakage is None else self.leakage.as_dict(),
         }
