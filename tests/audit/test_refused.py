@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import betastar as bs
 from betastar.audit.training_audit.attackers import CanaryObserver, UpdateAttacker, watching
 from betastar.audit.training_audit.canary import Canaries
+from betastar.audit.training_audit.evidence import Evidence
 from betastar.training import Secret
 from tests.audit.trainings import BATCH, NORM, claim, factory, make, one_run, play
 
@@ -152,7 +153,7 @@ def test_two_optimizers_are_refused() -> None:
     first, second = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model.parameters())
     observer = CanaryObserver(Canaries(model, torch.randn(1, 6), [0], [1.0]), (1.0, -1.0), 1.0)
     observer.observe = lambda *_: (np.zeros(2), np.zeros(2))  # type: ignore[method-assign]
-    with watching(model, UpdateAttacker(claim(1.0, 1), observer, np.zeros(2))):
+    with watching(model, UpdateAttacker(Evidence(claim(1.0, 1), np.zeros(2)), observer)):
         first.step()
         with pytest.raises(ValueError, match="train must have one optimizer for the whole model, got two: SGD and Adam"):
             second.step()

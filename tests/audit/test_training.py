@@ -18,6 +18,7 @@ from betastar import audit
 from betastar.audit.training_audit.attackers import CanaryObserver, RecordObserver, UpdateAttacker, watching
 from betastar.audit.training_audit.canary import Canaries, marks
 from betastar.audit.training_audit.challenges import challenge_of
+from betastar.audit.training_audit.evidence import Evidence
 from betastar.audit.training_audit.record_gradients import Gradients
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, one_run, play, table
@@ -41,7 +42,7 @@ def test_a_canary_pushes_its_own_weight_by_a_clipping_norm(mode: str) -> None:
             return np.zeros(2), np.zeros(2)
 
     torch.manual_seed(0)
-    with watching(model, UpdateAttacker(claim(1.0, 1), StepObserver(), np.zeros(2))):
+    with watching(model, UpdateAttacker(Evidence(claim(1.0, 1), np.zeros(2)), StepObserver())):
         make(0.0, 30, grad_sample_mode=mode)(model, whole)
     observed = torch.stack(seen)
     assert len(observed) == 30 * 6
@@ -88,7 +89,7 @@ def test_the_observer_weighs_as_the_formula_says() -> None:
     model, twin = factory(), factory()
     gradients = Gradients(twin, nn.CrossEntropyLoss(), NORM)
     everyone = challenge.others(100, torch.Generator().manual_seed(0))
-    observer = RecordObserver(model, gradients, challenge.records(), [True, True], 4.0, lambda: everyone, 11)
+    observer = RecordObserver(model, gradients, challenge.records(), [True, True], 1, 4.0, lambda: everyone, 11)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     trained = {id(p) for p in model.parameters()}
@@ -105,12 +106,12 @@ def test_the_observer_weighs_as_the_formula_says() -> None:
 
     others = np.stack([one(*data[i]) for i in range(12) if i != 3])
     covariance = 0.49 * np.eye(others.shape[1]) + 0.3 * 0.7 * others.T @ others
-    candidates = np.stack([one(*record) for record in challenge.candidates])  # type: ignore[misc]
+    candidates = np.stack([one(*records[0]) for records in challenge.candidates])  # type: ignore[misc]
     seen = 4.0 * torch.cat([p.grad.flatten() for p in model.parameters()]).double().numpy()  # type: ignore[union-attr]
     weighed = np.linalg.solve(covariance, candidates.T).T
     assert np.allclose(towards, weighed @ (seen - 0.3 * others.sum(axis=0)), rtol=1e-4, atol=1e-6)
     assert np.allclose(squares, (weighed * candidates).sum(axis=1), rtol=1e-4)
-    attacker = UpdateAttacker(run, observer, np.zeros(2))
+    attacker = UpdateAttacker(Evidence(run, np.zeros(2)), observer)
     attacker.step(trained)
     assert np.allclose(attacker.logs, np.log(0.7 + 0.3 * np.exp(towards - squares / 2)))
 

@@ -356,4 +356,4 @@ def test_audits_play_a_word_of_a_record() -> None:
     data = TensorDataset(torch.tensor([[1, 5, 2], [6, 3, 1]]), torch.tensor([0, 1]))
     secret = Secret.word(numbers, 0, ["5", "6"], name="who")
     challenge = challenge_of(data, AttributeInference(distances=1.0), 0, secret, ["6", "5"], seed=0)
-    assert [candidate[0].tolist() for candidate in challenge.candidates] == [[1, 6, 2], [1, 5, 2]]
+    assert [candidate[0][0].tolist() for candidate in challenge.candidates] == [[1, 6, 2], [1, 5, 2]]

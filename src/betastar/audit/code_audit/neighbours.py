@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar import validation
-from betastar.audit.code_audit.contents import leaves
 from betastar.audit.code_audit.findings import ReplayError
-from betastar.audit.training_audit.challenges import Changed, Data, changed, read, without
+from betastar.audit.training_audit.challenges import same_record, with_values
+from betastar.audit.training_audit.changed_data import Changed, Data, Split, changed, read, without
 from betastar.training import Secret
 
 #: A record whose numbers are so many times larger has a gradient that has to be clipped.
@@ -64,6 +64,7 @@ def neighbours(
     replacements: Sequence[Any] | None,
     secret: Secret | None,
     values: Sequence[Any] | None,
+    split: Split,
 ) -> list[Neighbour]:
     """The data sets that differ from the data in this record, as the threat wants it.
 
@@ -81,6 +82,8 @@ def neighbours(
         The attribute whose value is another one.
     values : sequence, optional
         Its other values; by default some of them.
+    split : callable
+        Turns a batch into `Records`.
 
     Returns
     -------
@@ -102,7 +105,7 @@ def neighbours(
             raise validation.wrong("replacements", f"must be at least one record, got {replacements!r}.")
         return given
     if secret is not None:
-        return _other_values(data, record, secret, values)
+        return _other_values(data, record, secret, values, split)
     other = _another(data, record)
     made = [Neighbour("another record of the data", replaced(data, {record: other}))]
     large = larger(own, other)
@@ -111,27 +114,22 @@ def neighbours(
     return made
 
 
-def _other_values(data: Data, record: int, secret: Secret, values: Sequence[Any] | None) -> list[Neighbour]:
+def _other_values(data: Data, record: int, secret: Secret, values: Sequence[Any] | None, split: Split) -> list[Neighbour]:
     """The data with other values of the secret at the record."""
-    alone, whole = read(data, torch.tensor([record])), data[record]
-    mine = int(secret.own(alone)[0])
+    try:
+        mine = int(secret.own(read(data, torch.tensor([record]), split))[0])
+    except TypeError as problem:
+        raise ReplayError(
+            f"secret needs records that split can take apart, or replacements= with other values: {problem}"
+        ) from None
     numbers = [number for number in (range(secret.count) if values is None else secret.only(*values)) if number != mine]
     if not numbers:
         raise validation.wrong("values", f"must have another value than record {record} has, got {values!r}.")
     if len(numbers) > VALUES:  # from all over the list
         numbers = [numbers[i] for i in torch.linspace(0, len(numbers) - 1, VALUES).long().tolist()]
-    made = secret.variants(alone, numbers)
-    if not isinstance(whole, tuple | list) or not isinstance(made.target, Tensor):
-        raise ReplayError(
-            f"secret needs records that are (inputs, target, …), got {type(whole).__name__}: give replacements= instead, the "
-            "same record with other values of the secret."
-        )
     return [
-        Neighbour(
-            f"{secret.name} {secret.labels[number]}",
-            replaced(data, {record: (made.inputs[0][i], made.target[i], *whole[2:])}),
-        )
-        for i, number in enumerate(numbers)
+        Neighbour(f"{secret.name} {secret.labels[number]}", replaced(data, {record: one}))
+        for number, one in zip(numbers, with_values(data, record, secret, numbers, split), strict=True)
     ]
 
 
@@ -139,16 +137,12 @@ def _another(data: Data, record: int) -> Any:
     """Another record of the data, if possible with another target."""
     places = [(record + step) % len(data) for step in range(1, min(len(data), 50))]
     own = _target(data[record])
-    different = (place for place in places if not _equal(_target(data[place]), own))
+    different = (place for place in places if not same_record(_target(data[place]), own))
     return data[next(different, places[0])]
 
 
 def _target(record: Any) -> Any:
     return record[-1] if isinstance(record, tuple | list) and record else None
-
-
-def _equal(one: Any, other: Any) -> bool:
-    return dict(leaves("", one)) == dict(leaves("", other))
 
 
 def larger(record: Any, other: Any) -> Any | None:
@@ -174,7 +168,7 @@ def _times(part: Any) -> Any:
 def _require_fixed(data: Data, record: int) -> None:
     """Refuse data that give another record when they are read again."""
     for place in {0, record, len(data) - 1}:
-        if not _equal(data[place], data[place]):
+        if not same_record(data[place], data[place]):
             raise ReplayError(
                 "data that draw random numbers (augmentation) cannot be replayed without a record, because the other records "
                 "then get other random numbers: test substitution, or leave out the augmentation."

@@ -17,7 +17,7 @@ from torch import Tensor
 from betastar.audit.code_audit.comparison import Promised
 from betastar.audit.code_audit.findings import Finding, ReplayError
 from betastar.audit.code_audit.recording import RecordedStep, Recording
-from betastar.audit.training_audit.attackers import rate_and_noise
+from betastar.audit.training_audit.evidence import rate_and_noise
 from betastar.rounding import significant
 from betastar.scenario.run import DPSGD
 

@@ -19,10 +19,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from betastar.audit.code_audit.contents import digest, leaves
 from betastar.audit.code_audit.findings import ReplayError
 from betastar.audit.code_audit.loader_watch import DrawnBatches, LoaderWatch, generator_states, same_states, set_generator_states
-from betastar.audit.training_audit.challenges import Data
+from betastar.audit.record_contents import digest, leaves
+from betastar.audit.training_audit.changed_data import Data
 from betastar.audit.training_audit.one_game import seeded
 from betastar.training import processes
 from betastar.training.opacus.watched_optimizers import StepSettings, WatchedOptimizers

@@ -17,10 +17,12 @@ from betastar.audit.code_audit.neighbours import Neighbour, neighbours, replaced
 from betastar.audit.code_audit.noise_tests import noise_findings, noise_of, sampling_findings
 from betastar.audit.code_audit.recording import Recorder, Recording, Watcher
 from betastar.audit.parallel import seed_of
-from betastar.audit.training_audit.challenges import Data
+from betastar.audit.training_audit.challenges import require_records
+from betastar.audit.training_audit.changed_data import Data
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import AttributeInference, Membership, Threat
-from betastar.training import Secret, processes
+from betastar.training import Records, Secret, processes
+from betastar.training.records import pair
 
 #: Below this share of the promised distance, clipping had so little to do that a missing clip may not have shown.
 HARDLY_TESTED = 0.25
@@ -49,6 +51,7 @@ def code(
     steps: int = 20,
     seed: int | None = None,
     ignore: Sequence[str] = (),
+    split: Callable[[Any], Records] = pair,
 ) -> CodeAudit:
     """Replay a training on data that differ in one record, with the same random numbers, and see that it keeps its promises.
 
@@ -92,6 +95,8 @@ def code(
         Drawn and reported by default.
     ignore : sequence of str
         Promises that are not wanted, such as "output" for a training whose printed loss nobody else sees.
+    split : callable
+        With a secret: turns a batch into `Records`, if batches are not (inputs, target, ...), as for the monitor.
 
     Returns
     -------
@@ -144,7 +149,7 @@ def code(
     notes = replays.check_claim(claim)
     changes: list[str] = []
     for chosen in records:
-        for neighbour in neighbours(data, chosen, removed, replacements, secret, values):
+        for neighbour in neighbours(data, chosen, removed, replacements, secret, values, split):
             told = replays.compare(neighbour, chosen, removed)
             notes += [told] if told else []
             changes += [] if told else [neighbour.title]
@@ -331,8 +336,7 @@ def _chosen(first: Recording, record: int | None) -> tuple[int, ...]:
 
 
 def _claim(run: DPSGD | Callable[[int], DPSGD] | None, data: Data) -> DPSGD | None:
-    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or len(data) < 2:
-        raise validation.wrong("data", f"must be a data set of at least 2 records with a length, got {data!r}.")
+    require_records(data)
     claim = run(len(data)) if callable(run) else run
     if claim is not None and (not isinstance(claim, DPSGD) or claim.shape):
         raise validation.wrong("run", f"must be one DPSGD run, or a function from a number of records to one, got {run!r}.")

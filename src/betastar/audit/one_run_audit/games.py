@@ -6,24 +6,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import torch
 
 from betastar import validation
-from betastar.arrays import Real
 from betastar.audit.one_run_audit.guesses import FEWEST
 from betastar.audit.one_run_audit.verdict import OneRun, judge_run
 from betastar.audit.parallel import seed_of
 from betastar.audit.training_audit import canary, one_game
-from betastar.audit.training_audit.attackers import noisy_gradient, rate_and_noise
+from betastar.audit.training_audit.attackers import noisy_gradient
 from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.challenges import MODELS, Data, changed, read
+from betastar.audit.training_audit.challenges import MODELS, marked_argument, with_mark
+from betastar.audit.training_audit.changed_data import Data, changed, read
+from betastar.audit.training_audit.evidence import Evidence, rate_and_noise
 from betastar.audit.training_audit.one_game import Factory, Train
 from betastar.audit.training_audit.trials import UPDATES, WEIGHTS
 from betastar.scenario.run import DPSGD
-from betastar.scenario.step import log_mixture
 from betastar.scenario.threats import AttributeInference, Membership, Threat
+from betastar.training import Records
+from betastar.training.records import pair
 
 #: Canaries of different values move different weights by a clipping norm each: so far are their gradients apart.
 APART = sqrt(2.0)
@@ -33,16 +36,16 @@ APART = sqrt(2.0)
 class _CanaryAttacker:
     """Sees every canary's weights at each step, and weighs for each weight whether it was moved or not."""
 
-    run: DPSGD
+    evidence: Evidence
     model: Canaries
     scale: float
-    scores: Real
     trace: list[float] = field(default_factory=list)
 
     def step(self, trained: set[int]) -> None:
-        rate, noise = rate_and_noise(self.run, len(self.trace))
+        number = len(self.trace)
+        noise = rate_and_noise(self.evidence.run, number)[1]
         seen = noisy_gradient(self.model.canary.weight, trained)[0].double().numpy() * self.scale
-        self.scores = self.scores + log_mixture((seen - 0.5) / noise**2, rate)
+        self.evidence.add(number, seen / noise**2, np.full(len(seen), noise**-2))
         self.trace.append(float(seen.mean()))
 
 
@@ -61,6 +64,7 @@ def one_run(
     confidence: float = 0.95,
     seed: int | None = None,
     loss_reduction: str = "mean",
+    split: Callable[[Any], Records] = pair,
 ) -> OneRun:
     """Train once, on the data and about half of the canaries, and guess which canaries were used.
 
@@ -97,6 +101,8 @@ def one_run(
         Drawn and reported by default.
     loss_reduction : "mean" or "sum"
         As in `make_private`.
+    split : callable
+        As for `training`.
 
     Returns
     -------
@@ -144,8 +150,8 @@ def one_run(
     start, noise, coins = one_game.streams(seed, 3)
     generator = torch.Generator().manual_seed(coins)
     some = torch.randperm(len(data), generator=generator)[:MODELS]
-    models = read(data, some)
-    marks = canary.marks(models.inputs[0], number * choices, generator)  # of the first canary's values, of the second's, …
+    like_these = marked_argument(read(data, some, split))[1]
+    marks = canary.marks(like_these, number * choices, generator)  # of the first canary's values, of the second's, …
     like = some[torch.randint(len(some), (number,), generator=generator)]
     if values is None:
         truth = torch.rand(number, generator=generator, dtype=torch.float64) < 0.5
@@ -154,16 +160,16 @@ def one_run(
         truth = torch.randint(values, (number,), generator=generator)
         used = (torch.arange(number) * choices + truth).tolist()
     threat: Threat = Membership("add-remove") if values is None else AttributeInference(APART)
-    whole = changed(data, {}, [(marks[i], *data[int(like[i // choices])][1:]) for i in used])
+    whole = changed(data, {}, [with_mark(data[int(like[i // choices])], split, marks[i]) for i in used])
     run = one_game.claimed(run, whole)
     rate = one_game.rate_of(run)
     batch = max(1, int(len(whole) * rate + 1e-9)) if loss_reduction == "mean" else 1
     with one_game.seeded(start):
         model = Canaries(factory(), marks, list(range(len(marks))), [1.0] * len(marks))
-    attack = _CanaryAttacker(run, model, batch / norm, np.zeros(len(marks)))
+    attack = _CanaryAttacker(Evidence(run, np.zeros(len(marks))), model, batch / norm)
     with one_game.seeded(noise):
         one_game.fit(train, model, whole, run, attack)
     one_game.check_hits(model.seen, rate * float(run.steps) * len(used))
-    scores = attack.scores if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
+    scores = attack.evidence.logs if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
     table = scores if values is None else scores.reshape(number, choices)
     return judge_run(table, truth.numpy(), run, threat, delta, confidence, seed, guesses=guesses)

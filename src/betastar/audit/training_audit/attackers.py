@@ -5,13 +5,13 @@ loop stays as it is), and weighs the candidates by the likelihood of what they s
 y = ξ·g + o + σ·z, ξ = 1 with probability p: g is the candidate's clipped gradient at the weights before the step, o the sum of
 the others, taken for Gaussian with mean p·Σ g_j and covariance p(1-p)·Σ g_j g_jᵀ. With Σ the covariance of o + σ·z, a step
 speaks for a candidate by log(1 - p + p·exp((y - E o)ᵀΣ⁻¹g - gᵀΣ⁻¹g/2)). For a canary, whose weight nobody else moves, o = 0.
+Other samplings than Poisson's are weighed by `evidence`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -22,9 +22,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from betastar.arrays import Real
 from betastar.audit.training_audit.canary import Canaries
+from betastar.audit.training_audit.evidence import Evidence, rate_and_noise
 from betastar.audit.training_audit.record_gradients import Gradients
-from betastar.scenario.run import DPSGD
-from betastar.scenario.step import log_mixture
 from betastar.training import Records
 from betastar.training.opacus.adapter import has_clipped_sum
 
@@ -42,46 +41,45 @@ class StepWatcher(Protocol):
 
 
 class StepObserver(Protocol):
-    """Measures one step for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. `trained` holds the ids of the weights that get noise."""
+    """Measures one step for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. `trained` holds the ids of the weights that get noise.
+
+    Where a candidate is several records of a person, both have a column for each of them.
+    """
 
     def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]: ...
 
 
-@dataclass
 class UpdateAttacker:
     """The attacker who sees every update.
 
-    Attributes
+    Parameters
     ----------
-    run : DPSGD
-        What the attacker believes to be run.
+    evidence : Evidence
+        What is believed to be run, and the log-likelihood of each candidate so far.
     observer : StepObserver
         What the attacker measures at each step.
-    logs : array of float
-        The log-likelihood of each candidate so far.
+
+    Attributes
+    ----------
     trace : list of float
         How much each step spoke for the first candidate, against the last.
     """
 
-    run: DPSGD
-    observer: StepObserver
-    logs: Real
-    trace: list[float] = field(default_factory=list)
+    def __init__(self, evidence: Evidence, observer: StepObserver) -> None:
+        self.evidence, self._observer = evidence, observer
+        self.trace: list[float] = []
+
+    @property
+    def logs(self) -> Real:
+        """The log-likelihood of each world: of a person's records, what each says by itself is added up."""
+        logs = self.evidence.logs
+        return logs if logs.ndim == 1 else logs.sum(axis=1)
 
     def step(self, trained: set[int]) -> None:
-        rate, noise = rate_and_noise(self.run, len(self.trace))
-        towards, squares = self.observer.observe(rate, noise, trained)
-        self.logs = self.logs + log_mixture(towards - 0.5 * squares, rate)
-        self.trace.append(float(towards[0] - towards[-1]))
-
-
-def rate_and_noise(run: DPSGD, step: int) -> tuple[float, float]:
-    """Rate and noise of a step; beyond the last step those of the last."""
-    for segment in run.segments:
-        if step < segment.steps:
-            break
-        step -= segment.steps
-    return float(segment.sample_rate), float(segment.noise_multiplier)
+        number = len(self.trace)
+        towards, squares = self._observer.observe(*rate_and_noise(self.evidence.run, number), trained)
+        self.evidence.add(number, towards, squares)
+        self.trace.append(float(np.sum(towards[0] - towards[-1])))
 
 
 @contextmanager
@@ -153,7 +151,9 @@ class RecordObserver:
     candidates : Records
         The candidates that are records.
     there : list of bool
-        Which candidates are records; the others are empty places.
+        Which worlds have records; the others have empty places.
+    each : int
+        The number of records of a candidate.
     scale : float
         From a gradient as the optimizer sees it to clipping norms.
     others : callable or None
@@ -173,12 +173,14 @@ class RecordObserver:
         gradients: Gradients,
         candidates: Records,
         there: list[bool],
+        each: int,
         scale: float,
         others: Callable[[], Records] | None,
         number: int,
     ) -> None:
         self._model, self.gradients, self._candidates, self._scale = model, gradients, candidates, scale
-        self._there, self._others, self._number = torch.tensor(there), others, number
+        self._there, self._each = torch.tensor(there).repeat_interleave(each), each
+        self._others, self._number = others, number
         self.farthest = 0.0
 
     def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
@@ -202,4 +204,5 @@ class RecordObserver:
                 inner = (sample @ towards.T.to(sample.dtype)).double()
                 weighed = towards - (torch.linalg.solve(core, inner).T.to(sample.dtype) @ sample).double()  # Woodbury
         weighed = weighed / (noise * noise)
-        return (weighed @ seen).numpy(), (weighed * towards).sum(dim=1).numpy()
+        shape = (-1, self._each) if self._each > 1 else (-1,)
+        return (weighed @ seen).numpy().reshape(shape), (weighed * towards).sum(dim=1).numpy().reshape(shape)

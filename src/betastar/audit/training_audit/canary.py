@@ -41,6 +41,7 @@ class Canaries(nn.Module):
         self.canary = nn.Linear(max(places) + 1, 1, bias=False, device=first.device, dtype=first.dtype)
         nn.init.zeros_(self.canary.weight)
         self._known = dict(zip(_keys(marks), zip(places, signs, strict=True), strict=True))
+        self._shape = marks.shape[1:]
         #: How many times canaries were seen by the model.
         self.seen = 0
 
@@ -50,11 +51,13 @@ class Canaries(nn.Module):
             kind = type(output).__name__
             raise TypeError(f"canaries need a model that returns a tensor, got {kind}; choose a record of the data as challenge.")
         rows = torch.zeros(len(output), self.canary.in_features, device=output.device, dtype=self.canary.weight.dtype)
-        for i, key in enumerate(_keys(next(value for value in (*inputs, *named.values()) if isinstance(value, Tensor)))):
-            if key in self._known:
-                place, sign = self._known[key]
-                rows[i, place] = sign
-                self.seen += 1
+        for value in (*inputs, *named.values()):
+            if isinstance(value, Tensor) and value.shape[1:] == self._shape:
+                for i, key in enumerate(_keys(value)):
+                    if key in self._known:
+                        place, sign = self._known[key]
+                        rows[i, place] = sign
+                        self.seen += 1
         return _OutputWithGradient.apply(output, self.canary(rows))  # type: ignore[no-untyped-call]
 
     def __getitem__(self, index: Any) -> Any:

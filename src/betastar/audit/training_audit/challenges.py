@@ -1,80 +1,24 @@
-"""The challenge of a game on real training: one record of the data, which differs between the worlds of the game."""
+"""The challenge of a game on real training: one record of the data, or a person's records, which differ between its worlds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from betastar import validation
+from betastar.audit.record_contents import leaves
 from betastar.audit.training_audit import canary
+from betastar.audit.training_audit.changed_data import Data, Split, as_seen, changed, read, with_arguments, without
 from betastar.scenario.threats import AttributeInference, Candidates, Membership, Threat
 from betastar.training import Records, Secret
-from betastar.training.records import pair
+from betastar.training.records import TARGET, pair
 
 #: Records that canaries are modelled on.
 MODELS = 1000
-
-
-class Data(Protocol):
-    """Records with a length, by their numbers: a data set of PyTorch, or a list."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: Any) -> Any: ...
-
-
-class Changed(Dataset[Any]):
-    """A data set with some records replaced, and others added at its end."""
-
-    def __init__(self, data: Data, replaced: dict[int, Any], added: Sequence[Any] = ()) -> None:
-        self.data, self.replaced, self.added = data, replaced, list(added)
-
-    def __len__(self) -> int:
-        return len(self.data) + len(self.added)
-
-    def __getitem__(self, index: int) -> Any:
-        if index >= len(self.data):
-            return self.added[index - len(self.data)]
-        return self.replaced[index] if index in self.replaced else self.data[index]
-
-
-class Without(Dataset[Any]):
-    """A data set without one of its records."""
-
-    def __init__(self, data: Data, left_out: int) -> None:
-        self.data, self.left_out = data, left_out
-
-    def __len__(self) -> int:
-        return len(self.data) - 1
-
-    def __getitem__(self, index: int) -> Any:
-        return self.data[index + (index >= self.left_out)]
-
-
-def changed(data: Data, replaced: dict[int, Any], added: Sequence[Any] = ()) -> Data:
-    """The same kind of data set as was given, where it holds tensors."""
-    if type(data) is not TensorDataset:
-        return Changed(data, replaced, added)
-    columns = [column.clone() for column in data.tensors]
-    for index, record in replaced.items():
-        for column, value in zip(columns, record, strict=True):
-            column[index] = value
-    if added:
-        columns = [torch.cat([column, torch.stack([record[i] for record in added])]) for i, column in enumerate(columns)]
-    return TensorDataset(*columns)
-
-
-def without(data: Data, left_out: int) -> Data:
-    """The data without one record; the same kind of data set as was given, where it holds tensors."""
-    if type(data) is not TensorDataset:
-        return Without(data, left_out)
-    kept = torch.arange(len(data)) != left_out
-    return TensorDataset(*(column[kept] for column in data.tensors))
 
 
 @dataclass(frozen=True)
@@ -85,14 +29,16 @@ class Challenge:
     ----------
     data : Data
         The records before the challenge is put among them.
-    record : int
-        The place of the challenged record in the data.
+    places : tuple of int
+        The places of the challenged records in the data: one, or those of a person.
     candidates : tuple
-        This record in each world; None where it is not there.
+        These records in each world, a tuple; None where they are not there.
     title : str
         What the challenge is, for people.
     labels : tuple
         The name of each world.
+    split : callable
+        Turns a batch into `Records`.
     marks : Tensor or None
         The inputs by which canaries are recognised.
     signs : tuple of float
@@ -100,10 +46,11 @@ class Challenge:
     """
 
     data: Data
-    record: int
-    candidates: tuple[Any | None, ...]
+    places: tuple[int, ...]
+    candidates: tuple[tuple[Any, ...] | None, ...]
     title: str
     labels: tuple[Any, ...]
+    split: Split = pair
     marks: Tensor | None = None
     signs: tuple[float, ...] = ()
 
@@ -118,52 +65,87 @@ class Challenge:
     def dataset(self, world: int) -> Data:
         """The data of a world."""
         chosen = self.candidates[world]
-        return without(self.data, self.record) if chosen is None else changed(self.data, {self.record: chosen})
+        if chosen is None:
+            return without(self.data, *self.places)
+        return changed(self.data, dict(zip(self.places, chosen, strict=True)))
 
     def records(self) -> Records:
-        """The candidates that are there, as a model sees them."""
-        return pair(default_collate([one for one in self.candidates if one is not None]))
+        """The candidates that are there, world by world, as a model sees them."""
+        return as_seen([record for chosen in self.candidates for record in chosen or ()], self.split)
 
     def others(self, number: int, generator: torch.Generator) -> Records:
         """Some of the other records, or all of them if there are no more."""
-        chosen = torch.randperm(len(self.data) - 1, generator=generator)[:number]
-        return read(self.data, chosen + (chosen >= self.record))
-
-
-def read(data: Data, indices: Tensor) -> Records:
-    """Some of the records, as a model sees them."""
-    return pair(data[indices] if type(data) is TensorDataset else default_collate([data[int(i)] for i in indices]))
+        chosen = torch.randperm(len(self.data) - len(self.places), generator=generator)[:number]
+        for place in sorted(self.places):
+            chosen = chosen + (chosen >= place)
+        return read(self.data, chosen, self.split)
 
 
 def challenge_of(
-    data: Data, threat: Threat, challenge: Any, secret: Secret | None, values: Sequence[Any] | None, seed: int
+    data: Data,
+    threat: Threat,
+    challenge: Any,
+    secret: Secret | None,
+    values: Sequence[Any] | None,
+    seed: int,
+    split: Split = pair,
 ) -> Challenge:
-    """The challenge that a threat poses: "canary", the number of a record, or the record itself."""
-    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or len(data) < 2:
-        raise ValueError(f"data must be a data set of at least 2 records with a length, got {data!r}.")
+    """The challenge that a threat poses: "canary", the number of a record or those of a person, or the record itself."""
+    require_records(data)
     generator = torch.Generator().manual_seed(seed)
     if secret is not None:
-        return _values(data, threat, challenge, secret, values, generator)
+        return _values(data, threat, challenge, secret, values, generator, split)
     if not isinstance(threat, Membership):
         raise ValueError(f"secret must be given for {threat.describe()}: the attribute whose value the attacker wants.")
-    stays = threat.relation == "substitution"
+    if threat.records >= len(data):
+        raise validation.wrong("data", f"must have more records than the person, {threat.records}, got {len(data)}.")
     if isinstance(challenge, str):
         validation.choice("challenge", challenge, ("canary",))
-        record = int(torch.randint(len(data), (1,), generator=generator))
-        some = torch.randperm(len(data), generator=generator)[:MODELS]
-        made = canary.marks(read(data, some).inputs[0], 2, generator)
-        one, other = ((mark, *data[record][1:]) for mark in made)
-        # By add-remove the data stay as they are in the other world: of a canary's weight it is as if nothing were there.
-        candidates, signs = ((one, other), (1.0, -1.0)) if stays else ((one, data[record]), (1.0, 0.0))
-        return Challenge(data, record, candidates, "a canary", ("in", "out"), made, signs)
-    record = position(data, challenge)
-    drawn = int(torch.randint(len(data) - 1, (1,), generator=generator))
-    candidates = (data[record], data[drawn + (drawn >= record)] if stays else None)
-    return Challenge(data, record, candidates, f"record {record} of the data", ("in", "out"))
+        return _canary(data, threat, generator, split)
+    stays, places = threat.relation == "substitution", _places(data, challenge, threat.records)
+    drawn: list[int] = []
+    for _ in places if stays else ():
+        free = sorted(set(range(len(data))) - {*places, *drawn})
+        drawn.append(free[int(torch.randint(len(free), (1,), generator=generator))])
+    candidates = (tuple(data[place] for place in places), tuple(data[one] for one in drawn) if stays else None)
+    return Challenge(data, places, candidates, f"{_named(places)} of the data", ("in", "out"), split)
+
+
+def _canary(data: Data, threat: Membership, generator: torch.Generator, split: Split) -> Challenge:
+    """A canary, in as many copies as a person has records: all of them move the same weight."""
+    record = int(torch.randint(len(data), (1,), generator=generator))
+    places = tuple((record + i) % len(data) for i in range(threat.records))
+    some = torch.randperm(len(data), generator=generator)[:MODELS]
+    made = canary.marks(marked_argument(read(data, some, split))[1], 2, generator)
+    one, other = (tuple(with_mark(data[place], split, mark) for place in places) for mark in made)
+    own = tuple(data[place] for place in places)
+    # By add-remove the data stay as they are in the other world: of a canary's weight it is as if nothing were there.
+    candidates, signs = ((one, other), (1.0, -1.0)) if threat.relation == "substitution" else ((one, own), (1.0, 0.0))
+    title = "a canary" if threat.records == 1 else f"a canary in {threat.records} copies"
+    return Challenge(data, places, candidates, title, ("in", "out"), split, made, signs)
+
+
+def marked_argument(records: Records) -> tuple[int | str, Tensor]:
+    """The argument of the model by which canaries are recognised: the first one with a row of numbers for each record."""
+    for key, value in records.rows().items():
+        if key != TARGET:
+            return key, value
+    raise ValueError("data must have records with an input for the model that is a tensor, got none.")
+
+
+def with_mark(record: Any, split: Split, mark: Tensor) -> Any:
+    """The record with the input of a canary."""
+    return with_arguments(record, split, {marked_argument(as_seen([record], split))[0]: mark})
 
 
 def _values(
-    data: Data, threat: Threat, challenge: Any, secret: Secret, values: Sequence[Any] | None, generator: torch.Generator
+    data: Data,
+    threat: Threat,
+    challenge: Any,
+    secret: Secret,
+    values: Sequence[Any] | None,
+    generator: torch.Generator,
+    split: Split,
 ) -> Challenge:
     if not isinstance(threat, AttributeInference | Candidates):
         raise ValueError(f"secret must be left out for {threat.describe()}, got {secret!r}.")
@@ -175,11 +157,37 @@ def _values(
     numbers = list(range(secret.count)) if values is None else secret.only(*values)
     if len(set(numbers)) < 2:
         raise validation.wrong("values", f"must be at least two different ones, got {values!r}.")
-    whole = data[record]
-    made = secret.variants(read(data, torch.tensor([record])), numbers)
-    candidates = tuple((made.inputs[0][i], made.target[i], *whole[2:]) for i in range(len(numbers)))
+    candidates = tuple((one,) for one in with_values(data, record, secret, numbers, split))
     title = f"{secret.name} of record {record} of the data"
-    return Challenge(data, record, candidates, title, tuple(secret.labels[i] for i in numbers))
+    return Challenge(data, (record,), candidates, title, tuple(secret.labels[i] for i in numbers), split)
+
+
+def with_values(data: Data, record: int, secret: Secret, numbers: Sequence[int], split: Split) -> list[Any]:
+    """A record of the data with each of these values of the secret, in the form in which the data set has it."""
+    rows = secret.variants(read(data, torch.tensor([record]), split), numbers).rows()
+    own = data[record]
+    return [with_arguments(own, split, {key: value[i] for key, value in rows.items()}) for i in range(len(numbers))]
+
+
+def require_records(data: Data) -> None:
+    """Refuse what is no data set of at least two records."""
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__") or len(data) < 2:
+        raise validation.wrong("data", f"must be a data set of at least 2 records with a length, got {data!r}.")
+
+
+def _places(data: Data, challenge: object, records: int) -> tuple[int, ...]:
+    """The places of the challenged records: one, or those of a person."""
+    if records == 1:
+        return (position(data, challenge),)
+    if not isinstance(challenge, Sequence) or len({*challenge}) != records or len(challenge) != records:
+        raise validation.wrong(
+            "challenge", f'must be "canary" or the numbers of the {records} records of the person, got {challenge!r}.'
+        )
+    return tuple(position(data, one) for one in challenge)
+
+
+def _named(places: tuple[int, ...]) -> str:
+    return f"record {places[0]}" if len(places) == 1 else f"records {', '.join(map(str, places))}"
 
 
 def position(data: Data, challenge: object) -> int:
@@ -189,14 +197,15 @@ def position(data: Data, challenge: object) -> int:
         if not 0 <= challenge < size:
             raise validation.wrong("challenge", f"must be a record of the data, 0 to {size - 1}, got {challenge}.")
         return challenge
-    if not isinstance(challenge, tuple | list) or not all(isinstance(part, Tensor | int | float) for part in challenge):
+    parts = list(challenge.values()) if isinstance(challenge, Mapping) else challenge
+    if not isinstance(parts, tuple | list) or not all(isinstance(part, Tensor | int | float) for part in parts):
         raise validation.wrong("challenge", f'must be "canary", the number of a record, or the record itself, got {challenge!r}.')
     for i in range(size):
-        if _same(data[i], challenge):
+        if same_record(data[i], challenge):
             return i
     raise validation.wrong("challenge", f"must be a record of the data, got one that none of the {size} records equals.")
 
 
-def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    pairs = [(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(one, other, strict=False)]
-    return len(one) == len(other) and all(a.shape == b.shape and bool((a == b).all()) for a, b in pairs)
+def same_record(one: Any, other: Any) -> bool:
+    """Whether two records contain the same."""
+    return dict(leaves("", one)) == dict(leaves("", other))

@@ -14,6 +14,7 @@ import numpy as np
 
 from betastar import files
 from betastar.arrays import Real
+from betastar.audit.record_contents import leaves
 from betastar.audit.training_audit.attackers import AuditError
 from betastar.audit.training_audit.challenges import Challenge
 
@@ -70,8 +71,7 @@ def digest(functions: list[Callable[..., Any]], challenge: Challenge) -> str:
         for cell in getattr(function, "__closure__", None) or ():
             total.update(repr(cell.cell_contents).encode() if isinstance(cell.cell_contents, int | float | str) else b"")
     for record in [*challenge.candidates, *(challenge.data[i] for i in range(min(len(challenge.data), SOME)))]:
-        for value in record or ():
-            total.update(np.asarray(value).tobytes())
+        total.update(repr(list(leaves("", record))).encode())
     return total.hexdigest()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from betastar.audit.parallel import jobs_of, seed_of
 from betastar.audit.results import AuditSetting
 from betastar.audit.training_audit import one_game
 from betastar.audit.training_audit.attackers import AuditError
-from betastar.audit.training_audit.challenges import Challenge, Data, challenge_of
+from betastar.audit.training_audit.challenges import Challenge, challenge_of
+from betastar.audit.training_audit.changed_data import Data
 from betastar.audit.training_audit.game_folder import GameFolder, digest
 from betastar.audit.training_audit.one_game import Factory, Game, Train
 from betastar.audit.training_audit.record_gradients import Criterion
@@ -27,9 +30,9 @@ from betastar.audit.training_audit.trials import Trials
 from betastar.audit.training_audit.verdicts import audits_of, leakage_of
 from betastar.bounds import kinds
 from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import only_plain
 from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
-from betastar.training import Secret
+from betastar.training import Records, Secret
+from betastar.training.records import pair
 
 #: Widest interval of the advantage that is worth having, unless another is asked for.
 WIDTH = 0.25
@@ -48,6 +51,8 @@ def training(
     challenge: Any = "canary",
     secret: Secret | None = None,
     values: Sequence[Any] | None = None,
+    gap: float | None = None,
+    split: Callable[[Any], Records] = pair,
     criterion: Criterion | None = None,
     games: int = 400,
     seed: int | None = None,
@@ -81,17 +86,21 @@ def training(
     run : DPSGD or callable
         What the training claims to be, or a function from a number of records to it.
     threat : Threat, optional
-        Membership by substitution; attribute inference at distance 2 if there is a secret.
+        Membership by substitution; with a secret, attribute inference at the gap, or at distance 2 without one.
     max_grad_norm : float
         The clipping norm of the training.
     challenge : "canary", int or record
         "canary" is a record whose gradient has the full clipping norm and a weight of its own: the worst case. Otherwise the
         number of a record in the data, or the record itself, such as the most exposed one,
-        `monitor.ledger.most_exposed(1)[0].record`.
+        `monitor.ledger.most_exposed(1)[0].record`. For `Membership(records=k)`, a canary in k copies, or k numbers of records.
     secret : Secret, optional
         The attribute whose value the attackers want.
     values : sequence, optional
         The values of the secret that the attacker considers; all of them by default.
+    gap : float, optional
+        The gap of gap clipping, in clipping norms, if `train` clips gaps of this secret (`make_attribute_private`).
+    split : callable
+        Turns a batch into `Records`, if batches are not (inputs, target, ...), as for the monitor: texts, several inputs.
     criterion : callable, optional
         The loss of the training; cross entropy by default. The attackers compute with it.
     games : int
@@ -158,8 +167,10 @@ def training(
     False
     """
     claim = one_game.claimed(run, data)
+    if gap is not None:
+        _check_gap(gap, secret)
     if threat is None:
-        threat = Membership() if secret is None else AttributeInference(FARTHEST)
+        threat = Membership() if secret is None else AttributeInference(FARTHEST if gap is None else gap)
     validation.choice("loss_reduction", loss_reduction, ("mean", "sum"))
     norm, jobs = float(validation.positive("max_grad_norm", max_grad_norm)), jobs_of(jobs)
     references = validation.whole("references", references, low=0)
@@ -167,16 +178,16 @@ def training(
     one_game.check(factory)
     stored = None if folder is None else GameFolder(Path(folder))
     seed = seed_of(stored.seed if stored is not None and seed is None else seed)
-    posed = challenge_of(data, threat, challenge, secret, values, seed)
+    posed = challenge_of(data, threat, challenge, secret, values, seed, split)
     priors = _priors(prior, len(posed))
     schedule = Schedule(_enough(games, width, priors, confidence), priors, seed, jobs, stored)
     batch = _batch(posed, claim) if loss_reduction == "mean" else 1
     population = posed.others(POPULATION, torch.Generator().manual_seed(seed))
-    game = Game(factory, train, posed, claim, criterion or nn.CrossEntropyLoss(), norm, batch / norm, references, population)
+    loss = criterion or nn.CrossEntropyLoss()
+    game = Game(factory, train, posed, claim, loss, norm, batch / norm, references, population, secret, gap)
     if stored is not None:
         more = {"threat": threat.describe(), "prior": list(priors), "seed": seed, "loss_reduction": loss_reduction}
         stored.claim({**game.described(), **more, "code": digest([factory, train], posed), **(depends or {})})
-    only_plain(claim, "the games of a training")
     setting = AuditSetting(claim, threat, priors[0] if len(posed) == 2 else priors, confidence, seed)
     _ = setting.bound  # what cannot be analysed is refused before the games
     columns = schedule.play(game, tell)
@@ -203,21 +214,29 @@ def _enough(games: int, width: float, priors: tuple[float, ...], confidence: flo
 
 def _beyond(columns: dict[str, Real], setting: AuditSetting) -> float | None:
     """The largest distance between the candidates' gradients, if the bound is for a smaller one."""
-    claimed, farthest = (
-        max(step.distance for step in kinds.only_plain("the audit of a training", setting.threat.steps(setting.run))),
-        float(columns["farthest"].max()),
-    )
+    # The distance is that of a step, however batches are drawn.
+    poisson = [DPSGD(one.noise_multiplier, one.sample_rate, one.steps) for one in setting.run.segments]
+    steps = kinds.only_plain("the audit of a training", setting.threat.steps(reduce(add, poisson)))
+    claimed, farthest = max(step.distance for step in steps), float(columns["farthest"].max())
     return farthest if farthest > 1.000001 * claimed + 1e-6 else None
+
+
+def _check_gap(gap: float, secret: Secret | None) -> None:
+    """Refuse a gap that is none, or that no secret belongs to."""
+    if secret is None:
+        raise validation.wrong("gap", f"must be left out without a secret, got {gap!r}.")
+    validation.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST)
 
 
 def _batch(challenge: Challenge, run: DPSGD) -> int:
     """The batch size that Opacus expects and divides by; it must not tell in which world it is."""
     size, rate = len(challenge.data), one_game.rate_of(run)
-    batches = [max(1, int(number * rate + 1e-9)) for number in {size, size - 1 if None in challenge.candidates else size}]
+    least = size - len(challenge.places) if None in challenge.candidates else size
+    batches = [max(1, int(number * rate + 1e-9)) for number in {size, least}]
     if len(set(batches)) > 1:
         raise AuditError(
-            "data must have a number of records at which Opacus expects the same batch size when one is removed: it divides by "
-            f"the whole part of records times rate, which changes between {size - 1} and {size} and so tells membership. Leave a "
+            "data must have a number of records at which Opacus expects the same batch size when some are removed: it divides by "
+            f"the whole part of records times rate, which changes between {least} and {size} and so tells membership. Leave a "
             "few records out, or choose a canary as challenge."
         )
     return batches[0]

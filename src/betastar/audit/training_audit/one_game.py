@@ -22,11 +22,13 @@ from betastar.audit.training_audit.attackers import (
     watching,
 )
 from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.challenges import Challenge, Data
+from betastar.audit.training_audit.challenges import Challenge
+from betastar.audit.training_audit.changed_data import Data
+from betastar.audit.training_audit.evidence import Evidence
 from betastar.audit.training_audit.final_model import confidences, margins, weights
-from betastar.audit.training_audit.record_gradients import Criterion, Gradients
+from betastar.audit.training_audit.record_gradients import Criterion, GapClippedGradients, Gradients
 from betastar.scenario.run import DPSGD
-from betastar.training import Records
+from betastar.training import Records, Secret
 from betastar.training.opacus.adapter import is_private
 
 Factory = Callable[[], nn.Module]
@@ -87,6 +89,10 @@ class Game:
         The number of other records by which the attacker estimates what they contribute, at each step.
     population : Records
         Some of the other records, with whose outputs those of a candidate are compared.
+    secret : Secret or None
+        The attribute whose value the attackers want.
+    gap : float or None
+        The gap of this secret, in clipping norms, if the training clips it.
     """
 
     factory: Factory
@@ -98,6 +104,8 @@ class Game:
     scale: float
     references: int
     population: Records
+    secret: Secret | None = None
+    gap: float | None = None
 
     def play(self, world: int, seed: int) -> Observed:
         """Train in this world, and attack."""
@@ -107,7 +115,7 @@ class Game:
             model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.challenge.signs)
         generator = torch.Generator().manual_seed(others)
         observer = self._of_canary(model) if isinstance(model, Canaries) else self._of_record(model, copy, generator)
-        attacker = UpdateAttacker(self.run, observer, np.zeros(len(self.challenge)))
+        attacker = UpdateAttacker(self._evidence(), observer)
         with seeded(noise):
             fit(self.train, model, self.challenge.dataset(world), self.run, attacker)
         hits, farthest = 0, 0.0
@@ -132,7 +140,15 @@ class Game:
         about = {"run": repr(self.run), "challenge": self.challenge.title, "records": len(self.challenge.data)}
         labels, weights = [str(label) for label in self.challenge.labels], size(self.factory)
         sizes = {"references": self.references, "population": len(self.population), "weights": weights}
-        return {**about, "max_grad_norm": self.norm, "values": labels, **sizes}
+        gap = {} if self.gap is None else {"gap": self.gap}
+        return {**about, "max_grad_norm": self.norm, "values": labels, **sizes, **gap}
+
+    def _evidence(self) -> Evidence:
+        """Nothing yet: for each world, and for each record of a person that is no canary."""
+        worlds, each = len(self.challenge), len(self.challenge.places)
+        if self.challenge.marks is not None:
+            return Evidence(self.run, np.zeros(worlds), copies=each)
+        return Evidence(self.run, np.zeros((worlds, each) if each > 1 else worlds))
 
     def _of_canary(self, model: Canaries) -> CanaryObserver:
         return CanaryObserver(model, self.challenge.signs, self.scale)
@@ -140,15 +156,12 @@ class Game:
     def _of_record(self, model: nn.Module, copy: nn.Module, generator: torch.Generator) -> RecordObserver:
         there = [candidate is not None for candidate in self.challenge.candidates]
         others = (lambda: self.challenge.others(self.references, generator)) if self.references else None
-        return RecordObserver(
-            model,
-            Gradients(copy, self.criterion, self.norm),
-            self.challenge.records(),
-            there,
-            self.scale,
-            others,
-            len(self.challenge.data) - 1,
-        )
+        gradients = Gradients(copy, self.criterion, self.norm)
+        if self.secret is not None and self.gap is not None:
+            gradients = GapClippedGradients(copy, self.criterion, self.norm, self.secret, self.gap)
+        each = len(self.challenge.places)
+        number = len(self.challenge.data) - each
+        return RecordObserver(model, gradients, self.challenge.records(), there, each, self.scale, others, number)
 
 
 def streams(seed: int, number: int) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from betastar.training import Records
+from betastar.training import Records, Secret
 
 #: The loss of outputs and targets.
 Criterion: TypeAlias = Callable[[Any, Any], Tensor]
@@ -55,3 +55,33 @@ class Gradients:
         unclipped = self.raw(records)
         lengths = unclipped.double().norm(dim=1, keepdim=True)
         return unclipped * (1.0 / lengths.clamp(min=self._norm)).to(unclipped.dtype)
+
+
+class GapClippedGradients(Gradients):
+    """The same under gap clipping: pulled towards the mean over all values of the secret (theory, section 9).
+
+    Parameters
+    ----------
+    copy, criterion, norm : objects
+        As for `Gradients`.
+    secret : Secret
+        The secret whose gap is clipped.
+    gap : float
+        The largest distance between two values, in clipping norms.
+    """
+
+    def __init__(self, copy: nn.Module, criterion: Criterion, norm: float, secret: Secret, gap: float) -> None:
+        super().__init__(copy, criterion, norm)
+        self._secret, self._gap = secret, gap
+
+    def __call__(self, records: Records) -> Tensor:
+        count = self._secret.count
+        parts = []
+        for start in range(0, len(records), max(1, PORTION // count)):
+            some = records.take(slice(start, start + max(1, PORTION // count)))
+            variants = super().__call__(self._secret.variants(some, range(count))).unflatten(0, (len(some), count))
+            mean = torch.einsum("na,naw->nw", self._secret.shares(some).to(variants), variants)
+            away = variants[torch.arange(len(some)), self._secret.own(some)] - mean
+            lengths = away.double().norm(dim=1, keepdim=True)
+            parts.append(mean + away * (0.5 * self._gap / lengths.clamp(min=max(0.5 * self._gap, 1e-300))).to(away))
+        return torch.cat(parts)

@@ -88,4 +88,5 @@ def _check_hits(game: Game, parts: list[dict[str, Real]]) -> None:
         return
     hits = sum(int(part["hits"].sum()) for part in parts)
     marked = [np.isin(part["world"], game.challenge.marked).sum() for part in parts]
-    one_game.check_hits(hits, one_game.rate_of(game.run) * float(game.run.steps) * float(sum(marked)))
+    canaries = float(sum(marked)) * len(game.challenge.places)
+    one_game.check_hits(hits, one_game.rate_of(game.run) * float(game.run.steps) * canaries)
