@@ -101,6 +101,26 @@ def test_a_run_and_its_report(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"sampling": "balls-in-bins"}, "sampling='balls-in-bins'"),
+        ({"gap": 0.1, "sampling": "fixed-size"}, "distance 0.1)"),
+        pytest.param({"sampling": "poisson", "max_batch_size": 2600}, "max_batch_size=2600", marks=pytest.mark.slow),
+        pytest.param({"sampling": "shuffled"}, "sampling='shuffled'", marks=pytest.mark.slow),
+        pytest.param({"target_attribute_beta": 0.9}, "distance 0.", marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_runs_of_other_kinds(options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    """Their games are played as they were trained: the same sampling, and gap clipping."""
+    train(Config(epochs=1, batch_size=6000, hidden=(4,), seed=1, **options), tmp_path / "run")
+    attribute = ["--threat", "attribute", "--value", "17.0", "--value", "90.0"] if told.startswith("distance") else []
+    result = json.loads(call("training", tmp_path / "run", *SMALL, *FEW, *attribute, "--challenge", 3, "--json"))
+    assert not result["violated"]
+    assert told in result["audits"]["updates"]["run"] + result["audits"]["updates"]["threat"]
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["training", "nothing.py"], "there is no file 'nothing.py'"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from betastar.audit import CodeAudit
 
 #: What a file may define besides the function and its data, by the names of the arguments of `betastar.audit.code`.
-OPTIONAL = ("run", "threat", "max_grad_norm", "divisor", "replacements", "secret", "values")
+OPTIONAL = ("run", "threat", "max_grad_norm", "divisor", "replacements", "secret", "values", "split")
 THREATS = {"membership": Membership(), "membership-add-remove": Membership("add-remove")}
 
 

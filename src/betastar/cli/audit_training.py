@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from betastar.training import Secret
 
 #: What a file must define, and what it may.
-NEEDED, OPTIONAL = ("factory", "train", "data", "run", "max_grad_norm"), ("criterion", "secret", "threat", "loss_reduction")
+NEEDED, OPTIONAL = (
+    ("factory", "train", "data", "run", "max_grad_norm"),
+    ("criterion", "secret", "threat", "gap", "split", "loss_reduction"),
+)
 WHAT = (
     f"'adult', 'purchase', the folder of a run, or a Python file that defines {', '.join(NEEDED[:-1])} and {NEEDED[-1]} (and "
     f"perhaps {', '.join(OPTIONAL[:-1])} and {OPTIONAL[-1]})."
@@ -59,7 +62,7 @@ class AttackOptions:
     value: tuple[str, ...] = option((), "With threat attribute: a value that the secret may have (may be repeated).", "all")
     prior: tuple[float, ...] = option((), "Probability that the record was in, or of each value (may be repeated).", "all alike")
     distance: float | None = option(
-        None, "With threat {distance_threats}: the distance of the bound, in clipping norms.", "2, which holds for any"
+        None, "With threat {distance_threats}: the distance of the bound, in clipping norms.", "the gap that is clipped, or 2"
     )
 
 
@@ -171,7 +174,7 @@ def one_run(
 
     keep(kept, "one-run")
     told = _attacked(code.what, AttackOptions(threat="membership-add-remove"), study, canaries=True)
-    names = (*NEEDED, "loss_reduction")
+    names = (*NEEDED, "loss_reduction", "split")
     with printing.phase(f"training once, with {options.canaries} canaries"):
         result = play(**{name: told[name] for name in names if name in told}, **vars(options), **vars(random))
     keep(kept, "one-run", {"kind": "one-run", **result.as_dict()})
@@ -191,9 +194,10 @@ def _attacked(what: str, attack: AttackOptions, study: StudyOptions, canaries: b
         choose("threat", attack.threat, THREATS)
     told = _file(what, attack) if what.endswith(".py") else _study(what, attack, study, canaries)
     if attack.threat is not None or "threat" not in told:
-        told["threat"] = _threat(attack)
+        told["threat"] = _threat(attack, told.get("gap"))
     if isinstance(told["threat"], Membership):
-        told.pop("secret", None)
+        for name in ("secret", "gap"):
+            told.pop(name, None)
         return told
     if "secret" not in told:
         raise ValueError(f"--threat {attack.threat or 'attribute'} needs a secret in {what}, got none.")
@@ -202,10 +206,10 @@ def _attacked(what: str, attack: AttackOptions, study: StudyOptions, canaries: b
     return told
 
 
-def _threat(attack: AttackOptions) -> Threat:
-    """The threat of the options; its distance is the largest that there is unless it is given."""
+def _threat(attack: AttackOptions, gap: float | None) -> Threat:
+    """The threat of the options; unless its distance is given, it is the gap, or the largest that there is."""
     name = attack.threat or "membership"
-    distance = FARTHEST if attack.distance is None else attack.distance
+    distance = (FARTHEST if gap is None else gap) if attack.distance is None else attack.distance
     return threat_of(name, **dict.fromkeys(THREATS[name].takes, distance))
 
 
@@ -282,6 +286,7 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
         "max_grad_norm": trained.max_grad_norm,
         "criterion": criterion_of(trained.data),
         "secret": trained.study.secret,
+        "gap": trained.gap,
         "challenge": wanted,
     }
 

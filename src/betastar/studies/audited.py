@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,12 +15,15 @@ from torch.utils.data import TensorDataset
 from betastar import validation
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
+from betastar.risk.calibrate import Target
+from betastar.risk.plan import plan
 from betastar.runs.config import Config
 from betastar.runs.folder import DATA, LEDGER, RunFolder
 from betastar.runs.loop import quietly
 from betastar.runs.private_training import PrivateTraining, network
 from betastar.runs.reading import Inside
 from betastar.scenario.run import DPSGD
+from betastar.training import ShufflingWarning
 
 #: The record that the ledger names first.
 MOST_EXPOSED = "most-exposed"
@@ -39,12 +43,15 @@ class Attacked:
         The numbers of these records in the study.
     seed : int
         The seed of the weights that training starts from, which the attacker may know.
+    config : Config
+        How batches are drawn, and whether gaps are clipped.
     """
 
     study: Study
     data: TensorDataset
     chosen: tuple[int, ...]
-    seed: int = 0
+    seed: int
+    config: Config
 
     @cached_property
     def _first(self) -> nn.Module:
@@ -63,7 +70,10 @@ class Attacked:
             self._epochs(self._private(model, data))
 
     def _private(self, model: nn.Module, data: TensorDataset) -> PrivateTraining:
-        return PrivateTraining(model, data, self.study.secret, self.study.recipe)
+        sampled = {name: getattr(self.config, name) for name in ("sampling", "max_batch_size")}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ShufflingWarning)  # the claim of the audit is that of shuffled batches
+            return PrivateTraining(model, data, self.study.secret, self.study.recipe, gap=self.gap, **sampled)
 
     def _epochs(self, training: PrivateTraining) -> None:
         for _ in range(self.study.recipe.epochs):
@@ -72,9 +82,21 @@ class Attacked:
 
     def run(self, records: int | None = None) -> DPSGD:
         """What training on so many records is, at the rate that Opacus takes."""
-        recipe = self.study.recipe
-        batches = -(-(len(self.data) if records is None else records) // recipe.batch_size)
-        return DPSGD(recipe.noise_multiplier, 1.0 / batches, batches * recipe.epochs)
+        recipe, sampling, cap = self.study.recipe, self.config.sampling, self.config.max_batch_size
+        size = len(self.data) if records is None else records
+        batches = -(-size // recipe.batch_size)
+        rate = max(1, size // batches) / size if sampling == "fixed-size" else 1.0 / batches
+        known = None if self.config.plain_poisson else size
+        steps = batches * recipe.epochs
+        return DPSGD(recipe.noise_multiplier, rate, steps, sampling, max_batch_size=cap, dataset_size=known)
+
+    @cached_property
+    def gap(self) -> float | None:
+        """The gap of the secret, in clipping norms; None unless the training clips gaps."""
+        if self.config.target_attribute_beta is None:
+            return self.config.gap
+        gap = plan(attribute=Target(bayes_security=self.config.target_attribute_beta), run=self.run()).gap
+        return None if gap is None else float(gap)
 
     @property
     def max_grad_norm(self) -> float:
@@ -106,7 +128,7 @@ def attacked(config: Config, sample: int | None = None, include: int | None = No
     if include is not None and include >= number:
         chosen[-1] = include
     data = study.train if number == size else TensorDataset(*(column[chosen] for column in study.train.tensors))
-    return Attacked(study, data, tuple(chosen), seeds.derive(config.chosen_seed(), "weights"))
+    return Attacked(study, data, tuple(chosen), seeds.derive(config.chosen_seed(), "weights"), config)
 
 
 def of_run(path: str | Path) -> Config:
@@ -115,15 +137,6 @@ def of_run(path: str | Path) -> Config:
     config, data = folder.config, folder.data
     if data is None:
         raise StudyError(f"{path} has no {DATA}, which says what the run trained on: run it again in another folder.")
-    if config.clips_gaps:
-        raise StudyError(
-            f"the run in {path} clips gaps, which audits of training do not play yet: only betastar audit mechanism."
-        )
-    if not config.plain_poisson:
-        raise StudyError(
-            f"the run in {path} draws batches by sampling {config.sampling!r}, which audits of training do not play: they play "
-            "Poisson sampling without a largest batch. betastar audit mechanism plays the others."
-        )
     with Inside(folder / DATA):
         return replace(config, seed=int(data["seed"]))
 
