@@ -105,7 +105,7 @@ def test_a_run_and_its_report(folder: Path) -> None:
     [
         ({"sampling": "balls-in-bins"}, "sampling='balls-in-bins'"),
         ({"gap": 0.1, "sampling": "fixed-size"}, "distance 0.1)"),
-        pytest.param({"sampling": "poisson", "max_batch_size": 2600}, "max_batch_size=2600", marks=pytest.mark.slow),
+        pytest.param({"sampling": "poisson", "max_batch_size": 6000}, "max_batch_size=6000", marks=pytest.mark.slow),
         pytest.param({"sampling": "shuffled"}, "sampling='shuffled'", marks=pytest.mark.slow),
         pytest.param({"target_attribute_beta": 0.9}, "distance 0.", marks=pytest.mark.slow),
     ],

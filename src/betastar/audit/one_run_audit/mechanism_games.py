@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 
 from betastar import validation
-from betastar.arrays import Real, Whole
+from betastar.arrays import Booleans, Real, Whole
 from betastar.audit.mechanism_audit.games import same_steps
 from betastar.audit.mechanism_audit.worst_pairs import QUIETEST, attacks, play, strongest
 from betastar.audit.one_run_audit.guesses import FEWEST
@@ -78,18 +78,36 @@ def one_run_mechanism(
     True
     """
     threat = Membership("add-remove") if threat is None else threat
-    number, seed = validation.one_whole("canaries", canaries, FEWEST), seed_of(seed)
-    if not isinstance(run, DPSGD) or run.shape:
-        raise ValueError(f"run must be one DPSGD run, got {run!r}.")
-    views = attacks(run, threat)
-    which, pair = strongest(views, 0.5)
-    believed, real = views[which].every, attacks(same_steps(run, actual), threat)[which].every
-    stream = np.random.SeedSequence(seed)
-    if values is None:
-        truth, scores, _ = play(believed, real, pair, 0.5, number, stream)
-    else:
-        truth, scores = _play(believed, real, validation.one_whole("values", values, 2), number, stream)
+    seed = seed_of(seed)
+    played = MechanismCanaries(run, threat, canaries, values, actual)
+    truth, scores = played.play(np.random.SeedSequence(seed))
     return judge_run(scores, truth, run, threat, delta, confidence, seed, guesses=guesses)
+
+
+class MechanismCanaries:
+    """The canaries of one run of the mechanism.
+
+    Parameters
+    ----------
+    run, threat, canaries, values, actual : objects
+        As for `one_run_mechanism`.
+    """
+
+    def __init__(self, run: DPSGD, threat: Threat, canaries: int, values: int | None, actual: DPSGD | None) -> None:
+        if not isinstance(run, DPSGD) or run.shape:
+            raise ValueError(f"run must be one DPSGD run, got {run!r}.")
+        self.number = validation.one_whole("canaries", canaries, FEWEST)
+        self.values = None if values is None else validation.one_whole("values", values, 2)
+        views = attacks(run, threat)
+        which, self._pair = strongest(views, 0.5)
+        self._believed, self._real = views[which].every, attacks(same_steps(run, actual), threat)[which].every
+
+    def play(self, stream: np.random.SeedSequence) -> tuple[Booleans | Whole, Real]:
+        """Play one run: the world or the value of each canary, and the attacker's scores."""
+        if self.values is not None:
+            return _play(self._believed, self._real, self.values, self.number, stream)
+        truth, scores, _ = play(self._believed, self._real, self._pair, 0.5, self.number, stream)
+        return truth, scores
 
 
 def corners(distance: float, values: int) -> Real:

@@ -6,17 +6,24 @@ import numpy as np
 
 from betastar import validation
 from betastar.arrays import Real
-from betastar.audit.mechanism_audit.games import same_steps
-from betastar.audit.mechanism_audit.worst_pairs import attacks, play, strongest
 from betastar.audit.one_run_audit.claimed_curve import ClaimedCurve
 from betastar.audit.one_run_audit.curve_p_value import curve_p_value
-from betastar.audit.one_run_audit.guesses import FEWEST, planned_guesses, right_guesses
+from betastar.audit.one_run_audit.guesses import planned_guesses, right_guesses
+from betastar.audit.one_run_audit.mechanism_games import MechanismCanaries
 from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import Membership
+from betastar.scenario.threats import Membership, Threat
 
 
-def one_run_p_values(run: DPSGD, canaries: int, audits: int = 100, seed: int = 0, actual: DPSGD | None = None) -> Real:
-    """The p-values of many audits in one run of the mechanism, for adding or removing a record.
+def one_run_p_values(
+    run: DPSGD,
+    canaries: int,
+    audits: int = 100,
+    seed: int = 0,
+    actual: DPSGD | None = None,
+    threat: Threat | None = None,
+    values: int | None = None,
+) -> Real:
+    """The p-values of many audits in one run of the mechanism.
 
     Parameters
     ----------
@@ -30,6 +37,10 @@ def one_run_p_values(run: DPSGD, canaries: int, audits: int = 100, seed: int = 0
         The seed of all audits together.
     actual : DPSGD, optional
         What was really run, if that is not what is claimed.
+    threat : Threat, optional
+        What a canary changes; adding or removing a record by default.
+    values : int, optional
+        The number of values of a canary, as for `one_run_mechanism`.
 
     Returns
     -------
@@ -49,16 +60,14 @@ def one_run_p_values(run: DPSGD, canaries: int, audits: int = 100, seed: int = 0
     >>> float((audit.one_run_p_values(claimed, canaries=1000, audits=10, actual=real) < audit.ALARM).mean())
     1.0
     """
-    number, audits = validation.one_whole("canaries", canaries, FEWEST), validation.one_whole("audits", audits)
-    threat = Membership("add-remove")
-    claim = ClaimedCurve.of_run(run, threat)
-    guesses = planned_guesses(claim, number)
-    views = attacks(run, threat)
-    which, pair = strongest(views, 0.5)
-    believed, real = views[which].every, attacks(same_steps(run, actual), threat)[which].every
+    audits = validation.one_whole("audits", audits)
+    threat = Membership("add-remove") if threat is None else threat
+    played = MechanismCanaries(run, threat, canaries, values, actual)
+    claim, choices = ClaimedCurve.of_run(run, threat), 2 if values is None else values
+    guesses = planned_guesses(claim, played.number, choices)
     rights = []
     for stream in np.random.SeedSequence(validation.seed(seed)).spawn(audits):
-        truth, scores, _ = play(believed, real, pair, 0.5, number, stream)
+        truth, scores = played.play(stream)
         rights.append(right_guesses(scores, truth, guesses))
-    known = {right: curve_p_value(right, guesses, number, claim) for right in set(rights)}
+    known = {right: curve_p_value(right, guesses, played.number, claim, choices) for right in set(rights)}
     return np.array([known[right] for right in rights])
