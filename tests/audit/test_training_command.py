@@ -86,15 +86,19 @@ def test_a_run_and_its_report(folder: Path) -> None:
     assert "Challenge: record 59 of the data." in text
     call("one-run", folder, *SMALL[:-2], "--canaries", 40, "--seed", 1, "--into", folder)
     call("mechanism", "--noise", 1, "--rate", 0.1, "--steps", 10, "--games", 1000, "--seed", 1, "--into", folder)
-    assert {path.name for path in folder.glob("audit-*")} == {f"audit-{k}.json" for k in ("training", "one-run", "mechanism")}
+    call("code", EXAMPLE, "--seed", 1, "--into", folder)
+    kinds = ("training", "one-run", "mechanism", "code")
+    assert {path.name for path in folder.glob("audit-*")} == {f"audit-{kind}.json" for kind in kinds}
     with pytest.raises(ValueError, match="has an audit of this kind already"):
         call("one-run", folder, "--canaries", 40, "--into", folder)
     for kind in ("html", "md"):
         page = write(folder, folder / f"report.{kind}")[1][0].read_text()
         for words in ("Audited", "Games on the mechanism", "Games on real training", "One run, many canaries", "asks the final"):
             assert words in page
+        for words in ("Replay of the training code", "No promise broken", "The guesses do not contradict the claim"):
+            assert words in page
         assert "No violation" in page
-        assert page.count("Not this very run") == 3
+        assert page.count("Not this very run") == 4
     (folder / "audit-training.json").write_text('{"sentence": "Fine.", "violated": false}')
     with pytest.raises(ValueError, match=r"audit-training\.json is damaged"):
         write(folder, folder / "again.html")

@@ -22,7 +22,8 @@ def table(audits: Mapping[str, Audit]) -> tuple[tuple[str, ...], list[tuple[str,
         columns = [[*column, audit.attack or "likelihood"] for column, audit in zip(columns, every, strict=True)]
     if any(audit.heuristic is not None for audit in every):
         titles.append("advantage if losses were linear")
-        columns = [[*column, nearest(audit.heuristic)] for column, audit in zip(columns, every, strict=True)]
+        told = ["" if audit.heuristic is None else nearest(audit.heuristic) for audit in every]
+        columns = [[*column, one] for column, one in zip(columns, told, strict=True)]
     return tuple(titles), [tuple(column) for column in columns]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from betastar.cli.audit_mechanism import KeepOptions, keep
 from betastar.cli.audit_training import names_of
 from betastar.cli.options import JsonOption, command, option
 from betastar.runs.reading import Json
@@ -42,7 +43,7 @@ class ReplayOptions:
     ignore: tuple[str, ...] = ()
 
 
-def code(code: FileArgument, options: ReplayOptions, printed: JsonOption) -> None:
+def code(code: FileArgument, options: ReplayOptions, kept: KeepOptions, printed: JsonOption) -> None:
     """Replay a training on data that differ in one record, with the same random numbers, and see that it keeps its promises.
 
     It takes seconds. Exits with 1 if a promise is broken, and says which one, at which step and at which parameter.
@@ -52,10 +53,12 @@ def code(code: FileArgument, options: ReplayOptions, printed: JsonOption) -> Non
       betastar audit code my_training.py
       betastar audit code my_training.py:fit --threat membership-add-remove --steps 50 --seed 1
       betastar audit code my_training.py --ignore output --json
+      betastar audit code my_training.py --into runs/adult
     """
     from betastar.audit import code as replay
     from betastar.cli import printing
 
+    keep(kept, "code")
     told = _told(code.file)
     if options.threat is not None:
         if options.threat not in THREATS:
@@ -64,6 +67,7 @@ def code(code: FileArgument, options: ReplayOptions, printed: JsonOption) -> Non
         told.pop("secret", None)
     with printing.phase(f"replaying {code.file}"):
         result = replay(**told, record=options.record, steps=options.steps, seed=options.seed, ignore=options.ignore)
+    keep(kept, "code", result.as_dict())
     printing.as_json(result.as_dict()) if printed.json else _print(result)
     if result.violated:
         raise typer.Exit(1)

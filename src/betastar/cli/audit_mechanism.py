@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -95,6 +95,49 @@ def mechanism(
             print(f"The curve is in {options.plot}.")
     demand([(setting, "")], wishes)
     if audit.violated:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class MechanismCanariesOptions:
+    canaries: int = option(1000, "Number of canaries.")
+    values: int | None = None
+    guesses: int | None = None
+    delta: float = option(1e-5, "δ at which ε is bounded.")
+    seed: int | None = None
+    confidence: float = option(0.95, "Confidence of the lower bounds.")
+    actual_noise: float | None = None
+
+
+@command(app, "one-run-mechanism")
+def one_run_mechanism(
+    setting: Annotated[Setting, Fields(without=("method", "tolerance", "fpr", "delta", "metrics", "prior", "sees"))],
+    options: MechanismCanariesOptions,
+    printed: JsonOption,
+) -> None:
+    """Play one run of the mechanism with many canaries, and test the trade-off curve that is claimed.
+
+    No model is trained. With --actual-noise it shows whether an audit in one run would find a training whose noise is not what it
+    claims. Exits with 1 if the claim is violated.
+
+    \b
+    Examples:
+      betastar audit one-run-mechanism --noise 1 --rate 0.05 --steps 100 --threat membership-add-remove --seed 1
+      betastar audit one-run-mechanism --noise 1 --rate 0.05 --steps 100 --actual-noise 0.3 --canaries 2000 --seed 1
+      betastar audit one-run-mechanism --noise 2 --rate 0.5 --steps 4 --threat attribute --distance 1 --values 4
+    """
+    from betastar.audit import one_run_mechanism as play
+    from betastar.cli import printing
+
+    run, actual = setting.run(), None
+    for notice in setting.rate_notice:
+        printing.complain(notice)
+    if options.actual_noise is not None:
+        actual = replace(setting, noise_multiplier=options.actual_noise).run()
+    told = {name: value for name, value in vars(options).items() if name != "actual_noise"}
+    result = play(run, setting.attack, **told, actual=actual)
+    printing.as_json(result.as_dict()) if printed.json else print(f"{result.sentence}\nSeed {result.seed}.")
+    if result.violated:
         raise typer.Exit(1)
 
 

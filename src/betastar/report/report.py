@@ -17,7 +17,6 @@ from betastar.figures import plots
 from betastar.files import check, write_all
 from betastar.report import odds, publication, statement
 from betastar.report.about import Made, about, quality
-from betastar.report.audits import HEADS
 from betastar.report.errors import ReportError
 from betastar.report.facts import Facts, load
 from betastar.report.next_steps import next_steps
@@ -292,7 +291,6 @@ def render(
         parameters={name: _shown(value) for name, value in facts.parameters.items()},
         versions=statement.versions(),
         repeat=statement.REPEAT.get(facts.seed),
-        audit_heads=HEADS,
     )
 
 

@@ -52,7 +52,7 @@ LOCK = ".lock"
 #: From these the noise can be computed: they are deleted when the run is complete.
 SECRETS = (SEED, CHECKPOINT)
 #: Kinds of audits that are kept with a run, in the order of a report.
-AUDITS = ("mechanism", "training", "one-run")
+AUDITS = ("code", "mechanism", "training", "one-run")
 #: Names under which an epoch has the β* of measured distances; a report takes the first.
 DIAMETERS = ("exact", "ball", "centroid", "extremes")
 

@@ -269,6 +269,7 @@ _AUDIT = (
     Parameter("canaries", "Number of canaries. If they are in or out, about half of them are trained on."),
     Parameter("values", "Number of values of a canary, which the attacker guesses.", default="each canary is in or out"),
     Parameter("guesses", "Number of guesses, of which the surest are made.", default="what suits the claim"),
+    Parameter("actual_noise", "Noise multiplier that was really run, if it is not what is claimed.", default="the claimed one"),
     Parameter("attacker", "What the attacker sees: updates (every one of them) or weights (the final ones)."),
     Parameter("plot", "File for a figure of the bound and the measured curves: .png, .svg or .pdf."),
     Parameter("log", "With --plot: logarithmic axes, which show rare false alarms."),

@@ -7,6 +7,7 @@ from typing import Any
 
 from betastar.display import Display, Displayed
 from betastar.rounding import significant
+from betastar.scenario.run import DPSGD
 
 #: What a private training promises. Each finding is about one of these.
 PROMISES = {
@@ -80,6 +81,20 @@ class CodeAudit(Displayed):
         The seed of the replays.
     notes : tuple of str
         What was not tested, and why.
+    run : DPSGD or None
+        What the training claims to be, if that was said.
+
+    Examples
+    --------
+    >>> from betastar import audit
+    >>> finding = audit.Finding("noise", "At step 3 the released sum has no noise.", step=3, parameter="0.weight")
+    >>> threat = "membership inference (substitution)"
+    >>> # As `betastar.audit.code` returns it:
+    >>> result = audit.CodeAudit((finding,), threat, (7,), ("another record",), 20, 4, 0.9, 1)
+    >>> print(result.sentence)
+    Broken: 1 promise is not kept. At step 3 the released sum has no noise.
+    >>> result.violated, result.findings[0].parameter
+    (True, '0.weight')
     """
 
     findings: tuple[Finding, ...]
@@ -91,6 +106,7 @@ class CodeAudit(Displayed):
     largest: float
     seed: int
     notes: tuple[str, ...] = ()
+    run: DPSGD | None = None
 
     @property
     def violated(self) -> bool:
@@ -146,4 +162,5 @@ class CodeAudit(Displayed):
             "records": list(self.records),
             "changes": list(self.changes),
             "notes": list(self.notes),
+            "run": None if self.run is None else repr(self.run),
         }

@@ -178,6 +178,7 @@ def code(
         largest=replays.largest,
         seed=replays.seed,
         notes=tuple(dict.fromkeys(notes)),
+        run=claim,
     )
 
 

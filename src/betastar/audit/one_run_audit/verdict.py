@@ -75,6 +75,16 @@ class OneRun(Displayed):
         What a canary changes.
     refuted : RefutedRun or None
         DP-SGD that the guesses refute, if there is one and the claim is a run of one segment.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> result = audit.one_run_mechanism(bs.DPSGD(noise_multiplier=2.0, sample_rate=0.5, steps=4), canaries=1000, seed=1)
+    >>> result.canaries, result.guesses >= result.right, result.violated
+    (1000, True, False)
+    >>> result.epsilon <= result.claimed
+    True
     """
 
     canaries: int
