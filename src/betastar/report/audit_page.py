@@ -104,14 +104,8 @@ def _table(told: Json) -> str:
         advantage = audit["advantage"]
         interval = f"{down(advantage['lower'], 3)} to {up(advantage['upper'], 3)}"
         share, limit = nearest_percent(audit["success"]["estimate"]), up(audit["bound"]["upper"], 3)
-        numbers = (
-            f"{audit['games']}",
-            share,
-            f"{advantage['estimate']:.3f}",
-            interval,
-            limit,
-            nearest(audit.get("heuristic"), 3),
-        )
+        heuristic = "" if audit.get("heuristic") is None else nearest(audit["heuristic"], 3)
+        numbers = (f"{audit['games']}", share, f"{advantage['estimate']:.3f}", interval, limit, heuristic)
         rows.append((WHO[place], audit.get("attack", "likelihood"), *numbers, nearest(audit["p_value"], 2)))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

@@ -22,7 +22,7 @@ KINDS = {
 NOTHING_FOUND = {
     "code": "The code did what private training promises, in these steps and for these records. That is no proof for others.",
     "mechanism": "The bound of this report withstood the strongest attacker on the mechanism. No model was trained.",
-    "training": "Nobody did better than the bound allows. That is no proof, but games would have shown a gross fault.",
+    "training": "Nobody did better than the bound allows. That is no proof: only faults that so many games show would be found.",
     "one-run": "The guesses do not contradict the claim. That is no proof, and one run sees less than many games.",
 }
 FOUND = {
@@ -143,7 +143,8 @@ def _of_code(told: Json) -> Table:
         for one in told["findings"]
     )
     records = ", ".join(map(str, told["records"]))
-    remark = f"Replayed: {told['steps']} steps, on data that differ in record {records} ({'; '.join(told['changes'])})."
+    which = f"record {records}" if len(told["records"]) == 1 else f"one of the records {records}"
+    remark = f"Replayed: {told['steps']} steps, on data that differ in {which} ({'; '.join(told['changes'])})."
     return str(told["threat"]), rows, FINDING_HEADS, (remark, *map(str, told["notes"]))
 
 

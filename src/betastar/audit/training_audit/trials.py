@@ -75,14 +75,11 @@ class Trials(Displayed):
             return ""
         heuristic = next(iter(final.values())).heuristic
         assert heuristic is not None
-        reached = " and ".join(
-            f"{audit.advantage.estimate:.3f} by the attacker who {WHO[place]}" for place, audit in final.items()
-        )
+        reached = " and ".join(f"{audit.advantage.estimate:.3f} (who {WHO[place]})" for place, audit in final.items())
         exceeded = any(audit.advantage.lower > heuristic for audit in final.values())
-        verdict = "which was exceeded here" if exceeded else "which nobody exceeded here"
         return (
-            f"From the final model, an advantage of {reached} was reached; if all losses were linear, {heuristic:.3f} would be "
-            f"possible for the worst record, a heuristic and no bound, {verdict}."
+            f"Attackers of the final model reached an advantage of {reached}. If all losses were linear, the worst record would "
+            f"allow {heuristic:.3f}: a heuristic and no bound, which {'somebody' if exceeded else 'nobody'} exceeded here."
         )
 
     def _display(self, brief: bool) -> Display:
