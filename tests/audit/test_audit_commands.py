@@ -114,3 +114,17 @@ def test_figure_is_written_once(tmp_path: Path) -> None:
     assert file.read_text().startswith("<?xml")
     assert "is there already" in run(f"{GAME} --plot {file}", code=2).stderr
     run(f"{GAME} --plot {file} --force --log --json")
+
+
+def test_one_run_of_the_mechanism() -> None:
+    """What is printed is what the core says; with other noise than is claimed, it ends with 1."""
+    line = "audit one-run-mechanism --noise 2 --rate 0.5 --steps 4 --threat membership-add-remove --seed 1"
+    claim, threat = bs.DPSGD(2.0, 0.5, 4), bs.Membership("add-remove")
+    result = audit.one_run_mechanism(claim, threat, 1000, seed=1)
+    assert run(line).stdout.split() == f"{result.sentence} Seed 1.".split()
+    found = audit.one_run_mechanism(claim, threat, 500, seed=1, actual=bs.DPSGD(0.4, 0.5, 4))
+    told = json.loads(run(f"{line} --actual-noise 0.4 --canaries 500 --json", code=1).stdout)
+    assert told == json.loads(json.dumps(found.as_dict()))
+    values = json.loads(run(line.replace("membership-add-remove", "attribute --distance 1 --values 4 --json")).stdout)
+    assert (values["values"], values["violated"]) == (4, False)
+    assert "--canaries must be" in run(f"{line} --canaries 3", code=2).stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import betainc, betaincinv
 
+from betastar import validation
 from betastar.arrays import Real
 from betastar.risk.interval import Bound
 
@@ -36,6 +37,31 @@ def games_needed(width: float, confidence: float) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if widest(middle, confidence) <= width else (middle, high)
     return high
+
+
+def enough_games(games: object, width: float, idle: float, confidence: float) -> int:
+    """The number of games; raises an error if the interval of their advantage may be wider than `width`.
+
+    Parameters
+    ----------
+    games : object
+        The number of games that was given.
+    width : float
+        The widest interval that is accepted.
+    idle : float
+        The share of wrong guesses of an attacker without the model.
+    confidence : float
+        The confidence of the interval.
+    """
+    number = int(validation.whole("games", games))
+    needed = games_needed(width * min(1.0, 2.0 * idle), confidence)
+    if number < needed:
+        raise validation.wrong(
+            "games",
+            f"must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
+            f"{confidence:g}, got {number}.",
+        )
+    return number
 
 
 def ranks(rates: Real, games: int) -> list[int]:

@@ -26,8 +26,8 @@ NEEDED, OPTIONAL = (
     ("criterion", "secret", "threat", "gap", "split", "loss_reduction"),
 )
 WHAT = (
-    f"'adult', 'purchase', the folder of a run, or a Python file that defines {', '.join(NEEDED[:-1])} and {NEEDED[-1]} (and "
-    f"perhaps {', '.join(OPTIONAL[:-1])} and {OPTIONAL[-1]})."
+    f"'adult', 'purchase', 'tweets', the folder of a run, or a Python file that defines {', '.join(NEEDED[:-1])} and "
+    f"{NEEDED[-1]} (and perhaps {', '.join(OPTIONAL[:-1])} and {OPTIONAL[-1]})."
 )
 OWN = "the study's, or the run's"
 

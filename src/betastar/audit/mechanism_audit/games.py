@@ -89,16 +89,10 @@ def mechanism(
     threat = Membership() if threat is None else threat
     confidence = validation.probability("confidence", confidence, strict=True)
     prior = validation.probability("prior", prior, strict=True)
-    games, jobs = validation.whole("games", games), jobs_of(jobs)
+    jobs = jobs_of(jobs)
     width = validation.numbers("width", width, "greater than 0 and below 2", low=0.0, high=2.0, open_low=True, open_high=True)
     seed = seed_of(seed)
-    needed = intervals.games_needed(width * min(prior, 1.0 - prior) / 0.5, confidence)
-    if games < needed:
-        raise validation.wrong(
-            "games",
-            f"must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
-            f"{confidence:g}, got {games}.",
-        )
+    games = intervals.enough_games(games, width, min(prior, 1.0 - prior), confidence)
     if isinstance(run, DPSGD) and run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
     setting = AuditSetting(run, threat, prior, confidence, seed)

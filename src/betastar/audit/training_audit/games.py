@@ -180,7 +180,7 @@ def training(
     seed = seed_of(stored.seed if stored is not None and seed is None else seed)
     posed = challenge_of(data, threat, challenge, secret, values, seed, split)
     priors = _priors(prior, len(posed))
-    schedule = Schedule(_enough(games, width, priors, confidence), priors, seed, jobs, stored)
+    schedule = Schedule(intervals.enough_games(games, width, 1.0 - max(priors), confidence), priors, seed, jobs, stored)
     batch = _batch(posed, claim) if loss_reduction == "mean" else 1
     population = posed.others(POPULATION, torch.Generator().manual_seed(seed))
     loss = criterion or nn.CrossEntropyLoss()
@@ -197,19 +197,6 @@ def training(
         leakage=leakage_of(columns, priors, confidence),
         beyond=None if secret is None else _beyond(columns, setting),
     )
-
-
-def _enough(games: int, width: float, priors: tuple[float, ...], confidence: float) -> int:
-    """The number of games, if their interval is narrow enough."""
-    needed = intervals.games_needed(width * min(1.0, 2.0 * (1.0 - max(priors))), confidence)
-    games = int(validation.whole("games", games))
-    if games < needed:
-        raise validation.wrong(
-            "games",
-            f"must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
-            f"{confidence:g}, got {games}.",
-        )
-    return games
 
 
 def _beyond(columns: dict[str, Real], setting: AuditSetting) -> float | None:
