@@ -80,6 +80,14 @@ def test_a_study_and_its_most_exposed_record() -> None:
     assert len(many["audits"]["updates"]["prior"]) == 3
 
 
+def test_a_person_with_two_records() -> None:
+    for challenge, title in (("canary", "a canary in 2 copies"), ("3,7", "records 3, 7 of the data")):
+        told = json.loads(call("training", "adult", *SMALL, *FEW, "--records-per-person", 2, "--challenge", challenge, "--json"))
+        assert told["challenge"] == title
+        assert told["audits"]["updates"]["threat"].endswith("of a person with 2 records")
+        assert not told["violated"]
+
+
 def test_a_run_and_its_report(folder: Path) -> None:
     """What is audited is kept with the run, is in its report, and is not written over."""
     text = call("training", folder, *SMALL, *FEW, "--challenge", "most-exposed", "--into", folder)
@@ -140,6 +148,11 @@ def test_texts_as_challenges() -> None:
         (["training", "adult", *SMALL, "--threat", "attribute", "--value", "old"], "--value must be one of the values of 'age'"),
         (["training", "adult", *SMALL, "--challenge", "999999"], "challenge must be one of the 26048 training records"),
         (["training", "adult", "--sample", "10"], "sample must be"),
+        (
+            ["training", "adult", *SMALL, "--challenge", "3,700"],
+            "--challenge must be records of the sample",
+        ),
+        (["training", EXAMPLE, "--threat", "attribute", "--records-per-person", "2"], "--records-per-person must be left out"),
         (["training", "adult", *SMALL, "--games", "30"], "games must be at least"),
         (["training", EXAMPLE, "--threat", "attribute"], "--threat attribute needs a secret"),
         (["training", EXAMPLE, "--into", "."], "--into must be the folder of a run"),

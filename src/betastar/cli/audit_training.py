@@ -64,6 +64,7 @@ class AttackOptions:
     distance: float | None = option(
         None, "With threat {distance_threats}: the distance of the bound, in clipping norms.", "the gap that is clipped, or 2"
     )
+    records_per_person: int | None = None
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,10 @@ def _threat(attack: AttackOptions, gap: float | None) -> Threat:
     """The threat of the options; unless its distance is given, it is the gap, or the largest that there is."""
     name = attack.threat or "membership"
     distance = (FARTHEST if gap is None else gap) if attack.distance is None else attack.distance
-    return threat_of(name, **dict.fromkeys(THREATS[name].takes, distance))
+    person = {} if attack.records_per_person is None else {"records_per_person": attack.records_per_person}
+    if person and "records_per_person" not in THREATS[name].optional:
+        raise ValueError(f"--records-per-person must be left out with threat {name}, got {attack.records_per_person}.")
+    return threat_of(name, **dict.fromkeys(THREATS[name].takes, distance), **person)
 
 
 def _values(secret: Secret, wanted: tuple[str, ...]) -> list[object] | None:
@@ -254,8 +258,13 @@ def _depends(what: str, attack: AttackOptions, study: StudyOptions) -> Json:
     }
 
 
-def _number(challenge: str) -> int | str:
-    return int(challenge) if challenge.isdigit() else challenge
+def _number(challenge: str) -> int | list[int] | str:
+    """The number of a record, the numbers of a person's records, or a word."""
+    parts = challenge.split(",")
+    if not all(part.isdigit() for part in parts):
+        return challenge
+    numbers = [int(part) for part in parts]
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool) -> Json:
@@ -270,7 +279,7 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
     config = of_run(what) if folder else Config(study=what, sensitive=attack.sensitive, seed=0)
     # The sample of an audit is taken of the training records, not of the data set.
     config = replace(config, **{name: value for name, value in arguments(study, Config).items() if name != "sample"})
-    wanted: int | str = _number(attack.challenge)
+    wanted = _number(attack.challenge)
     if wanted == MOST_EXPOSED and folder:
         wanted = exposed_in(what)
     trained = attacked(config, study.sample, wanted if isinstance(wanted, int) else None)
@@ -278,6 +287,10 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
         wanted = trained.most_exposed()
     elif isinstance(wanted, int):
         wanted = trained.chosen.index(wanted)
+    elif isinstance(wanted, list):
+        if outside := [one for one in wanted if one not in trained.chosen]:
+            raise ValueError(f"--challenge must be records of the sample, the first {len(trained.chosen)}, got {outside[0]}.")
+        wanted = [trained.chosen.index(one) for one in wanted]
     return {
         "factory": trained.factory,
         "train": trained.train,

@@ -259,8 +259,8 @@ _AUDIT = (
     Parameter("jobs", "Number of processes; -1 for all cores. The result does not depend on it."),
     Parameter(
         "challenge",
-        "The record that the games are about: canary (the worst case), the number of a record, or most-exposed (the record that "
-        "the ledger names first).",
+        "The record that the games are about: canary (the worst case), the number of a record (with commas: of a person), or "
+        "most-exposed (the record that the ledger names first).",
     ),
     Parameter("record", "Number of the record that differs between the replays.", default="some that are drawn"),
     Parameter("ignore", "A promise that is not wanted, such as output (may be repeated).", metavar="PROMISE"),
