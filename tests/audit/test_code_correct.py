@@ -98,6 +98,13 @@ def test_clipping_is_tested_to_its_limit() -> None:
     assert result.notes == ()
 
 
+def test_a_person_with_several_records_is_replayed_record_by_record() -> None:
+    threat = bs.Membership("add-remove", records=3)
+    result = quiet(lambda: audit.code(trained(), DATA, POISSON, threat, seed=3, max_grad_norm=1.0))
+    assert not result.violated
+    assert result.notes == ("One of the person's 3 records was changed at a time: what each may change adds up.",)
+
+
 def test_seeds_do_not_matter() -> None:
     for seed in range(10):
         result = quiet(lambda seed=seed: audit.code(trained(), DATA, POISSON, seed=seed, max_grad_norm=1.0))

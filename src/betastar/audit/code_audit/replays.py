@@ -164,6 +164,8 @@ def code(
             "The record moved the released sums by little, so that clipping was hardly tested: give replacements with larger "
             "gradients."
         )
+    if isinstance(threat, Membership) and threat.records > 1:
+        notes.append(f"One of the person's {threat.records} records was changed at a time: what each may change adds up.")
     if ignore:
         notes.append(f"Not looked at: {', '.join(ignore)}.")
     drawn = [step.drawn for step in replays.first.steps]
@@ -348,8 +350,8 @@ def _threat(threat: Threat | None, secret: Secret | None) -> Threat:
     """The threat, if it is one that a replay can pose."""
     if threat is None:
         return Membership() if secret is None else AttributeInference(2.0)
-    if not isinstance(threat, Membership | AttributeInference) or getattr(threat, "records", 1) != 1:
-        raise validation.wrong("threat", f"must be Membership of one record or AttributeInference, got {threat!r}.")
+    if not isinstance(threat, Membership | AttributeInference):
+        raise validation.wrong("threat", f"must be Membership or AttributeInference, got {threat!r}.")
     if isinstance(threat, Membership) and secret is not None:
         raise validation.wrong("secret", f"must be left out for {threat.describe()}, got {secret!r}.")
     return threat
