@@ -251,6 +251,12 @@ def test_coverage_of_the_worst_mechanism() -> None:
         assert min(p_values) >= delta
 
 
+def test_a_line_that_cannot_be_computed_allows_anything() -> None:
+    """Numbers that are not finite are none of the curve, and give no warning."""
+    claim = ClaimedCurve.of_run(bs.DPSGD(0.8973545375015536, 1 / 14, 14), ADD_REMOVE)
+    assert np.isfinite(claim.deltas).all()
+
+
 def test_the_p_value_is_above_the_worst_of_a_linear_program() -> None:
     claim = few_lines(1.0, 20)
     limit = curve_p_value(37, 40, 100, claim)

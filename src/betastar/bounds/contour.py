@@ -67,9 +67,9 @@ class Inversion:
         with np.errstate(over="ignore", invalid="ignore"):
             if within.any():
                 answers[:, within] = self._at(taus[within])
-        stick, overlap, error = answers[:3]
-        failed = ~np.isfinite(answers).all(axis=0) | (error >= 1.0) | (overlap + error < 0.0)
-        failed |= np.maximum(stick, overlap) - error > 1.0
+            stick, overlap, error = answers[:3]
+            failed = ~np.isfinite(answers).all(axis=0) | (error >= 1.0) | (overlap + error < 0.0)
+            failed |= np.maximum(stick, overlap) - error > 1.0
         answers[:, failed] = np.array([1.0, 0.0, 1.0, 0.5, 1.0, 0.5, 0.0])[:, None]  # anything is possible
         answers[1, high] = answers[3, low] = 1.0
         answers[0, low], answers[1, low], answers[5, low] = -np.expm1(taus[low]), np.exp(taus[low]), np.exp(taus[low])
