@@ -82,7 +82,7 @@ CORNERS = np.eye(4)
 
 
 #: So many audits in every run of the tests, and so many in `make test-all`.
-NUMBERS = [pytest.param(100, id="100"), pytest.param(500, id="500", marks=pytest.mark.slow)]
+NUMBERS = [pytest.param(60, id="60"), pytest.param(500, id="500", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("audits", NUMBERS)
@@ -95,7 +95,7 @@ def test_membership(audits: int) -> None:
     check(results, {**pooled, "updates": exact})
     assert set(results[0]) == {"updates", "weights"}
     # Intervals are no wider than they must be: some do miss, and some p-values are below one half.
-    assert sum(exact not in one["updates"].success for one in results) > 0.02 * audits
+    assert sum(exact not in one["updates"].success for one in results) >= 0.02 * audits
     assert np.mean([one["updates"].p_value < 0.5 for one in results]) > 0.1
 
 

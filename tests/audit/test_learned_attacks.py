@@ -99,7 +99,7 @@ def test_few_or_no_reference_models() -> None:
     assert (logs[:, 1] < -100.0).all()
 
 
-@pytest.mark.parametrize(("worlds", "audits"), [(2, 200), (4, 100), pytest.param(2, 3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("worlds", "audits"), [(2, 100), (4, 60), pytest.param(2, 3000, marks=pytest.mark.slow)])
 def test_no_signal_gives_right_guesses_as_by_chance(worlds: int, audits: int) -> None:
     """Audits whose models tell nothing: choosing and learning does not bias the count, whose law is exactly binomial, so
     that p-values at a bound of pure guessing are uniform up to their jumps, and never too small."""

@@ -71,6 +71,15 @@ class Leakage(Displayed):
         1967), or what was reached if that is less. It proves nothing.
     convergence : tuple of (int, float)
         The number of teaching games and the estimate, the fewest first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from betastar import audit
+    >>> worlds = np.random.default_rng(0).integers(2, size=1000)
+    >>> estimate = audit.leakage(worlds, worlds[:, None])  # outputs that say it all
+    >>> estimate.wrong, estimate.bayes_security.upper < 0.02
+    (0, True)
     """
 
     worlds: int

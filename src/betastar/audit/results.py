@@ -41,6 +41,14 @@ class RocPoint:
         The rate of false alarms.
     tpr : Bound
         The rate of right alarms.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> result = audit.mechanism(bs.DPSGD(noise_multiplier=1.0, sample_rate=0.05, steps=20), games=2000, seed=1)
+    >>> all(point.tpr.lower <= point.tpr.estimate <= point.tpr.upper for point in result.roc)
+    True
     """
 
     fpr: Bound

@@ -46,6 +46,12 @@ class Finding:
         The parameter or buffer that it is about; of a distance, the one with the largest share.
     measured, allowed : float or None
         The measured number, and the largest (of noise: the smallest) that is promised.
+
+    Examples
+    --------
+    >>> from betastar.audit import Finding
+    >>> Finding("steps", "The number of steps depends on the record.").promise
+    'steps'
     """
 
     promise: str

@@ -35,6 +35,15 @@ class RefutedRun:
         The least noise multiplier that is refuted, at the confidence of the audit.
     bayes_security : Bound
         The Bayes security that a run with this noise has.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> claim, real = bs.DPSGD(2.0, 0.5, 4), bs.DPSGD(0.4, 0.5, 4)
+    >>> result = audit.one_run_mechanism(claim, canaries=1000, seed=1, actual=real)
+    >>> result.refuted.noise_multiplier < claim.segments[0].noise_multiplier
+    True
     """
 
     noise_multiplier: float
