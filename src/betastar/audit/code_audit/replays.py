@@ -113,25 +113,23 @@ def code(
     Examples
     --------
     >>> import torch
-    >>> from opacus import PrivacyEngine
     >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> import betastar as bs
     >>> from betastar import audit
     >>> data = TensorDataset(torch.randn(40, 3), torch.arange(40) % 2)
-    >>> def train(data):
+    >>> def train(data):  # somebody has added noise, and forgotten to clip
     ...     model = torch.nn.Linear(3, 2)
-    ...     model, optimizer, loader = PrivacyEngine().make_private(
-    ...         module=model,
-    ...         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-    ...         data_loader=DataLoader(data, batch_size=10),
-    ...         noise_multiplier=1.0,
-    ...         max_grad_norm=1.0,
-    ...     )
-    ...     for x, y in loader:
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ...     for x, y in DataLoader(data, batch_size=10, shuffle=True):
     ...         optimizer.zero_grad()
     ...         torch.nn.functional.cross_entropy(model(x), y).backward()
+    ...         for parameter in model.parameters():
+    ...             parameter.grad += 0.1 * torch.randn_like(parameter)
     ...         optimizer.step()
-    >>> audit.code(train, data, seed=1).violated
-    False
+    >>> claim = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.25, steps=4, sampling="shuffled")
+    >>> result = audit.code(train, data, claim, max_grad_norm=1.0, divisor=10, seed=1)
+    >>> [finding.promise for finding in result.findings]
+    ['distance']
     """
     claim = _claim(run, data)
     promised = _promised(threat, secret, max_grad_norm, divisor)
