@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from betastar.datasets.study import StudyError
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.training import Secret
 
 if TYPE_CHECKING:
@@ -58,6 +60,22 @@ def secret_of(
     title = f"{sensitive} with {' and '.join(along)}"
     secret = Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=title)
     secret.restated_reported = True
+    return secret
+
+
+def declared_secret(encoder: TableEncoder, names: Sequence[str]) -> Secret:
+    """The secret that columns of words are: all combinations of the categories that the encoder declares, whether they occur
+    or not."""
+    starts = dict(zip((one.name for one in encoder.columns), accumulate((len(one.mean) for one in encoder.columns), initial=0)))
+    columns = {one.name: one for one in encoder.columns}
+    parts = []
+    for name in names:
+        known, start = columns[name], starts[name]
+        on, off = ((level - np.array(known.mean)) / np.array(known.scale) for level in (1.0, 0.0))
+        places = list(range(start, start + len(known.categories)))
+        parts.append(Secret.one_hot(places, on=on, off=off, labels=known.categories, name=name, unseen=True))
+    secret = parts[0] if len(parts) == 1 else Secret.joint(*parts)
+    secret.restated_reported = True  # the study reports them
     return secret
 
 
