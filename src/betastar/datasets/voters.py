@@ -167,11 +167,12 @@ def voters(
 
 
 def _secret(encode: TableEncoder, public: DataFrame, sensitive: str, along: Sequence[str]) -> Secret:
-    """The secret, with the frequencies of its values among the public records."""
+    """The secret, with the frequencies of its values among the public records unless it is the label."""
     if sensitive == encode.label:
         if along:
             raise StudyError(f"{sensitive!r} is the label and the secret: no other column changes with it.")
-        return with_public(Secret.label(len(encode.classes), labels=encode.classes, name=sensitive, unseen=True), public, sensitive)
+        # All values weigh the same: gaps that are clipped towards the frequent one would teach the model to say nothing else.
+        return Secret.label(len(encode.classes), labels=encode.classes, name=sensitive, unseen=True)
     names = [column.name for column in encode.columns if column.kind == CATEGORY]
     check(public, [sensitive, *along])
     if strange := [name for name in (sensitive, *along) if name not in names]:
