@@ -20,7 +20,7 @@ from betastar.training import Secret
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-RECIPE = Recipe(batch_size=1024, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-2, epochs=10, hidden=(16,))
+RECIPE = Recipe(batch_size=1024, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-2, epochs=5, hidden=(16,))
 LABEL, CLASSES = "liked", ("fewer than 4 stars", "4 stars or more")
 #: Stars from which on a rating says that the user liked the film.
 LIKED = 4.0
@@ -30,7 +30,7 @@ KINDS = (
     "Mystery, Romance, Sci-Fi, Thriller, War, Western"
 ).split(", ")
 #: Features of an embedding, films that have one of their own, and the share of the users that counts as public.
-FEATURES, FILMS, PUBLIC = 8, 1000, 0.2
+FEATURES, FILMS, PUBLIC = 4, 500, 0.2
 
 
 def table() -> DataFrame:

@@ -15,23 +15,21 @@ import numpy as np
 import torch
 
 from betastar import validation
-from betastar.audit import training as play
 from betastar.datasets.encoders import TableEncoder
 from betastar.datasets.sensitive import with_public
 from betastar.datasets.study import Study
-from betastar.datasets.voters import OPINION, SECRETS, VOTE
+from betastar.datasets.voters import ANSWERS, OPINION, SECRETS, VOTE
 from betastar.risk.analyze import analyze
 from betastar.risk.plan import Plan
 from betastar.risk.risk import Risk
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import opened, quietly
-from betastar.runs.private_training import criterion_of
 from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import AttributeInference
 from betastar.studies import informed_attacker
-from betastar.studies.audited import Attacked, attacked
+from betastar.studies.audited import GAMES, QUICK_GAMES, attacked, played
 from betastar.studies.results import group_counts, kept, write_results
 from betastar.studies.without_privacy import without_privacy
 
@@ -51,7 +49,9 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75)
 ATTACKED = Config(
     study="voters", sample=2_000, batch_size=20, epochs=6, noise_multiplier=0.6, learning_rate=5e-3, hidden=(16,), seed=0
 )
-RECORDS, REFERENCES, GAMES, QUICK_GAMES = 200, 99, 300, 24
+RECORDS = 200
+#: The votes that the attacker hesitates between there.
+VOTES = ANSWERS[VOTE][2]
 
 
 @dataclass(frozen=True)
@@ -229,31 +229,8 @@ def audit(path: Path, games: int, jobs: int, tell: Callable[[str], None] | None 
     told: Json = {}
     attribute = attacked(ATTACKED, RECORDS)
     label = attacked(replace(ATTACKED, target=VOTE, sensitive=VOTE), RECORDS)
-    for name, one, challenge in (("canary", attribute, None), ("vote", attribute, "vote"), ("label", label, "vote")):
+    for name, one, exposed in (("canary", attribute, False), ("vote", attribute, True), ("label", label, True)):
         if tell:
             tell(f"audit: {name}, {games} games")
-        told[name] = _audited(one, challenge, path / name, games, jobs)
+        told[name] = played(one, path / name, games, jobs, VOTES if exposed else None)
     return told
-
-
-def _audited(one: Attacked, challenge: str | None, folder: Path, games: int, jobs: int) -> Json:
-    """The results of one audit. Without a challenge it is a canary, otherwise the vote of the most exposed record."""
-    attack: Json = {"challenge": "canary"}
-    if challenge is not None:
-        attack = {"challenge": one.most_exposed(), "secret": one.study.secret, "values": ["another candidate", "Trump"]}
-    trials = play(
-        one.factory,
-        one.train,
-        one.data,
-        one.run(),
-        max_grad_norm=one.max_grad_norm,
-        criterion=criterion_of(one.data),
-        games=games,
-        references=REFERENCES,
-        seed=1,
-        width=1.0 if games < GAMES else 0.25,
-        jobs=jobs,
-        folder=folder,
-        **attack,
-    )
-    return trials.as_dict()
