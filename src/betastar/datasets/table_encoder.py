@@ -114,8 +114,8 @@ class Column:
 class TableEncoder:
     """How the records of a table become inputs of a model, and what its outputs are.
 
-    Unless they were declared, the numbers in it (means, deviations, medians) and the categories are those of the table that it was
-    fitted on, without noise: no figure of risk covers them.
+    Unless they were declared, the numbers in it (means, deviations, medians) and the categories are those of the table that it
+    was fitted on, without noise: no figure of risk covers them.
 
     Attributes
     ----------

@@ -29,13 +29,16 @@ FEWEST = 1000
 #: The share of the respondents that counts as public.
 PUBLIC = 0.2
 
+# fmt: off
 STATES = (
-    "Alabama, Alaska, Arizona, Arkansas, California, Colorado, Connecticut, Delaware, District of Columbia, Florida, Georgia, "
-    "Hawaii, Idaho, Illinois, Indiana, Iowa, Kansas, Kentucky, Louisiana, Maine, Maryland, Massachusetts, Michigan, Minnesota, "
-    "Mississippi, Missouri, Montana, Nebraska, Nevada, New Hampshire, New Jersey, New Mexico, New York, North Carolina, "
-    "North Dakota, Ohio, Oklahoma, Oregon, Pennsylvania, Rhode Island, South Carolina, South Dakota, Tennessee, Texas, Utah, "
-    "Vermont, Virginia, Washington, West Virginia, Wisconsin, Wyoming"
-).split(", ")
+    "Alabama", "Alaska", "Arizona", "Arkansas", "California", "Colorado", "Connecticut", "Delaware", "District of Columbia",
+    "Florida", "Georgia", "Hawaii", "Idaho", "Illinois", "Indiana", "Iowa", "Kansas", "Kentucky", "Louisiana", "Maine",
+    "Maryland", "Massachusetts", "Michigan", "Minnesota", "Mississippi", "Missouri", "Montana", "Nebraska", "Nevada",
+    "New Hampshire", "New Jersey", "New Mexico", "New York", "North Carolina", "North Dakota", "Ohio", "Oklahoma", "Oregon",
+    "Pennsylvania", "Rhode Island", "South Carolina", "South Dakota", "Tennessee", "Texas", "Utah", "Vermont", "Virginia",
+    "Washington", "West Virginia", "Wisconsin", "Wyoming",
+)
+# fmt: on
 RACES = ("White", "Black", "Hispanic", "Asian", "Native American", "Mixed", "Other", "Middle Eastern")
 #: The columns of words: the name in the package, the number of the first answer, and the answers.
 ANSWERS: dict[str, tuple[str, int, tuple[str, ...]]] = {
@@ -96,7 +99,7 @@ def table() -> DataFrame:
 
 def encoder(label: str, drop: Sequence[str] = ()) -> TableEncoder:
     """How an answer becomes inputs: words are 0 and 1, and 20 years of age are 1. Nothing of that comes from the records."""
-    categories: dict[str, tuple[str, ...]] = {"state": tuple(STATES), "race": RACES}
+    categories: dict[str, tuple[str, ...]] = {"state": STATES, "race": RACES}
     for name, (_, _, answers) in ANSWERS.items():
         categories[name] = answers if name in ("sex", "college") else (*answers, NO_ANSWER)
     words = [

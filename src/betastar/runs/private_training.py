@@ -10,8 +10,8 @@ from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.datasets.study import Recipe, Study
 from betastar.datasets.encoders import RatingEncoder, TextEncoder
+from betastar.datasets.study import Recipe, Study
 from betastar.runs.layers import fully_connected
 from betastar.runs.rating_model import RatingModel
 from betastar.runs.reading import Json

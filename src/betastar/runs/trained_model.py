@@ -104,7 +104,9 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
         return TrainedModel(encoder, _with_weights(text_model(encoder), folder.weights, folder))
     if isinstance(encoder, RatingEncoder):
         weights = folder.weights
-        layers = [len(weights[name]) for name in sorted(weights, key=_place) if name.startswith("head.") and name.endswith(".weight")]
+        layers = [
+            len(weights[name]) for name in sorted(weights, key=_place) if name.startswith("head.") and name.endswith(".weight")
+        ]
         return TrainedModel(encoder, _with_weights(RatingModel(encoder, tuple(layers[:-1])), weights, folder))
     return TrainedModel(encoder, _fully_connected(folder.weights, encoder, folder))
 

@@ -1,4 +1,4 @@
-"""An attacker who guesses a secret from the rest of a record, as learned from public records, and may see the training as well."""
+"""An attacker who guesses a secret from the rest of a record, as public records teach it, and may see the training as well."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def of_rest(study: Study, secret: str, risk: Risk) -> Json:
     hits = model.classes_[probabilities.argmax(axis=1)] == private[secret].to_numpy()
     surest = probabilities.max(axis=1)
     levels, which = np.unique(np.minimum(np.ceil(surest * STEPS), STEPS), return_inverse=True)
-    two = study.secret.count == 2
-    reached = [float((risk.success(p) if two else risk.success([p, *_others(p, study.secret.count)])).upper) for p in levels / STEPS]
+    others = study.secret.count - 1  # each has the same probability: only the largest one matters
+    reached = [float(risk.success([p, *[(1.0 - p) / others] * others]).upper) for p in levels / STEPS]
     return {"hits": float(hits.mean()), "without": float(surest.mean()), "with": float(np.mean(np.array(reached)[which]))}
 
 
@@ -62,8 +62,3 @@ def _rest(encoder: TableEncoder, table: DataFrame, secret: str) -> Real:
     if encoder.label != secret:
         inputs.append((table[encoder.label] == encoder.classes[0]).to_numpy(dtype=float)[:, None])
     return np.hstack(inputs)
-
-
-def _others(largest: float, values: int) -> list[float]:
-    """Probabilities of the other values, if the most probable one has this probability."""
-    return [(1.0 - largest) / (values - 1)] * (values - 1)

@@ -1,7 +1,7 @@
 """The study of raters: what a recommender tells about a person with many ratings, and what it costs to protect the person.
 
-It is trained on all ratings and on at most so many of each user: without privacy, with DP-SGD for a rating, and with the noise that
-a person needs.
+It is trained on all ratings and on at most so many of each user: without privacy, with DP-SGD for a rating, and with the noise
+that a person needs.
 """
 
 from __future__ import annotations
@@ -45,7 +45,14 @@ ACTIVITY = (0, 50, 150, 400, 100_000)
 FULL = Config(study="raters", epochs=EPOCHS, monitor=False)
 #: The trainings that are attacked: few ratings and little noise, so that attacks can succeed.
 ATTACKED = Config(
-    study="raters", batch_size=20, epochs=6, noise_multiplier=0.6, learning_rate=5e-3, hidden=(8,), seed=0, max_records_per_person=10
+    study="raters",
+    batch_size=20,
+    epochs=6,
+    noise_multiplier=0.6,
+    learning_rate=5e-3,
+    hidden=(8,),
+    seed=0,
+    max_records_per_person=10,
 )
 RECORDS, MECHANISM_GAMES = 200, 20_000
 #: The number of ratings of a person in the games on the mechanism.
@@ -74,7 +81,9 @@ class Case:
     @property
     def folder(self) -> str:
         """The name of the folder of its runs."""
-        return "-".join([self.kind, "all" if self.cap is None else str(self.cap), *([] if self.target is None else [f"{self.target:g}"])])
+        return "-".join(
+            [self.kind, "all" if self.cap is None else str(self.cap), *([] if self.target is None else [f"{self.target:g}"])]
+        )
 
     def config(self, seed: int) -> Config:
         """The configuration: as many steps with each cap, however many ratings there are."""

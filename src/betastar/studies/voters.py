@@ -1,4 +1,4 @@
-"""The study of voters: what a model that predicts an opinion, or the vote, tells about a respondent's vote, religion, race, ideology.
+"""The study of voters: what a model of an opinion, or of the vote, tells about a respondent's vote, religion, race, ideology.
 
 It is trained without privacy, with DP-SGD under monitors of both scopes, with gap clipping, and without the column of the secret.
 """
