@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from betastar import files
 from betastar.figures import plots
+from betastar.figures.plots import WHO
+from betastar.rounding import down, nearest_percent, percent, up
 from betastar.runs.reading import Json
 
 if TYPE_CHECKING:
@@ -62,6 +64,26 @@ def spread(runs: Sequence[Run]) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def audit_rows(audits: Json, titles: Mapping[str, str]) -> list[list[str]]:
+    """A row for each audit of training: what is attacked, games, the share of right guesses of each attacker, what is allowed.
+
+    titles: what is attacked, by the name of the audit.
+    """
+    rows = []
+    for name, title in titles.items():
+        each = audits[name]["audits"]
+        first = next(iter(each.values()))
+        shares = [_share(each[place]["success"]) if place in each else "" for place in WHO]
+        rows.append([title, str(first["games"]), *shares, percent(0.5 + 0.5 * first["bound"]["upper"], 1)])
+    return rows
+
+
+def _share(success: Json) -> str:
+    """A share of right guesses, with its interval."""
+    low, high = down(100.0 * success["lower"], 1), up(100.0 * success["upper"], 1)
+    return f"{nearest_percent(success['estimate'], 1)} ({low} to {high})"
 
 
 def group_accuracy(runs: Sequence[Run], column: str, name: str) -> float:
