@@ -308,10 +308,9 @@ def _by_gap(runs: list[Run]) -> Axes:
         ax.axhline(100.0 * mean(run["baseline"] for run in plain), color=PALE, lw=1.1)
         ax.set_xscale("log")
         ax.invert_xaxis()
-        ax.set_xlabel("1 − β* against attribute inference, proved")
+        ax.set_xlabel("1 − β* against attribute inference, proved (better to the right)")
         ax.set_ylabel("accuracy (%)")
-        what = "an opinion; dotted: column deleted" if label == OPINION else "the vote"
-        plots.legend(ax, columns=4, title=f"Predicting {what}. Dashed grey: no privacy; pale: most frequent.")
+        plots.legend(ax, columns=4, title=f"Predicting {'an opinion' if label == OPINION else 'the vote'}")
     return panels[0]
 
 
@@ -334,7 +333,7 @@ def _exposure(runs: list[Run]) -> Axes:
         for tick, (column, _) in zip(ax.get_yticklabels(), places, strict=True):
             tick.set_color(STYLES[column][0])
         ax.set_ylim(-0.6, len(places) - 0.4)
-        ax.set_xlabel(f"{plots.BAYES_SECURITY} of a respondent's {TITLES[secret]} (more exposed to the left)", fontsize=8)
+        ax.set_xlabel(f"β* of the {TITLES[secret]} (more exposed to the left)")
     return panels[0]
 
 
