@@ -115,12 +115,9 @@ def test_whoever_adds_up_the_batches_of_an_epoch_finds_a_person(relation: str, a
     signal = apart * records * epochs**0.5 / (noise * length**0.5)  # distance of the two worlds, in deviations
     assert bound.advantage.lower == pytest.approx(2.0 * norm.cdf(0.5 * signal) - 1.0, abs=1e-6)
     random, games = np.random.default_rng(0), 200_000
-    batches = random.multinomial(records, [1 / length] * length, (games, epochs)) + noise * random.normal(
-        size=(games, epochs, length)
-    )
-    others = noise * random.normal(size=(games, epochs, length)) - (apart - 1.0) * random.multinomial(
-        records, [1 / length] * length, (games, epochs)
-    )
+    held = [random.multinomial(records, [1 / length] * length, (games, epochs)) for _ in range(2)]
+    noises = [noise * random.normal(size=(games, epochs, length)) for _ in range(2)]
+    batches, others = noises[0] + held[0], noises[1] - (apart - 1.0) * held[1]
     middle = epochs * records * (1.0 - 0.5 * apart)
     played = np.mean(batches.sum(axis=(1, 2)) > middle) - np.mean(others.sum(axis=(1, 2)) > middle)
     assert played == pytest.approx(float(bound.advantage.lower), abs=5e-3)

@@ -210,8 +210,8 @@ def _replaced_group(segment: Segment, records: int) -> Part:
     """All records of a person are replaced: by the records of another, with the opposite gradients at worst."""
     sigma = segment.noise_multiplier
     if segment.sampling in ("balls-in-bins", "shuffled"):
-        # All of them may be in one batch: what is proved is a step without sampling an epoch. Attacks: one of them differs, or the
-        # batches of an epoch are added up.
+        # All of them may be in one batch: what is proved is a step without sampling an epoch. Attacks: one of them differs, or
+        # the batches of an epoch are added up.
         length, number = batches(segment.sample_rate, segment.sampling), epochs(segment)
         together = (Step(1.0, sigma / records, OPPOSITE, number),)
         if length == 1:

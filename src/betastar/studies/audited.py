@@ -14,7 +14,6 @@ from torch.utils.data import TensorDataset
 
 from betastar import validation
 from betastar.audit import training
-from betastar.audit.training_audit.games import WIDTH
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.runs.config import Config
@@ -25,7 +24,9 @@ from betastar.runs.reading import Inside, Json
 from betastar.scenario.run import DPSGD
 
 #: How many games a study plays, in short and in full, and how many records its attackers estimate the others from.
-QUICK_GAMES, GAMES, REFERENCES = 24, 300, 99
+QUICK_GAMES, GAMES, REFERENCES = 24, 200, 99
+#: The widest intervals that a study accepts, in full and in short.
+FULL_WIDTH, QUICK_WIDTH = 0.35, 1.0
 #: The record that the ledger names first.
 MOST_EXPOSED = "most-exposed"
 
@@ -124,7 +125,7 @@ def played(one: Attacked, folder: Path, games: int, jobs: int, values: Sequence[
         criterion=criterion_of(one.data),
         games=games,
         seed=1,
-        width=1.0 if games < GAMES else WIDTH,
+        width=QUICK_WIDTH if games < GAMES else FULL_WIDTH,
         references=REFERENCES,
         jobs=jobs,
         folder=folder,
