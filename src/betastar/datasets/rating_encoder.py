@@ -95,7 +95,7 @@ class RatingEncoder:
         users = frame[USER].map({user: number for number, user in enumerate(self.users)})
         if users.isna().any():
             strange = frame[USER][users.isna()].iloc[0]
-            raise StudyError(f"the model was not trained with the user {strange!r}: leave these records out.")
+            raise StudyError(f"the model was not trained with the user {strange}: leave these records out.")
         films = frame[FILM].map({film: number + 1 for number, film in enumerate(self.films)}).fillna(0)
         columns = [users, films, *(self._has(frame[GENRES], genre) for genre in self.genres)]
         return torch.stack([torch.as_tensor(column.to_numpy(copy=True), dtype=torch.float32) for column in columns], dim=1)
