@@ -69,7 +69,7 @@ def test_the_monitor_measures_what_single_ratings_give() -> None:
 def test_a_run_on_voters(tmp_path: Path) -> None:
     config = Config(study="voters", sample=1000, batch_size=160, epochs=1, hidden=(8,), sensitive="race", along=("vote",), seed=0)
     folder = train(config, tmp_path / "run")
-    assert folder.status.secret == "race and vote"
+    assert folder.status.secret == "race with vote"
     assert folder.status.values == 24
     assert json.loads((folder / "encoder.json").read_text())["declared"]
     told = predict(folder.path, "voters")

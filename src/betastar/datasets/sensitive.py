@@ -57,10 +57,14 @@ def secret_of(
     rows = sorted(frame[names].drop_duplicates().itertuples(index=False, name=None), key=repr)
     if len(rows) > MANY_VALUES:
         raise StudyError(f"the columns {', '.join(map(repr, names))} take {len(rows)} combinations of values: name fewer.")
-    title = f"{sensitive} with {' and '.join(along)}"
-    secret = Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=title)
+    secret = Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=together(sensitive, along))
     secret.restated_reported = True
     return secret
+
+
+def together(sensitive: str, along: Sequence[str]) -> str:
+    """What a secret of several columns is called."""
+    return f"{sensitive} with {' and '.join(along)}"
 
 
 def declared_secret(encoder: TableEncoder, names: Sequence[str]) -> Secret:
@@ -75,6 +79,7 @@ def declared_secret(encoder: TableEncoder, names: Sequence[str]) -> Secret:
         places = list(range(start, start + len(known.categories)))
         parts.append(Secret.one_hot(places, on=on, off=off, labels=known.categories, name=name, unseen=True))
     secret = parts[0] if len(parts) == 1 else Secret.joint(*parts)
+    secret.name = names[0] if len(names) == 1 else together(names[0], names[1:])
     secret.restated_reported = True  # the study reports them
     return secret
 
