@@ -128,8 +128,8 @@ def notices(facts: Facts) -> list[str]:
     remarks = []
     if "synthetic" in facts.title:
         remarks.append(
-            "The records are made up (synthetic): a stand-in of the same shape. Nobody's data were used, and no conclusion can be "
-            "drawn from the accuracy."
+            "The records are made up (synthetic): a stand-in of the same shape. Nobody's data were used, and no conclusion can "
+            "be drawn from the accuracy."
         )
     if not facts.finished:
         remarks.append(
