@@ -115,13 +115,6 @@ class RatingEncoder:
         features = values["features"]
         if type(features) is not int or not 1 <= features <= 4096:
             raise ValueError(f"features must be a whole number from 1 to 4096, got {features!r}")
-        words, numbers = (lambda name: tuple(map(str, values[name]))), (lambda name: tuple(map(int, values[name])))
-        return cls(
-            str(values["label"]),
-            words("classes"),
-            numbers("users"),
-            numbers("films"),
-            words("genres"),
-            features,
-            words("left_out"),
-        )
+        classes, genres, left_out = (tuple(map(str, values[name])) for name in ("classes", "genres", "left_out"))
+        users, films = (tuple(map(int, values[name])) for name in ("users", "films"))
+        return cls(str(values["label"]), classes, users, films, genres, features, left_out)
