@@ -12,7 +12,16 @@ import pytest
 import betastar as bs
 from betastar.datasets.voters import OPINION, SECRETS, VOTE
 from betastar.report.study_pages import accuracy, select
-from betastar.report.voters_page import deleted_changes, dp_sgd, exposed_groups, gap_changes, joint_change, narrowest, write
+from betastar.report.voters_page import (
+    deleted_changes,
+    dp_sgd,
+    exposed_groups,
+    gap_changes,
+    joint_change,
+    losers,
+    narrowest,
+    write,
+)
 from betastar.studies.voters import GAPS, TOGETHER, cases
 
 from ..figures.pictures import same
@@ -81,15 +90,15 @@ def test_what_the_page_says_about_accuracy() -> None:
     baseline = 100.0 * mean(run["baseline"] for run in PLAIN)
     assert without > baseline + 20.0
     assert abs(without - accuracy(PLAIN)) < 1.0
-    assert max(map(abs, gap_changes(RUNS).values())) < 1.0
-    deleted = deleted_changes(RUNS)
-    assert max(abs(change) for secret, change in deleted.items() if secret != TOGETHER) < 1.0
-    assert deleted[TOGETHER] < -1.0
-    assert joint_change(RUNS) < -1.0
+    changes, deleted = gap_changes(RUNS), deleted_changes(RUNS)
+    assert max(map(abs, changes.values())) < 1.05  # "a point or less"
+    assert all(abs(changes[secret] - deleted[secret]) < 0.5 for secret in SECRETS)  # "deleting costs about the same"
+    assert max(deleted[TOGETHER], joint_change(RUNS)) < min(changes.values()) - 1.0  # "all four together cost more"
     costs = [accuracy(LABEL) - accuracy(select(RUNS, label=VOTE, kind="gap", gap=gap)) for gap in GAPS]
     assert costs == sorted(costs)
     assert costs[0] < 2.0  # "a moderate gap is cheap, a narrow one is not"
-    assert costs[-1] > 10.0
+    narrow = select(RUNS, label=VOTE, kind="gap", gap=min(GAPS))
+    assert accuracy(narrow) < 100.0 * mean(run["baseline"] for run in narrow) + 5.0  # "leaves nothing to learn"
     assert narrowest(RUNS) == min(GAPS)
 
 
@@ -105,6 +114,14 @@ def test_what_the_page_says_about_an_informed_attacker() -> None:
             assert rest["with"] - rest["without"] < 0.01
             assert frequencies["with"] - frequencies["without"] < 0.01
         assert abs(rest["hits"] - rest["without"]) < 0.1  # the attacker's probabilities mean what they say
+
+
+def test_what_the_page_says_about_who_pays() -> None:
+    """The group that loses most is a small one, and it loses as much if the column is deleted."""
+    name, gap, gone = min(losers(RUNS).values(), key=lambda one: one[1])
+    assert name == "Black"
+    assert gap < 3.0 * min(gap_changes(RUNS).values())
+    assert gone == pytest.approx(gap, abs=1.5)
 
 
 def test_what_the_page_says_about_exposure() -> None:

@@ -67,7 +67,7 @@ def words(results: Json) -> Json:
     runs: list[Run] = results["runs"]
     plain, label = dp_sgd(runs, OPINION), dp_sgd(runs, VOTE)
     one = plain[0]
-    exposed = exposed_groups(runs)
+    exposed, lost = exposed_groups(runs), losers(runs)
     return {
         **one["records"],
         "seeds": results["seeds"],
@@ -103,7 +103,13 @@ def words(results: Json) -> Json:
         "label_cost": [f"{accuracy(label) - accuracy(some):.1f}" for some in _label_gaps(runs)],
         "label_betas": [down(min(run["attribute"] for run in some)) for some in _label_gaps(runs)],
         "label_gaps": [f"{some[0]['gap']:g}" for some in _label_gaps(runs)],
-        "losses": losses(runs),
+        "losses": ", ".join(
+            f"{name} ({TITLES[secret]}, {gap:+.1f} and {gone:+.1f})" for secret, (name, gap, gone) in lost.items()
+        ),
+        "loser": (loser := min(lost.values(), key=lambda one: one[1]))[0],
+        "loss": f"{-loser[1]:.1f}",
+        "gain": up(informed_gain(runs, kind="dataset"), 1),
+        "gain_of_gap": up(informed_gain(runs, kind="gap", gap=narrowest(runs)), 1),
         "quick": results["quick"],
     }
 
@@ -265,17 +271,26 @@ def _largest(changes: dict[str, float]) -> str:
     return f"{changes[name]:+.1f} points ({TITLES[name]})"
 
 
-def losses(runs: list[Run]) -> str:
-    """For each secret, the group of its own values that loses most with the narrowest gap."""
-    plain, told = dp_sgd(runs, OPINION), []
+def group_changes(runs: list[Run], secret: str, kind: str, **wanted: float) -> dict[str, float]:
+    """For each group of a secret's values, by how many points this way to train changes its accuracy."""
+    plain, some = dp_sgd(runs, OPINION), select(runs, label=OPINION, secret=secret, kind=kind, **wanted)
+    return {name: group_accuracy(some, secret, name) - group_accuracy(plain, secret, name) for name in _shown(plain, secret)}
+
+
+def losers(runs: list[Run]) -> dict[str, tuple[str, float, float]]:
+    """For each secret, the group that loses most with the narrowest gap: its name, that loss, and that of deleting the column."""
+    told = {}
     for secret in gap_changes(runs):
-        some = select(runs, label=OPINION, secret=secret, kind="gap", gap=narrowest(runs))
-        change = {
-            name: group_accuracy(some, secret, name) - group_accuracy(plain, secret, name) for name in _shown(plain, secret)
-        }
-        name = min(change, key=lambda one, change=change: change[one])  # type: ignore[misc]
-        told.append(f"{name} ({TITLES[secret]}, {change[name]:+.1f})")
-    return ", ".join(told)
+        gap, gone = group_changes(runs, secret, "gap", gap=narrowest(runs)), group_changes(runs, secret, "delete")
+        name = min(gap, key=gap.__getitem__)
+        told[secret] = (name, gap[name], gone[name])
+    return told
+
+
+def informed_gain(runs: list[Run], **wanted: object) -> float:
+    """By how many points these runs help an attacker most who knows the rest of a record."""
+    some = [run for run in select(runs, **wanted) if "rest" in run["informed"]]
+    return 100.0 * max(run["informed"]["rest"]["with"] - run["informed"]["rest"]["without"] for run in some)
 
 
 def _shown(runs: list[Run], column: str) -> list[str]:
