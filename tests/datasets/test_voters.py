@@ -112,6 +112,12 @@ def test_secrets(sensitive: str, along: tuple[str, ...], values: int) -> None:
         assert len({tuple(one.tolist()) for one in made}) == values
 
 
+def test_what_gives_a_secret_away_is_told() -> None:
+    """By public respondents; the page says so."""
+    study = voters.voters(0, sensitive="born_again", sample=20_000)
+    assert study.restated == ("prayer = never (19 % of the records)",)
+
+
 def test_the_vote_as_the_label() -> None:
     study = voters.voters(0, label="vote", sensitive="vote", sample=SAMPLE)
     assert study.classes == ("another candidate", "Trump")

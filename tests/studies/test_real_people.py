@@ -20,12 +20,12 @@ from betastar.studies.informed_attacker import of_rest
 def test_voters_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(voters, "QUICK", replace(voters.FULL, sample=1000, batch_size=160, epochs=1, hidden=(8,), every=2))
     monkeypatch.setattr(voters, "ATTACKED", replace(voters.ATTACKED, sample=1000, epochs=1, hidden=(4,)))
-    monkeypatch.setattr(voters, "QUICK_GAMES", 18)
+    monkeypatch.setattr(voters, "QUICK_GAMES", 17)
     monkeypatch.setattr(voters, "RECORDS", 80)
     told: list[str] = []
     results = voters.study(tmp_path, 1, 1, quick=True, tell=told.append)
-    assert told[0] == "1 of 13: opinion-none-no-privacy, seed 0"
-    assert told[-1] == "audit: label, 18 games"
+    assert told[0] == "1 of 9: opinion-none-no-privacy, seed 0"
+    assert told[-1] == "audit: label, 17 games"
     plain, *others = results["runs"]
     assert [run["kind"] for run in others[:4]] == ["batch", "dataset", "gap", "delete"]
     batch, whole, gap, deleted = others[:4]
@@ -75,7 +75,7 @@ def test_an_informed_attacker() -> None:
 
 def test_raters_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raters, "ATTACKED", replace(raters.ATTACKED, epochs=1, hidden=(4,)))
-    monkeypatch.setattr(raters, "QUICK_GAMES", 18)
+    monkeypatch.setattr(raters, "QUICK_GAMES", 17)
     monkeypatch.setattr(raters, "RECORDS", 80)
     monkeypatch.setattr(raters, "MECHANISM_GAMES", 2000)
     told: list[str] = []

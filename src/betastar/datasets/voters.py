@@ -153,7 +153,7 @@ def voters(
     numbers = {word: number for number, word in enumerate(LABELS[label])}
     parts = [tensors(encode.encode(part), part[label].map(numbers).tolist()) for part in (train, test)]
     seen = [column.name for column in encode.columns]
-    known = frame.iloc[public][seen]
+    known = frame.iloc[public][[*seen, label] if sensitive == label else seen]
     return Study(
         "Voters",
         parts[0],
@@ -162,7 +162,7 @@ def voters(
         LABELS[label],
         RECIPE,
         raw=test,
-        restated=() if sensitive == label else tuple(str(one) for one in restated(known, sensitive, along)),
+        restated=tuple(str(one) for one in restated(known, sensitive, along)),
         told=_told(len(public), int((~answered).sum()), label),
         encoder=encode,
         public_table=frame.iloc[public],
@@ -175,7 +175,9 @@ def _secret(encode: TableEncoder, public: DataFrame, sensitive: str, along: Sequ
         if along:
             raise StudyError(f"{sensitive!r} is the label and the secret: no other column changes with it.")
         # All values weigh the same: gaps that are clipped towards the frequent one would teach the model to say nothing else.
-        return Secret.label(len(encode.classes), labels=encode.classes, name=sensitive, unseen=True)
+        secret = Secret.label(len(encode.classes), labels=encode.classes, name=sensitive, unseen=True)
+        secret.restated_reported = True  # the study reports them
+        return secret
     names = [column.name for column in encode.columns if column.kind == CATEGORY]
     check(public, [sensitive, *along])
     if strange := [name for name in (sensitive, *along) if name not in names]:
