@@ -43,6 +43,8 @@ STYLES = {
 BESIDE = 4.0
 #: Groups with a smaller share of the test records say nothing.
 SMALLEST_GROUP = 0.01
+#: Points of accuracy below which a loss is not told.
+NOTICEABLE = 0.3
 #: What was attacked, by its name in the results.
 GAMES = {
     "canary": "membership of a canary, the worst case",
@@ -104,7 +106,9 @@ def words(results: Json) -> Json:
         "label_betas": [down(min(run["attribute"] for run in some)) for some in _label_gaps(runs)],
         "label_gaps": [f"{some[0]['gap']:g}" for some in _label_gaps(runs)],
         "losses": ", ".join(
-            f"{name} ({TITLES[secret]}, {gap:+.1f} and {gone:+.1f})" for secret, (name, gap, gone) in lost.items()
+            f"{name} ({TITLES[secret]}, {gap:+.1f} and {gone:+.1f})"
+            for secret, (name, gap, gone) in lost.items()
+            if gap <= -NOTICEABLE
         ),
         "loser": (loser := min(lost.values(), key=lambda one: one[1]))[0],
         "loss": f"{-loser[1]:.1f}",

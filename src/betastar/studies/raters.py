@@ -195,7 +195,7 @@ def _private(case: Case, seed: int, folder: RunFolder) -> Json:
             "baseline": last["baseline"],
             "noise_multiplier": study.recipe.noise_multiplier,
             "steps": last["steps"],
-            "sample_rate": training.loader.sample_rate,
+            "sample_rate": folder.status.sample_rate,
             "records": len(study.train),
             "largest": largest,
             "rating": float(analyze(run).bayes_security.lower),
