@@ -44,6 +44,13 @@ def test_the_table() -> None:
     assert known - {"(no genres listed)"} == set(raters.KINDS)
 
 
+def test_users_with_many_ratings_like_fewer_films() -> None:
+    """The page says so."""
+    many = TABLE["userId"].map(TABLE["userId"].value_counts()) > 400
+    liked = TABLE["liked"] == "4 stars or more"
+    assert liked[many].mean() < 0.45 < 0.55 < liked[~many].mean()
+
+
 def test_parts(study: Study) -> None:
     """Four fifths of the users are private, and their ratings are in one part each."""
     assert study.people is not None

@@ -100,6 +100,7 @@ def words(results: Json) -> Json:
         "slope": f"{slope(results):.2g}",
         "best_cap": str(best[0]["cap"]),
         "best_accuracy": f"{accuracy(best):.1f}",
+        "best_gain": f"{accuracy(best) - 100 * mean(run['baseline'] for run in best):.1f}",
         "best_target": f"{best[0]['target']:g}",
         "bins_difference": f"{abs(accuracy(bins) - accuracy(same)):.1f}" if bins else "",
         "three": [_small(_risk_of(results, 3)[POISSON][0]), _small(_risk_of(results, 3)[BINS][1])],
