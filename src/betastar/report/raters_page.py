@@ -103,7 +103,7 @@ def words(results: Json) -> Json:
         "best_gain": f"{accuracy(best) - 100 * mean(run['baseline'] for run in best):.1f}",
         "best_target": f"{best[0]['target']:g}",
         "bins_difference": f"{abs(accuracy(bins) - accuracy(same)):.1f}" if bins else "",
-        "three": [_small(_risk_of(results, 3)[POISSON][0]), _small(_risk_of(results, 3)[BINS][1])],
+        "three": [_small(_risk_of(results, 3)[POISSON][0]), up(_risk_of(results, 3)[BINS][1])],
         "losses": losses(runs),
     }
 
@@ -148,7 +148,7 @@ def _risk_rows(results: Json) -> list[list[str]]:
     for ratings in SHOWN:
         one = _risk_of(results, ratings)
         low, high = one[BINS]
-        bins = down(low) if ratings == 1 else f"proved: {_small(low)}; at most {up(high) if high >= NOTHING else _small(high)}"
+        bins = down(low) if ratings == 1 else _small(high) if high < NOTHING else f"proved: {_small(low)}; at most {up(high)}"
         rows.append([f"{ratings:,}", nearest_percent(float(np.mean(counts >= ratings)), 0), _small(one[POISSON][0]), bins])
     return rows
 
