@@ -17,7 +17,9 @@ import betastar.answers.json_answers
 import betastar.audit
 import betastar.runs.loop
 import betastar.studies.gap_clipping
+import betastar.studies.raters
 import betastar.studies.tweets
+import betastar.studies.voters
 from betastar.answers import sweeps
 from betastar.cli import main
 
@@ -189,6 +191,8 @@ def test_what_cannot_be_computed_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         ("audit mechanism --noise 1 --rate 0.1 --steps 3", (betastar.audit, "mechanism"), "."),
         ("train adult -o run", (betastar.runs.loop, "train"), "; the same command with --resume goes on."),
         ("tweets -o run", (betastar.studies.tweets, "study"), "; the same command goes on where it stopped."),
+        ("voters -o run", (betastar.studies.voters, "study"), "; the same command goes on where it stopped."),
+        ("raters -o run", (betastar.studies.raters, "study"), "; the same command goes on where it stopped."),
         ("gaps -o run", (betastar.studies.gap_clipping, "run"), "; the same command goes on where it stopped."),
     ],
 )

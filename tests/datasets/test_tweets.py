@@ -111,7 +111,7 @@ def test_the_encoder_is_kept_as_json(study: Study) -> None:
         ({"hidden": (8,)}, "--hidden is for tables"),
         ({"drop": ("text",)}, "--drop is for tables"),
         ({"person": "id"}, "--person is for a table of your own"),
-        ({"study": "adult", "sample": 500}, "--sample is for tweets, got 500 for adult"),
+        ({"study": "adult", "sample": 500}, "--sample is for tweets and voters, got 500 for adult"),
         ({"sensitive": "place", "sample": 400}, "fewer than two of China"),
     ],
 )

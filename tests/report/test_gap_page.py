@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import betastar as bs
-from betastar.report.gap_clipping_page import accuracy, select, write
+from betastar.report.gap_clipping_page import write
+from betastar.report.study_pages import accuracy, select
 from betastar.studies.gap_clipping import GAPS, NOISES, SECRETS, TARGET
 
 from ..figures.pictures import same
@@ -26,6 +27,13 @@ def test_the_page_is_made_of_the_results(tmp_path: Path) -> None:
     for name in ("gap", "noise", "groups"):
         assert same((tmp_path / f"{name}.png").read_bytes(), (DOCS / f"{name}.png").read_bytes()), name
         assert f"({name}.png)" in page.read_text()
+
+
+def test_made_up_records_are_said_to_be_so_first() -> None:
+    """And nothing is concluded from their accuracy."""
+    section = (DOCS / "README.md").read_text().split("## Purchase-100, synthetic stand-in\n\n")[1].split("\n## ")[0]
+    assert section.startswith("**The records of this section are made up**")
+    assert "No conclusion can be drawn from the accuracy" in section
 
 
 def test_everything_was_run() -> None:

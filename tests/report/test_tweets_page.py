@@ -10,7 +10,7 @@ import pytest
 
 import betastar as bs
 from betastar.datasets.tweets import DEVICES, SECRETS
-from betastar.report.gap_clipping_page import accuracy, select
+from betastar.report.study_pages import accuracy, select
 from betastar.report.tweets_page import changes, words, write
 from betastar.studies.tweets import FULL, GAPS, NOBODY, cases
 

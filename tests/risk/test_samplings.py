@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import betastar as bs
 
@@ -104,6 +105,23 @@ def test_several_records_of_a_person(sampling: str, relation: str) -> None:
     assert risks[0].upper < risks[1].upper < risks[2].upper
     assert risks[0].lower <= risks[1].lower + 1e-9
     assert risks[1].lower <= risks[2].lower + 1e-9
+
+
+@pytest.mark.parametrize(("relation", "apart"), [("substitution", 2.0), ("add-remove", 1.0)])
+def test_whoever_adds_up_the_batches_of_an_epoch_finds_a_person(relation: str, apart: float) -> None:
+    """Two epochs of ten batches: the sum is a Gaussian mechanism. A simulation of the batches themselves agrees."""
+    noise, records, epochs, length = 4.0, 6, 2, 10
+    bound = bs.analyze(bs.DPSGD(noise, 1 / length, epochs * length, "balls-in-bins"), bs.Membership(relation, records=records))
+    signal = apart * records * epochs**0.5 / (noise * length**0.5)  # distance of the two worlds, in deviations
+    assert bound.advantage.lower == pytest.approx(2.0 * norm.cdf(0.5 * signal) - 1.0, abs=1e-6)
+    random, games = np.random.default_rng(0), 200_000
+    held = [random.multinomial(records, [1 / length] * length, (games, epochs)) for _ in range(2)]
+    noises = [noise * random.normal(size=(games, epochs, length)) for _ in range(2)]
+    batches, others = noises[0] + held[0], noises[1] - (apart - 1.0) * held[1]
+    middle = epochs * records * (1.0 - 0.5 * apart)
+    played = np.mean(batches.sum(axis=(1, 2)) > middle) - np.mean(others.sum(axis=(1, 2)) > middle)
+    assert played == pytest.approx(float(bound.advantage.lower), abs=5e-3)
+    assert played <= bound.advantage.upper
 
 
 def test_groups_in_batches_of_a_fixed_size_by_simulation() -> None:

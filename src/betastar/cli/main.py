@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
 import warnings
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from betastar import plugins
 from betastar.cli import analysis, audit_code, audit_mechanism, audit_training
-from betastar.cli.options import command, option
+from betastar.cli.options import command
 from betastar.cli.predict import predict
 from betastar.cli.report import report
+from betastar.cli.studies import gaps, raters, reproduce, tweets, voters
 from betastar.cli.train import train
 from betastar.vocabulary import PARAMETERS
 
@@ -39,6 +37,8 @@ GO_ON = {
     "reproduce": "; the same command goes on where it stopped.",
     "gaps": "; the same command goes on where it stopped.",
     "tweets": "; the same command goes on where it stopped.",
+    "voters": "; the same command goes on where it stopped.",
+    "raters": "; the same command goes on where it stopped.",
 }
 
 
@@ -99,94 +99,10 @@ def _options(
     pass
 
 
-@dataclass(frozen=True)
-class ReproduceOptions:
-    what: tuple[str, ...] = option(
-        (), "What is made: all, fig1 … fig10, table, numbers, low-noise, scopes or exposure.", "all", argument="what"
-    )
-    output: Path = option(Path("reproduction"), "Folder for figures, comparison and runs.")
-    quick: bool = False
-    redraw: bool = False
-    jobs: int = option(2, "Number of seeds that are trained at a time.")
-    json: bool = option(False, "Print the comparison as JSON.")
-
-
-def reproduce(options: ReproduceOptions) -> None:
-    """Make the paper's figures, table and numbers, and compare them with what betastar computes.
-
-    \b
-    Examples:
-      betastar reproduce fig7 numbers
-      betastar reproduce all --quick -o reproduction
-    """
-    from betastar.studies.paper.reproduce import reproduce as make
-
-    def tell(name: str) -> None:
-        print(f"{name} …", file=sys.stderr, flush=True)
-
-    path = make(list(options.what) or ["all"], options.output, options.quick, options.jobs, tell, options.redraw)
-    print((path.with_suffix(".json") if options.json else path).read_text())
-
-
-@dataclass(frozen=True)
-class GapsOptions:
-    output: Path = option(Path("gaps"), "Folder for runs, results and the page.")
-    seeds: int = option(5, "How many seeds are run.", min=1)
-    jobs: int = option(2, "Number of trainings at a time.")
-    quick: bool = False
-    json: bool = option(False, "Print the results as JSON.")
-
-
-def gaps(options: GapsOptions) -> None:
-    """Study what gap clipping costs: accuracy against proved attribute privacy, with figures. Goes on where it stopped.
-
-    \b
-    Examples:
-      betastar gaps --quick -o gaps
-    """
-    from betastar.report.gap_clipping_page import write
-    from betastar.studies.gap_clipping import run
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    results = run(options.output, 1 if options.quick else options.seeds, options.jobs, options.quick, tell)
-    page = write(options.output)
-    print(json.dumps(results) if options.json else page)
-
-
-@dataclass(frozen=True)
-class TweetsOptions:
-    output: Path = option(Path("tweets"), "Folder for runs, results and the page.")
-    seeds: int = option(3, "How many seeds are run.", min=1)
-    quick: bool = option(False, "Take two minutes instead of half an hour: one seed, fewer tweets and epochs.")
-    json: bool = option(False, "Print the results as JSON.")
-
-
-def tweets(options: TweetsOptions) -> None:
-    """Study a transformer that is fine-tuned on tweets with LoRA: accuracy, membership and attribute risk, with figures.
-
-    It goes on where it stopped.
-
-    \b
-    Examples:
-      betastar tweets --quick -o tweets
-    """
-    from betastar.report.tweets_page import write
-    from betastar.studies.tweets import study
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    results = study(options.output, 1 if options.quick else options.seeds, options.quick, tell)
-    page = write(options.output)
-    print(json.dumps(results) if options.json else page)
-
-
 analysis.register(app)
 audit_training.register(audit_mechanism.app)
 audit_code.register(audit_mechanism.app)
-for function in (train, reproduce, gaps, tweets, report):
+for function in (train, reproduce, gaps, tweets, voters, raters, report):
     command(app, pipeline=False)(function)
 command(app)(predict)
 app.add_typer(audit_mechanism.app)

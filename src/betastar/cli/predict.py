@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PredictOptions:
     run: Path = option(help="Folder of a complete run.", argument="RUN")
-    table: str = option(help="CSV or Parquet table with the columns of the training, or 'adult' or 'tweets'.", argument="TABLE")
+    table: str = option(
+        help="CSV or Parquet table with the columns of the training, or 'adult', 'tweets', 'voters' or 'raters'.",
+        argument="TABLE",
+    )
     output: Path | None = option(None, "CSV file for the predictions.", "standard output")
     drop: tuple[str, ...] = ()
     force: bool = False

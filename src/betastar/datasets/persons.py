@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from betastar import validation
+from betastar.arrays import Whole
 from betastar.datasets.errors import StudyError
 from betastar.datasets.seeds import derive
 
@@ -76,11 +77,18 @@ def split(people: Series, seed: int, most: int | None = None, share: float = 0.2
     codes, names = pd.factorize(people)
     trained, tested = train_test_split(range(len(names)), test_size=share, random_state=derive(seed, "split"))
     train, test = np.flatnonzero(np.isin(codes, trained)), np.flatnonzero(np.isin(codes, tested))
-    kept = train
-    if most is not None:
-        limit = int(validation.whole("max_records_per_person", most))
-        mixed = np.random.default_rng(derive(seed, "records of a person")).permutation(train)
-        kept = np.sort(mixed[pd.Series(codes[mixed]).groupby(codes[mixed]).cumcount().to_numpy() < limit])
+    kept = limited(codes, train, seed, most)
     largest = int(np.bincount(codes[kept]).max())
     facts = Persons(str(people.name), len(trained), largest, len(train) - len(kept))
     return kept.tolist(), test.tolist(), facts
+
+
+def limited(codes: Whole, train: Whole, seed: int, most: int | None) -> Whole:
+    """Of the training records, at most so many of each person, chosen at random. `codes` has the person of every record."""
+    import pandas as pd
+
+    if most is None:
+        return train
+    limit = int(validation.whole("max_records_per_person", most))
+    mixed = np.random.default_rng(derive(seed, "records of a person")).permutation(train)
+    return np.sort(mixed[pd.Series(codes[mixed]).groupby(codes[mixed]).cumcount().to_numpy() < limit])

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from betastar import validation
+from betastar.datasets.encoders import Encoder
 from betastar.datasets.errors import StudyError as StudyError
 from betastar.datasets.label_scale import LabelScale
 from betastar.datasets.persons import Persons as Persons
 from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
-from betastar.datasets.table_encoder import TableEncoder
-from betastar.datasets.text_encoder import TextEncoder
 from betastar.training import Secret
 
 if TYPE_CHECKING:
@@ -51,10 +51,14 @@ class Study:
         What was done to the columns of a table, in sentences.
     people : Persons or None
         The persons of the training part, where a column says whose record it is.
-    encoder : TableEncoder, TextEncoder or None
+    encoder : Encoder or None
         What makes records of a table of its kind into inputs of the model.
     public : Tensor or None
         Texts that count as public, as a model sees them; it is pre-trained on them.
+    public_table : DataFrame or None
+        Records that count as public, before they were encoded. An attacker may learn from them, and no model is trained on them.
+    owners : tuple of int
+        Whose record each training record is; empty unless the study knows it.
     """
 
     name: str
@@ -68,8 +72,10 @@ class Study:
     restated: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     people: Persons | None = None
-    encoder: TableEncoder | TextEncoder | None = None
+    encoder: Encoder | None = None
     public: Tensor | None = None
+    public_table: DataFrame | None = None
+    owners: tuple[int, ...] = ()
 
     @property
     def title(self) -> str:
@@ -103,6 +109,16 @@ def tensors(x: ArrayLike | Tensor, y: ArrayLike | Tensor, kind: torch.dtype = to
     table: Tensor = torch.as_tensor(x, dtype=kind)
     targets = torch.as_tensor(y)
     return TensorDataset(table, targets if targets.is_floating_point() else targets.long())
+
+
+def drawn(frame: DataFrame, sample: int | None, seed: int, what: str, fewest: int) -> DataFrame:
+    """So many records of a table, drawn at random, or all of them; raises StudyError for more than there are or too few."""
+    if sample is None:
+        return frame
+    number = validation.whole("sample", sample, low=fewest)
+    if number > len(frame):
+        raise StudyError(f"sample must be at most the {len(frame):,} {what}, got {number:,}.")
+    return frame.sample(number, random_state=derive(seed, "sample"))
 
 
 def split(number: int, seed: int, share: float = 0.2) -> tuple[list[int], list[int]]:

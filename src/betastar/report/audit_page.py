@@ -52,7 +52,7 @@ def write(folder: Path) -> Path:
         with Inside(folder / f"{name}.json"):
             told = object_of(folder / f"{name}.json")
             plots.save(plots.trials(_trials(told, THREATS[name])), folder / name, *plots.FORMATS)
-            games.append({"name": name, "title": title, "words": _words(told), "table": _table(told)})
+            games.append({"name": name, "title": title, "words": _words(told), "table": games_table(told)})
     template = jinja2.Template((TEMPLATES / "audit_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
     path = folder / "README.md"
     files.write(path, template.render(games=games) + "\n", private=False)
@@ -98,7 +98,8 @@ def ordered(told: Json) -> bool:
     return all(less["lower"] <= more["upper"] for i, more in enumerate(advantages) for less in advantages[i + 1 :])
 
 
-def _table(told: Json) -> str:
+def games_table(told: Json) -> str:
+    """A table with a row for each attacker of an audit of training."""
     rows = [HEADS, ("---",) * len(HEADS)]
     for place, audit in told["audits"].items():
         advantage = audit["advantage"]

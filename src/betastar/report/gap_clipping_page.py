@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from betastar import files
 from betastar.figures import plots
+from betastar.report.study_pages import (
+    PALE,
+    Run,
+    accuracies,
+    accuracy,
+    group_accuracy,
+    group_bars,
+    group_sizes,
+    select,
+    spread,
+    table,
+    write_page,
+)
 from betastar.rounding import down
 from betastar.runs.reading import Json
 
@@ -17,15 +27,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = {"age": "#c8553d", "sex": "#3b6ea8", "race": "#5b8c5a", "marital_status": "#8e6c8a", "item": "#c8553d"}
-#: Marks of the lines, for print without colours; and the colour of what is deleted.
+#: Marks of the lines, for print without colours.
 MARKS = {"age": "o-", "sex": "s-", "race": "^-", "marital_status": "D-", "item": "o-"}
-PALE = "#c9c4b8"
 #: How far apart the seeds of two lines are drawn, in points.
 BESIDE = 4.0
 TITLES = {"age": "age", "sex": "sex", "race": "race", "marital_status": "marital status", "item": "first item"}
-TEMPLATES = Path(__file__).parent / "templates"
-#: One training of the study: an entry of results.json.
-Run = Json
 #: Share of the records below which a group's accuracy says nothing.
 SMALLEST_GROUP = 0.005
 #: A β* that exceeds its target by more than this is mentioned.
@@ -34,17 +40,7 @@ NOTICEABLE = 0.0005
 
 def write(folder: str | Path) -> Path:
     """Write README.md and its figures beside results.json."""
-    import jinja2
-
-    path = Path(folder)
-    results = json.loads((path / "results.json").read_text())
-    runs: list[Run] = results["runs"]
-    for name, ax in figures(runs).items():
-        plots.save(ax, path / name, *plots.FORMATS)
-    template = jinja2.Template((TEMPLATES / "gap_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
-    file = path / "README.md"
-    files.write(file, template.render(_words(runs, results)) + "\n", private=False)
-    return file
+    return write_page(folder, "gap_page.md.j2", lambda results: figures(results["runs"]), _words)
 
 
 def figures(runs: list[Run]) -> dict[str, Axes]:
@@ -52,7 +48,8 @@ def figures(runs: list[Run]) -> dict[str, Axes]:
     return {"gap": _by_gap(runs), "noise": _by_noise(runs), "groups": _groups(runs)}
 
 
-def _words(runs: list[Run], results: Json) -> Json:
+def _words(results: Json) -> Json:
+    runs: list[Run] = results["runs"]
     noise = _of(runs, "adult", "noise_multiplier")[0]
     one = select(runs, study="adult")[0]
     words: Json = {
@@ -79,19 +76,6 @@ def _proved_beyond(runs: list[Run], target: float) -> str:
     return down(least) if least > target + NOTICEABLE else ""
 
 
-def select(runs: Iterable[Run], **wanted: Any) -> list[Run]:
-    return [run for run in runs if all(run[name] == value for name, value in wanted.items())]
-
-
-def accuracy(runs: Sequence[Run]) -> float:
-    return 100.0 * mean(run["accuracy"] for run in runs)
-
-
-def spread(runs: Sequence[Run]) -> str:
-    values = [100.0 * run["accuracy"] for run in runs]
-    return f"{mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-
-
 def _of(runs: list[Run], study: str, key: str, **wanted: Any) -> list[Any]:
     """The different values of an entry, in the order of the runs."""
     return list(dict.fromkeys(run[key] for run in select(runs, study=study, **wanted)))
@@ -99,10 +83,6 @@ def _of(runs: list[Run], study: str, key: str, **wanted: Any) -> list[Any]:
 
 def _baseline(runs: list[Run], study: str, noise: float) -> list[Run]:
     return select(runs, study=study, kind="plain", noise_multiplier=noise)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def _gap_rows(runs: list[Run], study: str) -> list[list[str]]:
@@ -153,11 +133,6 @@ def _deleting(runs: list[Run]) -> str:
 # ---------------------------------------------------------------------- figures
 
 
-def _accuracies(runs: Iterable[Run]) -> list[float]:
-    """The accuracy of each seed, in percent."""
-    return [100.0 * run["accuracy"] for run in runs]
-
-
 def _by_gap(runs: list[Run]) -> Axes:
     """Accuracy against 1 - β*, on a logarithmic axis: each place to the right is a narrower gap, each small point a seed."""
     ax = plots.axes(size=(5.6, 4.0))
@@ -168,7 +143,7 @@ def _by_gap(runs: list[Run]) -> Axes:
         places = [plain, *(select(runs, study="adult", secret=secret, kind="gap", gap=gap) for gap in gaps)]
         leaks = [1.0 - min(run["attribute"] for run in some) for some in places]
         plots.seeds(
-            ax, leaks, [_accuracies(some) for some in places], MARKS[secret], COLOURS[secret], TITLES[secret], BESIDE * (k - 1.5)
+            ax, leaks, [accuracies(some) for some in places], MARKS[secret], COLOURS[secret], TITLES[secret], BESIDE * (k - 1.5)
         )
         gone = accuracy(select(runs, study="adult", secret=secret, kind="delete", noise_multiplier=noise))
         ax.axhline(gone, color=COLOURS[secret], lw=0.9, ls=":")
@@ -186,7 +161,7 @@ def _by_noise(runs: list[Run]) -> Axes:
     noises = _of(runs, "adult", "noise_multiplier", kind="target")
 
     def line(pick: Callable[[float], list[Run]], style: str, colour: str, label: str, aside: float) -> None:
-        plots.seeds(ax, noises, [_accuracies(pick(noise)) for noise in noises], style, colour, label, aside)
+        plots.seeds(ax, noises, [accuracies(pick(noise)) for noise in noises], style, colour, label, aside)
 
     line(lambda noise: _baseline(runs, "adult", noise), "s--", plots.OTHER, "plain DP-SGD (no promise)", -2.0 * BESIDE)
     for k, secret in enumerate(_of(runs, "adult", "secret", kind="target")):
@@ -221,18 +196,9 @@ def _groups(runs: list[Run]) -> Axes:
         }
         sizes = _sizes(kinds["plain DP-SGD"][0], secret)
         names = sorted(sizes, key=str if secret == "age" else lambda name, sizes=sizes: -sizes[name])
-        for k, (label, (some, colour, hatch)) in enumerate(kinds.items()):
-            heights = [group_accuracy(some, secret, name) for name in names]
-            each = [[group_accuracy([run], secret, name) for run in some if name in run["groups"][secret]] for name in names]
-            below = [max(0.0, top - min(seeds)) for top, seeds in zip(heights, each, strict=True)]
-            above = [max(0.0, max(seeds) - top) for top, seeds in zip(heights, each, strict=True)]
-            places = [i + 0.27 * (k - 1) for i in range(len(names))]
-            ax.bar(places, heights, 0.25, color=colour, label=label, hatch=hatch, edgecolor="white", linewidth=0)
-            ax.errorbar(places, heights, [below, above], fmt="none", ecolor="#202020", elinewidth=0.8, capsize=1.5)
         shown = [f"{_short(name)}\n{100 * sizes[name] / sum(sizes.values()):.0f} %" for name in names]
-        ax.set_xticks(range(len(names)), shown, fontsize=7)
+        group_bars(ax, secret, names, kinds, shown)
         ax.set_ylim(50, 100)
-        ax.set_ylabel("accuracy (%)")
         plots.legend(ax, columns=3, title=TITLES[secret])
     return panels[0]
 
@@ -254,16 +220,8 @@ def _losses(runs: list[Run]) -> str:
 
 def _sizes(runs: list[Run], secret: str) -> dict[str, int]:
     """The number of test records of each group that is not too small."""
-    sizes: dict[str, int] = {}
-    for run in runs:
-        for name, (size, _) in run["groups"][secret].items():
-            sizes[name] = sizes.get(name, 0) + size
+    sizes = group_sizes(runs, secret)
     return {name: size for name, size in sizes.items() if size >= SMALLEST_GROUP * sum(sizes.values())}
-
-
-def group_accuracy(runs: list[Run], secret: str, name: str) -> float:
-    pairs = [run["groups"][secret][name] for run in runs if name in run["groups"][secret]]
-    return 100.0 * sum(right for _, right in pairs) / max(1, sum(size for size, _ in pairs))
 
 
 def _short(name: str) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from betastar.datasets.table_encoder import TableEncoder
-from betastar.datasets.text_encoder import TextEncoder
+from betastar.datasets.encoders import Encoder
 from betastar.files import write_all
 from betastar.report import statement
 from betastar.report.facts import Facts, load
@@ -76,7 +75,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
     )
 
 
-def _predicted(encoder: TableEncoder | TextEncoder) -> str:
+def _predicted(encoder: Encoder) -> str:
     """What the model predicts, in words."""
     if encoder.label_scale is not None:
         return "a number"

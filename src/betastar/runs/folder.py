@@ -19,9 +19,8 @@ import numpy as np
 
 from betastar import files
 from betastar.arrays import Real
+from betastar.datasets.encoders import Encoder, encoder_of
 from betastar.datasets.errors import StudyError
-from betastar.datasets.table_encoder import TableEncoder
-from betastar.datasets.text_encoder import TextEncoder
 from betastar.run_files import LEDGER as LEDGER
 from betastar.run_files import STEPS as STEPS
 from betastar.run_files import ledger_text
@@ -229,13 +228,13 @@ class RunFolder:
         return unpack_weights(self / MODEL)
 
     @property
-    def encoder(self) -> TableEncoder | TextEncoder:
+    def encoder(self) -> Encoder:
         """What makes the records of a table into inputs of the model."""
         if not (self / ENCODER).exists():
             raise FolderError(f"{self.path} has no {ENCODER}: an earlier version of betastar made this run. Train it again.")
         with Inside(self / ENCODER):
             values = object_of(self / ENCODER)
-            return TextEncoder.from_json(values) if "tokenizer" in values else TableEncoder.from_json(values)
+            return encoder_of(values)
 
     @property
     def checkpoint(self) -> dict[str, Any] | None:
@@ -363,7 +362,7 @@ class RunFolder:
         """Write how exposed each record is that was measured."""
         self.write(LEDGER, ledger_text((one.record, one.leakage, one.bayes_security) for one in entries))
 
-    def finish(self, status: Status, weights: dict[str, Any], encoder: TableEncoder | TextEncoder | None) -> None:
+    def finish(self, status: Status, weights: dict[str, Any], encoder: Encoder | None) -> None:
         """Write the model, its encoder and status.json, which makes the run complete, and delete what tells the noise."""
         from betastar.runs.checkpoint import pack_weights
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from betastar.arrays import Real, Whole
+from betastar.datasets.encoders import Encoder
 from betastar.datasets.errors import StudyError
-from betastar.datasets.table_encoder import TableEncoder
-from betastar.datasets.text_encoder import TextEncoder
 from betastar.runs.folder import RunFolder
 from betastar.runs.quality import errors
 from betastar.runs.trained_model import PREDICTION, load
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 #: The studies whose tables come with packages.
-PACKAGED = ("adult", "tweets")
+PACKAGED = ("adult", "tweets", "voters", "raters")
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     path : path
         The folder of a complete run.
     table : path
-        A CSV or Parquet file, or "adult" or "tweets" for the table of that study.
+        A CSV or Parquet file, or "adult", "tweets", "voters" or "raters" for the table of that study.
     drop : tuple of str
         Columns of the table that are left out.
 
@@ -103,7 +102,7 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     return Prediction(label, rows, judged, len(held_out), tested)
 
 
-def _judged(labels: Series, predictions: Series, encoder: TableEncoder | TextEncoder) -> dict[str, float]:
+def _judged(labels: Series, predictions: Series, encoder: Encoder) -> dict[str, float]:
     """How good predictions are, by the names of `QUALITY`."""
     if encoder.label_scale is None:
         return {"accuracy": float((_classes(labels, encoder.classes) == predictions).mean())}
@@ -121,12 +120,11 @@ def _numbers(labels: Series) -> Real:
 
 
 def _read(table: str | Path) -> DataFrame:
-    from betastar.datasets import adult, tweets
+    from betastar.datasets import adult, raters, tweets, voters
     from betastar.datasets.table import read
 
-    if str(table) == "tweets":
-        return tweets.table()
-    return adult.table() if str(table) == "adult" else read(table, least=0)
+    packaged = {"adult": adult, "tweets": tweets, "voters": voters, "raters": raters}
+    return packaged[str(table)].table() if str(table) in PACKAGED else read(table, least=0)
 
 
 def _classes(labels: Series, classes: tuple[str, ...]) -> Series:

@@ -10,11 +10,12 @@ from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from betastar.datasets.encoders import RatingEncoder, TextEncoder
 from betastar.datasets.study import Recipe, Study
-from betastar.datasets.text_encoder import TextEncoder
+from betastar.runs.layers import fully_connected
+from betastar.runs.rating_model import RatingModel
 from betastar.runs.reading import Json
 from betastar.runs.text_model import text_model
-from betastar.runs.trained_model import fully_connected
 from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private, private_loader
 
 
@@ -33,6 +34,8 @@ def network(study: Study, tell: Callable[[Json], None] | None = None, pretrain: 
     if isinstance(study.encoder, TextEncoder):
         phase = None if tell is None else lambda line: tell({"phase": line})
         return text_model(study.encoder, study.public if pretrain else None, phase)
+    if isinstance(study.encoder, RatingEncoder):
+        return RatingModel(study.encoder, study.recipe.hidden)
     return fully_connected([study.columns, *study.recipe.hidden, len(study.classes) or 1])
 
 

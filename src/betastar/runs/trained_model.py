@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from betastar.datasets.table_encoder import TableEncoder
-from betastar.datasets.text_encoder import TextEncoder
+from betastar.datasets.encoders import Encoder, RatingEncoder, TableEncoder, TextEncoder
 from betastar.runs.folder import MODEL, RunFolder
+from betastar.runs.layers import fully_connected
+from betastar.runs.rating_model import RatingModel
 from betastar.runs.reading import FolderError
 from betastar.runs.text_model import text_model
 
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 PREDICTION = "prediction"
 #: So many records of a table, and so many texts, are predicted at a time.
 AT_A_TIME, TEXTS_AT_A_TIME = 8192, 256
-
-
-def fully_connected(sizes: list[int]) -> nn.Sequential:
-    """Linear layers of these sizes with tanh between them, as in the paper."""
-    layers: list[nn.Module] = []
-    for wide, narrow in pairwise(sizes):
-        layers += [nn.Linear(wide, narrow), nn.Tanh()]
-    return nn.Sequential(*layers[:-1])
 
 
 @torch.no_grad()
@@ -47,14 +39,14 @@ class TrainedModel(NamedTuple):
 
     Attributes
     ----------
-    encoder : TableEncoder or TextEncoder
+    encoder : TableEncoder, TextEncoder or RatingEncoder
         What makes the records of a table into inputs.
     network : Module
         The model: inputs to a number for each class, the largest of which is the prediction; or to one number, of which
         `encoder.label_scale.labels` makes the prediction.
     """
 
-    encoder: TableEncoder | TextEncoder
+    encoder: Encoder
     network: nn.Module
 
     def predict(self, frame: DataFrame) -> DataFrame:
@@ -109,13 +101,18 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
         _ = folder.status
     encoder = folder.encoder
     if isinstance(encoder, TextEncoder):
-        return TrainedModel(encoder, _transformer(folder.weights, encoder, folder))
+        return TrainedModel(encoder, _with_weights(text_model(encoder), folder.weights, folder))
+    if isinstance(encoder, RatingEncoder):
+        weights = folder.weights
+        layers = [
+            len(weights[name]) for name in sorted(weights, key=_place) if name.startswith("head.") and name.endswith(".weight")
+        ]
+        return TrainedModel(encoder, _with_weights(RatingModel(encoder, tuple(layers[:-1])), weights, folder))
     return TrainedModel(encoder, _fully_connected(folder.weights, encoder, folder))
 
 
-def _transformer(weights: dict[str, Any], encoder: TextEncoder, folder: RunFolder) -> nn.Module:
-    """The transformer with these weights, which must fit the encoder."""
-    network = text_model(encoder)
+def _with_weights(network: nn.Module, weights: dict[str, Any], folder: RunFolder) -> nn.Module:
+    """The network with these weights, which must fit the encoder that it was made for."""
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
@@ -146,5 +143,5 @@ def _other_model(folder: RunFolder, problem: str) -> FolderError:
 
 
 def _place(name: str) -> tuple[int, str]:
-    number = name.split(".")[0]
+    number = name.removeprefix("head.").split(".")[0]
     return (int(number) if number.isdecimal() else -1), name

@@ -59,12 +59,15 @@ class Part:
     ordered : the first alternative in its order, or steps that dominate it; None if that is not known.
     symmetric, directed : attacks that exist, with worlds that are mirror images (or pairs of gradients at a distance), and with
         worlds of which one is pure noise.
+    summed : a further attack that exists, with worlds that are mirror images if those of the threat are, and otherwise of which
+        one is pure noise.
     """
 
     proved: tuple[tuple[AnyStep, ...], ...]
     ordered: tuple[Step, ...] | None = None
     symmetric: tuple[AnyStep, ...] = ()
     directed: tuple[AnyStep, ...] = ()
+    summed: tuple[AnyStep, ...] = ()
 
 
 def combined(parts: Sequence[Part], symmetric: bool, oriented: bool) -> Reduction:
@@ -86,6 +89,9 @@ def combined(parts: Sequence[Part], symmetric: bool, oriented: bool) -> Reductio
         attained.append(View(mirrored, True, oriented, mirrored if plain else None))  # type: ignore[arg-type]
     if directed := _joined(part.directed for part in parts):
         attained.append(View(directed, False, oriented))
+    if any(part.summed for part in parts):
+        others = _joined(part.summed or (part.symmetric if symmetric else part.directed) for part in parts)
+        attained.append(View(others, symmetric, oriented))
     return Reduction(tuple(proved), tuple(attained))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import asin, cos
+from math import asin, cos, sqrt
 
 import numpy as np
 
@@ -88,7 +88,8 @@ def add_remove(segment: Segment, records: int = 1) -> Part:
         length, number = batches(segment.sample_rate, segment.sampling), epochs(segment)
         together = Step(1.0, sigma / records, 1.0, number)
         one: AnyStep = AllocationStep(length, sigma, False, number) if length > 1 else together
-        return Part(((together if records > 1 else one,),), directed=(one,))
+        summed = _summed(segment, records, 1.0) if records > 1 and length > 1 else ()
+        return Part(((together if records > 1 else one,),), directed=(one,), summed=summed)
     if records > 1:
         return _group_in_poisson(segment, records, False) if is_plain(segment) else _removed_group(segment, records)
     step = Step(segment.sample_rate, sigma, 1.0, count)
@@ -209,17 +210,30 @@ def _replaced_group(segment: Segment, records: int) -> Part:
     """All records of a person are replaced: by the records of another, with the opposite gradients at worst."""
     sigma = segment.noise_multiplier
     if segment.sampling in ("balls-in-bins", "shuffled"):
-        # All of them may be in one batch: what is proved is a step without sampling an epoch. Attack: one of them differs.
+        # All of them may be in one batch: what is proved is a step without sampling an epoch. Attacks: one of them differs, or
+        # the batches of an epoch are added up.
         length, number = batches(segment.sample_rate, segment.sampling), epochs(segment)
         together = (Step(1.0, sigma / records, OPPOSITE, number),)
         if length == 1:
             return Part((together,), together, together)
         if segment.sampling == "shuffled":
-            return Part((together,), together, (), (AllocationStep(length, sigma / OPPOSITE, False, number),))
-        return Part((together,), together, (AllocationStep(length, sigma, True, number),))
+            one = (AllocationStep(length, sigma / OPPOSITE, False, number),)
+            return Part((together,), together, (), one, _summed(segment, records, OPPOSITE))
+        return Part(
+            (together,), together, (AllocationStep(length, sigma, True, number),), (), _summed(segment, records, OPPOSITE)
+        )
     law = _law_of_group(segment, records)
     # Gradients of j replaced records, relative to those of j others: norms at most 2j. Attacks: the others at 0, or at b.
     return Part(((law(0.5 * sigma, True),),), None, (law(sigma, True),), (law(0.5 * sigma, False),))
+
+
+def _summed(segment: Segment, records: int, distance: float) -> tuple[Step, ...]:
+    """The attack that adds up the batches of an epoch, if the gradients of all others are 0.
+
+    Each of the k records of a person is in one batch of the epoch, wherever it is: the sum of its t batches is ±k + σ√t·z.
+    """
+    length = batches(segment.sample_rate, segment.sampling)
+    return (Step(1.0, segment.noise_multiplier * sqrt(length) / records, distance, epochs(segment)),)
 
 
 def _removed_group(segment: Segment, records: int) -> Part:

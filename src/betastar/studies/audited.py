@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from betastar import validation
+from betastar.audit import training
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.risk.calibrate import Target
@@ -20,11 +22,15 @@ from betastar.risk.plan import plan
 from betastar.runs.config import Config
 from betastar.runs.folder import DATA, LEDGER, RunFolder
 from betastar.runs.loop import quietly
-from betastar.runs.private_training import PrivateTraining, network
-from betastar.runs.reading import Inside
+from betastar.runs.private_training import PrivateTraining, criterion_of, network
+from betastar.runs.reading import Inside, Json
 from betastar.scenario.run import DPSGD
 from betastar.training import ShufflingWarning
 
+#: How many games a study plays, in short and in full, and how many records its attackers estimate the others from.
+QUICK_GAMES, GAMES, REFERENCES = 24, 200, 99
+#: The widest intervals that a study accepts, in full and in short.
+FULL_WIDTH, QUICK_WIDTH = 0.35, 1.0
 #: The record that the ledger names first.
 MOST_EXPOSED = "most-exposed"
 
@@ -107,11 +113,46 @@ class Attacked:
         """The number of the record that a ledger of all records names first, after one training."""
         with torch.random.fork_rng(devices=[]), quietly(torch.get_num_threads()):
             torch.manual_seed(self.seed)
-            training = self._private(self.factory(), self.data)
-            ledger = training.watch(scope="dataset", ledger=True, every=5).ledger
-            self._epochs(training)
+            private = self._private(self.factory(), self.data)
+            ledger = private.watch(scope="dataset", ledger=True, every=5).ledger
+            self._epochs(private)
         assert ledger is not None
         return ledger.most_exposed(1)[0].record
+
+
+def played(one: Attacked, folder: Path, games: int, jobs: int, values: Sequence[object] | None = None) -> Json:
+    """The result of an audit of training, as JSON; games that are in the folder already are not played again.
+
+    Parameters
+    ----------
+    one : Attacked
+        What is trained.
+    folder : path
+        Where the games are kept.
+    games, jobs : int
+        How many games are played, and how many at a time.
+    values : sequence, optional
+        The values between which the attacker hesitates about the most exposed record. Without them, the challenge is a canary.
+    """
+    secret = None if values is None else one.study.secret
+    trials = training(
+        one.factory,
+        one.train,
+        one.data,
+        one.run(),
+        max_grad_norm=one.max_grad_norm,
+        challenge="canary" if values is None else one.most_exposed(),
+        secret=secret,
+        values=values,
+        criterion=criterion_of(one.data),
+        games=games,
+        seed=1,
+        width=QUICK_WIDTH if games < GAMES else FULL_WIDTH,
+        references=REFERENCES,
+        jobs=jobs,
+        folder=folder,
+    )
+    return trials.as_dict()
 
 
 def attacked(config: Config, sample: int | None = None, include: int | None = None) -> Attacked:

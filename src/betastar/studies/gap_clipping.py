@@ -6,8 +6,7 @@ the same β* against attribute inference; and how does that compare with deletin
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,20 +14,19 @@ from pathlib import Path
 import joblib
 import torch
 
-from betastar import files, validation
+from betastar import validation
 from betastar.risk.plan import Plan
 from betastar.runs.config import Config
-from betastar.runs.folder import MODEL, RunFolder
+from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, quietly
 from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD
+from betastar.studies.results import Groups, group_counts, kept, write_results
 
 GAPS = (0.5, 0.1, 0.01)
 NOISES = (3.51, 1.5, 0.8, 0.5)
 TARGET = 0.99
 SECRETS = ("age", "sex", "race", "marital_status")
-#: What is kept of a run, in its folder.
-RESULT = "result.json"
 #: Ages are grouped by these.
 AGES = (0, 30, 45, 60, 200)
 #: The stand-in is made smaller and trained for less long than the paper's, to take minutes.
@@ -113,10 +111,7 @@ def run(
         proved = _proved(DPSGD(noise, entry["sample_rate"], entry["steps"]), entry["gap"])
         made = {"study": case.study, "secret": case.secret, "kind": case.kind, "noise_multiplier": noise, "seed": seed}
         entries.append({**made, **entry, "attribute": proved})
-    results = {"seeds": seeds, "quick": quick, "target": TARGET, "runs": entries}
-    lines = ",\n".join(json.dumps(entry) for entry in entries)  # a run a line
-    files.write(path / "results.json", json.dumps({**results, "runs": []})[:-2] + f"\n{lines}\n]}}\n", private=False)
-    return results
+    return write_results(path, {"seeds": seeds, "quick": quick, "target": TARGET}, entries)
 
 
 @cache
@@ -128,37 +123,33 @@ def _proved(run: DPSGD, gap: float) -> float:
 def _one(config: Config, path: Path, threads: int) -> Json:
     """Accuracy after the last epoch, for all records and for groups of them, and what is proved."""
     folder = RunFolder(path)
-    if not (folder / RESULT).exists():
-        with quietly(threads), opened(config, folder, resume=True, again=True) as training:
-            assert training is not None
-            training.run()
-            last = folder.epochs[-1]
-            clipping = training.clipping
-            assert clipping is not None
-            result = {
-                "accuracy": last["accuracy"],
-                "steps": last["steps"],
-                "sample_rate": training.loader.sample_rate,
-                "membership": last["membership"]["lower"],
-                "gap": next(iter(clipping.gaps.values())),
-                "groups": _groups(training),
-            }
-            folder.write(RESULT, json.dumps(result) + "\n")
-            (folder / MODEL).unlink()  # hundreds of them, and they are not needed
-    return json.loads((folder / RESULT).read_text())
+    with quietly(threads):
+        return kept(folder, lambda: _trained(config, folder))
 
 
-def _groups(training: Training) -> dict[str, dict[str, tuple[int, int]]]:
+def _trained(config: Config, folder: RunFolder) -> Json:
+    with opened(config, folder, resume=True, again=True) as training:
+        assert training is not None
+        training.run()
+        last = folder.epochs[-1]
+        clipping = training.clipping
+        assert clipping is not None
+        return {
+            "accuracy": last["accuracy"],
+            "steps": last["steps"],
+            "sample_rate": training.loader.sample_rate,
+            "membership": last["membership"]["lower"],
+            "gap": next(iter(clipping.gaps.values())),
+            "groups": _groups(training),
+        }
+
+
+def _groups(training: Training) -> Groups:
     """For each secret of Adult, how many test records of each group there are, and for how many the model is right."""
     import pandas as pd
 
     raw = training.study.raw
     if raw is None:
         return {}
-    right = training.right().numpy()
-    counts: dict[str, dict[str, tuple[int, int]]] = {}
-    for name in SECRETS:
-        column: Sequence[str] = raw[name] if name != "age" else pd.cut(raw[name], list(AGES), right=False).astype(str)
-        table = pd.DataFrame({"group": list(column), "right": right}).groupby("group")["right"].agg(["size", "sum"])
-        counts[name] = {str(group): (int(row["size"]), int(row["sum"])) for group, row in table.iterrows()}
-    return counts
+    ages = pd.cut(raw["age"], list(AGES), right=False).astype(str)
+    return group_counts(raw.assign(age=ages), SECRETS, training.right())

@@ -5,36 +5,31 @@ It is fine-tuned without privacy, with DP-SGD under a monitor, and with gap clip
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from betastar import files, validation
-from betastar.datasets import seeds as seeding
+from betastar import validation
 from betastar.datasets.study import Study
 from betastar.datasets.tweets import DEVICES
 from betastar.risk.plan import Plan
-from betastar.runs import quality
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, quietly
-from betastar.runs.private_training import network
 from betastar.runs.reading import Json
-from betastar.runs.trained_model import outputs
 from betastar.scenario.run import DPSGD
+from betastar.studies.results import kept, write_results
+from betastar.studies.without_privacy import without_privacy
 from betastar.training import Records
 
 GAPS = (0.1, 0.01)
 SECRET = "person"
 #: The name of the group of tweets that name none of the candidates, or several.
 NOBODY = "nobody"
-#: What is kept of a run, in its folder.
-RESULT = "result.json"
 FULL = Config(study="tweets", sensitive=SECRET, sample=10_000, batch_size=160, epochs=5, every=5)
 QUICK = replace(FULL, sample=2_000, batch_size=100, epochs=2)
 
@@ -55,22 +50,20 @@ def study(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callabl
         if tell:
             tell(f"{number} of {len(every)}: {name}, seed {config.seed}")
         folder = RunFolder(path / "runs" / name / f"seed-{config.seed}")
-        if not (folder / RESULT).exists():
-            with quietly(torch.get_num_threads()):
-                result = _without_privacy(config) if name == "plain" else _private(config, folder)
-            files.make_private(folder.path)
-            folder.write(RESULT, json.dumps(result) + "\n")
-        entry = {"case": name, "seed": config.seed, **json.loads((folder / RESULT).read_text())}
+        with quietly(torch.get_num_threads()):
+            result = kept(folder, partial(_result, name, config, folder))
+        entry = {"case": name, "seed": config.seed, **result}
         if name == "dp-sgd":
             entry["largest_distance"] = float(folder.distances["exact"].max())
         if config.gap is not None:
             run = DPSGD(entry["noise_multiplier"], entry["sample_rate"], entry["steps"])
             entry["attribute"] = float(Plan(run, config.gap).attribute().bayes_security.lower)
         entries.append(entry)
-    results = {"seeds": seeds, "quick": quick, "secret": SECRET, "runs": entries}
-    lines = ",\n".join(json.dumps(entry) for entry in entries)  # a run a line
-    files.write(path / "results.json", json.dumps({**results, "runs": []})[:-2] + f"\n{lines}\n]}}\n", private=False)
-    return results
+    return write_results(path, {"seeds": seeds, "quick": quick, "secret": SECRET}, entries)
+
+
+def _result(name: str, config: Config, folder: RunFolder) -> Json:
+    return _without_privacy(config) if name == "plain" else _private(config, folder)
 
 
 def _private(config: Config, folder: RunFolder) -> Json:
@@ -115,25 +108,9 @@ def _measured(training: Training, folder: RunFolder) -> Json:
 
 
 def _without_privacy(config: Config) -> Json:
-    """The same model, trained with Adam on the same records: no clipping, no noise."""
-    study = config.load()
-    recipe = study.recipe
-    seeding.start(config.chosen_seed(), "weights")
-    model = network(study)
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=recipe.learning_rate)
-    x, y = study.train.tensors
-    for _ in range(recipe.epochs):
-        for rows in torch.randperm(len(x)).split(recipe.batch_size):
-            optimizer.zero_grad()
-            functional.cross_entropy(model(x[rows]), y[rows]).backward()
-            optimizer.step()
-    right = outputs(model, study.test.tensors[0]).argmax(dim=1) == study.test.tensors[1]
-    return {
-        "accuracy": float(right.double().mean()),
-        "baseline": quality.baseline(y.numpy(), study.test.tensors[1].numpy()),
-        "gap": None,
-        "groups": _groups(study, right),
-    }
+    trained = without_privacy(config)
+    groups = _groups(trained.study, trained.right)
+    return {"accuracy": trained.accuracy, "baseline": trained.baseline, "gap": None, "groups": groups}
 
 
 def _groups(study: Study, right: Tensor) -> dict[str, dict[str, tuple[int, int]]]:
