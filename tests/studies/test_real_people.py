@@ -80,7 +80,7 @@ def test_raters_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(raters, "MECHANISM_GAMES", 2000)
     told: list[str] = []
     results = raters.study(tmp_path, 1, 1, quick=True, tell=told.append)
-    assert told[:2] == ["1 of 5: no-privacy-10, seed 0", "2 of 5: rating-10, seed 0"]
+    assert told[:2] == ["1 of 3: no-privacy-3, seed 0", "2 of 3: rating-3, seed 0"]
     person = results["runs"][-1]
     assert (person["kind"], person["largest"]) == ("person", 3)
     assert person["person"] == pytest.approx(0.5, abs=1e-4)

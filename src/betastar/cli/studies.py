@@ -105,7 +105,7 @@ class VotersOptions:
     seeds: int = option(5, "How many seeds are run.", min=1)
     jobs: int = option(2, "Number of trainings at a time.")
     quick: bool = option(
-        False, "Take three minutes instead of half an hour: one seed, fewer respondents, secrets, gaps and games."
+        False, "Take two minutes instead of half an hour: one seed and secret, fewer respondents, gaps and games."
     )
     json: bool = option(False, "Print the results as JSON.")
 
@@ -131,7 +131,7 @@ class RatersOptions:
     output: Path = option(Path("raters"), "Folder for runs, results and the page.")
     seeds: int = option(5, "How many seeds are run.", min=1)
     jobs: int = option(2, "Number of trainings at a time.")
-    quick: bool = option(False, "Take two minutes instead of half an hour: one seed, fewer ratings and games.")
+    quick: bool = option(False, "Take a minute instead of a quarter of an hour: one seed and cap, fewer games.")
     json: bool = option(False, "Print the results as JSON.")
 
 
