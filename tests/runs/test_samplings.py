@@ -181,9 +181,8 @@ def test_folders_from_before_there_were_samplings(table: Path, tmp_path: Path) -
         train(config(table, epochs=1, sampling="shuffled"), folder.path, resume=True)
 
 
-def test_audits_of_training_refuse_what_they_do_not_play(bare: RunFolder) -> None:
-    with pytest.raises(StudyError, match="draws batches by sampling 'fixed-size', which audits of training do not play"):
-        audited.of_run(bare.path)
+def test_an_audit_of_a_run_draws_batches_as_the_run_did(bare: RunFolder) -> None:
+    assert audited.of_run(bare.path).sampling == "fixed-size"
 
 
 def test_the_command(table: Path, tmp_path: Path) -> None:
