@@ -30,7 +30,9 @@ LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
 #: trained weights (noise of three steps, sums of gradients and what they are compared with).
 COPIES_OF_ALL, COPIES_OF_TRAINED = 2, 9
 #: The bytes for passes over variants by default, and at the least.
-PASSES, LEAST = 1 << 28, 1 << 19
+PASSES, LEAST = 300 << 20, 1 << 19
+#: The most that passes take by default so that all variants of one record are run together.
+ONE_RECORD = 1 << 30
 #: Records that the model is tried on, and records from all over the data set that they are chosen from.
 TRIAL, SPREAD = 4, 64
 DROPOUT = (
@@ -165,6 +167,8 @@ def prepare(
                 raise GradientError(DROPOUT)
             _require_modules_only(adapter, numbered, loss, variants)
             distances.try_out(numbered)
+            if memory is None:
+                room = distances.make_room(ONE_RECORD)
             _require_decomposable(adapter, numbered, loss, variants)
             variants.own(numbered)
     return MeasuredTraining(adapter, source, secret, variants, distances, room)

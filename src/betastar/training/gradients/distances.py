@@ -62,6 +62,13 @@ class RecordDistances:
         if self.most >= len(records) * len(some):
             self._variants.try_out(records, self._secret, some)
 
+    def make_room(self, largest: int) -> int:
+        """Let memory hold all variants of a record if they take at most so many bytes. Returns the memory."""
+        needed = self.bytes_of(len(self._values))
+        if needed <= largest:
+            self._memory = max(self._memory, needed)
+        return self._memory
+
     @property
     def most(self) -> int:
         """The number of variants that memory has room for."""
