@@ -175,15 +175,16 @@ def test_cases_of_the_study() -> None:
 
 def test_groups_of_a_run(tmp_path: Path) -> None:
     """One run of the study, cut short: accuracy of groups adds up to accuracy of all, and a finished run is not repeated."""
-    short = Config(sensitive="sex", gap=0.1, epochs=1, noise_multiplier=3.51, seed=0)
-    result = gap_clipping._one(short, tmp_path / "one", torch.get_num_threads())
+    config = Config(sensitive="sex", gap=0.1, epochs=1, noise_multiplier=3.51)
+    short = gap_clipping.Case("adult", "sex", "gap", config)
+    result = gap_clipping._one(short, 0, tmp_path / "one", torch.get_num_threads())
     assert result["gap"] == 0.1
     for name in gap_clipping.SECRETS:
         sizes, right = zip(*result["groups"][name].values(), strict=True)
         assert sum(sizes) == 6513
         assert sum(right) / 6513 == pytest.approx(result["accuracy"])
     before = (tmp_path / "one" / "result.json").stat().st_mtime_ns
-    assert gap_clipping._one(short, tmp_path / "one", 1) == json.loads(json.dumps(result))
+    assert gap_clipping._one(short, 0, tmp_path / "one", 1) == json.loads(json.dumps(result))
     assert (tmp_path / "one" / "result.json").stat().st_mtime_ns == before
     assert isinstance(adult().raw, pd.DataFrame)
 

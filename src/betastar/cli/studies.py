@@ -104,9 +104,7 @@ class VotersOptions:
     output: Path = option(Path("voters"), "Folder for runs, results and the page.")
     seeds: int = option(5, "How many seeds are run.", min=1)
     jobs: int = option(2, "Number of trainings at a time.")
-    quick: bool = option(
-        False, "Take two minutes instead of half an hour: one seed and secret, fewer respondents, gaps and games."
-    )
+    quick: bool = option(False, "Take a minute instead of half an hour: one seed and secret, fewer respondents, gaps and games.")
     json: bool = option(False, "Print the results as JSON.")
 
 

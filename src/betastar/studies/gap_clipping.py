@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-import joblib
-import torch
-
 from betastar import validation
 from betastar.risk.plan import Plan
 from betastar.runs.config import Config
@@ -21,7 +18,7 @@ from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, quietly
 from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD
-from betastar.studies.results import Groups, group_counts, kept, write_results
+from betastar.studies.results import Groups, each_run, group_counts, kept, write_results
 
 GAPS = (0.5, 0.1, 0.01)
 NOISES = (3.51, 1.5, 0.8, 0.5)
@@ -91,22 +88,14 @@ def run(
 ) -> Json:
     """Train all cases (those that are there already are kept), and write results.json."""
     path, seeds = Path(output), validation.whole("seeds", seeds)
-    threads = max(1, torch.get_num_threads() // joblib.effective_n_jobs(jobs))
     every = [
         (case, seed)
         for seed in range(seeds)
         for case in cases(quick)
         if case.study == "adult" or seed < (1 if quick else PURCHASE_SEEDS)
     ]
-    todo = [
-        joblib.delayed(_one)(replace(case.config, seed=seed), path / "runs" / case.folder / f"seed-{seed}", threads)
-        for case, seed in every
-    ]
     entries: list[Json] = []
-    results_of = joblib.Parallel(n_jobs=jobs, return_as="generator")(todo)
-    for number, ((case, seed), entry) in enumerate(zip(every, results_of, strict=True), start=1):
-        if tell:
-            tell(f"{number} of {len(every)}: {case.folder}, seed {seed}")
+    for case, seed, entry in each_run(path, every, jobs, _one, tell):
         noise = case.config.noise_multiplier
         proved = _proved(DPSGD(noise, entry["sample_rate"], entry["steps"]), entry["gap"])
         made = {"study": case.study, "secret": case.secret, "kind": case.kind, "noise_multiplier": noise, "seed": seed}
@@ -120,9 +109,9 @@ def _proved(run: DPSGD, gap: float) -> float:
     return float(Plan(run, gap).attribute().bayes_security.lower)
 
 
-def _one(config: Config, path: Path, threads: int) -> Json:
+def _one(case: Case, seed: int, path: Path, threads: int) -> Json:
     """Accuracy after the last epoch, for all records and for groups of them, and what is proved."""
-    folder = RunFolder(path)
+    config, folder = replace(case.config, seed=seed), RunFolder(path)
     with quietly(threads):
         return kept(folder, lambda: _trained(config, folder))
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-import joblib
 import numpy as np
 import torch
 
@@ -28,7 +27,7 @@ from betastar.runs.reading import Json
 from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import Membership
 from betastar.studies.audited import GAMES, QUICK_GAMES, attacked, played
-from betastar.studies.results import Groups, group_counts, kept, write_results
+from betastar.studies.results import Groups, each_run, group_counts, kept, write_results
 from betastar.studies.without_privacy import without_privacy
 
 #: Ratings of a person that are trained on at most; None for all.
@@ -121,14 +120,9 @@ def study(
 ) -> Json:
     """Analyse, train all cases and play the audits (what is there already is kept), and write results.json."""
     path, seeds = Path(output), validation.whole("seeds", seeds)
-    threads = max(1, torch.get_num_threads() // joblib.effective_n_jobs(jobs))
     every = [(case, seed) for seed in range(seeds) for case in cases(quick)]
-    todo = [joblib.delayed(_one)(case, seed, path / "runs" / case.folder / f"seed-{seed}", threads) for case, seed in every]
-    runs: list[Json] = []
-    for (case, seed), entry in zip(every, joblib.Parallel(n_jobs=jobs, return_as="generator")(todo), strict=True):
-        runs.append({"kind": case.kind, "cap": case.cap, "target": case.target, "seed": seed, **entry})
-        if tell:
-            tell(f"{len(runs)} of {len(every)}: {case.folder}, seed {seed}")
+    made = each_run(path, every, jobs, _one, tell)
+    runs = [{"kind": case.kind, "cap": case.cap, "target": case.target, "seed": seed, **entry} for case, seed, entry in made]
     head = {"seeds": seeds, "quick": quick, "people": people(raters()), "risk": risks(), "noise": noises()}
     audits = audited(path / "audits", QUICK_GAMES if quick else GAMES, jobs, tell)
     return write_results(path, {**head, "audits": audits}, runs)

@@ -1,12 +1,14 @@
-"""What studies have in common: results that are kept beside a run, the file of all results, and counts of groups."""
+"""What studies have in common: cases with several seeds, results that are kept beside a run, and counts of groups."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import joblib
+import torch
 from torch import Tensor
 
 from betastar import files
@@ -20,6 +22,33 @@ if TYPE_CHECKING:
 RESULT, RESULTS = "result.json", "results.json"
 #: For each column, the number of test records of each group, and for how many the model is right.
 Groups = dict[str, dict[str, tuple[int, int]]]
+
+
+class AnyCase(Protocol):
+    """What a study trains, with a folder of its own."""
+
+    @property
+    def folder(self) -> str: ...
+
+
+Case = TypeVar("Case", bound=AnyCase)
+
+
+def each_run(
+    path: Path,
+    every: Sequence[tuple[Case, int]],
+    jobs: int,
+    one: Callable[[Case, int, Path, int], Json],
+    tell: Callable[[str], None] | None,
+) -> Iterator[tuple[Case, int, Json]]:
+    """Run cases with their seeds, `jobs` at a time. `one` gets the case, the seed, a folder and the number of threads."""
+    threads = max(1, torch.get_num_threads() // joblib.effective_n_jobs(jobs))
+    todo = [joblib.delayed(one)(case, seed, path / "runs" / case.folder / f"seed-{seed}", threads) for case, seed in every]
+    results = joblib.Parallel(n_jobs=jobs, return_as="generator")(todo)
+    for number, ((case, seed), result) in enumerate(zip(every, results, strict=True), start=1):
+        if tell:
+            tell(f"{number} of {len(every)}: {case.folder}, seed {seed}")
+        yield case, seed, result
 
 
 def kept(folder: RunFolder, make: Callable[[], Json]) -> Json:

@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import joblib
 import numpy as np
-import torch
 
 from betastar import validation
 from betastar.datasets.encoders import TableEncoder
@@ -30,7 +28,7 @@ from betastar.scenario.run import DPSGD
 from betastar.scenario.threats import AttributeInference
 from betastar.studies import informed_attacker
 from betastar.studies.audited import GAMES, QUICK_GAMES, attacked, played
-from betastar.studies.results import group_counts, kept, write_results
+from betastar.studies.results import each_run, group_counts, kept, write_results
 from betastar.studies.without_privacy import without_privacy
 
 if TYPE_CHECKING:
@@ -112,14 +110,9 @@ def study(
 ) -> Json:
     """Train all cases and play the audits (what is there already is kept), and write results.json."""
     path, seeds = Path(output), validation.whole("seeds", seeds)
-    threads = max(1, torch.get_num_threads() // joblib.effective_n_jobs(jobs))
     every = [(case, seed) for seed in range(seeds) for case in cases(quick)]
-    todo = [joblib.delayed(_one)(case, seed, path / "runs" / case.folder / f"seed-{seed}", threads) for case, seed in every]
-    runs: list[Json] = []
-    for (case, seed), entry in zip(every, joblib.Parallel(n_jobs=jobs, return_as="generator")(todo), strict=True):
-        runs.append({"label": case.label, "secret": case.secret, "kind": case.kind, "seed": seed, **entry})
-        if tell:
-            tell(f"{len(runs)} of {len(every)}: {case.folder}, seed {seed}")
+    made = each_run(path, every, jobs, _one, tell)
+    runs = [{"label": case.label, "secret": case.secret, "kind": case.kind, "seed": seed, **entry} for case, seed, entry in made]
     audits = audit(path / "audits", QUICK_GAMES if quick else GAMES, jobs, tell)
     return write_results(path, {"seeds": seeds, "quick": quick, "audits": audits}, runs)
 
