@@ -30,7 +30,7 @@ LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
 #: trained weights (noise of three steps, sums of gradients and what they are compared with).
 COPIES_OF_ALL, COPIES_OF_TRAINED = 2, 9
 #: The bytes for passes over variants by default, and at the least.
-PASSES, LEAST = 300 << 20, 1 << 19
+PASSES, LEAST = 448 << 20, 1 << 19
 #: The most that passes take by default so that all variants of one record are run together.
 ONE_RECORD = 1 << 30
 #: Records that the model is tried on, and records from all over the data set that they are chosen from.

@@ -16,6 +16,7 @@ from betastar.training.gradients import gap_weights
 from betastar.training.gradients.clipping import clip
 from betastar.training.gradients.distances import taken
 from betastar.training.gradients.factors import Gradients
+from betastar.training.gradients.sketches import Sketches
 from betastar.training.gradients.variant_gradients import require_finite
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
@@ -43,7 +44,7 @@ class GapClippedTotals:
     clipped : dict
         Σ ĝ, in double precision.
     unclipped : dict
-        The sum of the records' own gradients before any clipping.
+        The sketch of the sum of the records' own gradients before any clipping.
     """
 
     clipped: dict[Tensor, Tensor]
@@ -71,6 +72,8 @@ class GapClippedSum:
     def __init__(self, training: MeasuredTraining, secrets: Sequence[Secret], gaps: Mapping[str, float]) -> None:
         self._adapter, self._variants, self._distances = training.adapter, training.variants, training.distances
         self.secret, self._secrets, self._memory = training.secret, list(secrets), training.memory
+        #: Makes the sketches of sums of own gradients.
+        self.sketches = Sketches()
         self._gaps = [gaps[secret.name] for secret in self._secrets]
         fit = self._distances.most if len(self._secrets) < 2 else min(self._distances.most, isqrt(self._memory // PER_PAIR))
         if self.secret.count > fit:
@@ -94,12 +97,12 @@ class GapClippedSum:
         """
         parameters, norm = self._adapter.all_parameters, self._adapter.max_grad_norm()
         clipped: dict[Tensor, Tensor] = {p: torch.zeros_like(p, dtype=torch.float64) for p in parameters}
-        unclipped: dict[Tensor, Tensor] = {p: torch.zeros_like(p) for p in parameters if p.requires_grad}
+        unclipped: dict[Tensor, Tensor] = {}
         for total, mine in self._parts(batch):
             for parameter, part in total.items():
                 clipped[parameter].add_(part, alpha=norm)
-            for parameter, part in mine.totals(torch.ones_like(mine.norms)).items():
-                unclipped[parameter] += part
+            for parameter, sketch in self.sketches.of_sum(mine).items():
+                unclipped[parameter] = unclipped.get(parameter, 0.0) + sketch
         return GapClippedTotals(clipped, unclipped)
 
     def _parts(self, batch: Records) -> Iterator[tuple[dict[Tensor, Tensor], Gradients]]:

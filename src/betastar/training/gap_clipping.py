@@ -148,15 +148,16 @@ class GapClipping(SavedTraining):
             raise RuntimeError("the hooks of the model were enabled: gap clipping does without them; call model.disable_hooks().")
         return batches[0]
 
-    def _require_same_gradient(self, records: int, totals: Mapping[torch.Tensor, torch.Tensor]) -> None:
-        """Refuse a batch whose gradient, as the loop has computed it, is not that of the criterion, whose sum is given."""
+    def _require_same_gradient(self, records: int, sketches: Mapping[torch.Tensor, torch.Tensor]) -> None:
+        """Refuse a batch whose gradient, as the loop has computed it, is not that of the criterion, whose sketch is given."""
         if processes.together() and type(self._adapter.outer) is nn.parallel.DistributedDataParallel:
             return  # the gradients of the loop are then those of all processes
         if not records:
             return
         scale = records if self._adapter.loss_reduction == "mean" else 1
-        here = torch.cat([total.flatten() / scale for total in totals.values()])
-        there = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in totals]).to(here)
+        grads = {p: torch.zeros_like(p) if p.grad is None else p.grad for p in sketches}
+        here = torch.cat([sketch / scale for sketch in sketches.values()])
+        there = torch.cat([self.clipped_sum.sketches.of(p, grad) for p, grad in grads.items()])
         if not there.any() and here.any():
             raise GradientError("no gradient was back-propagated before optimizer.step(): call loss.backward() first.")
         if float((here - there).norm()) > 1e-2 * float(here.norm()) + 1e-6:

@@ -8,6 +8,7 @@ from torch import Tensor
 from betastar.training.gradients.clipping import clip
 from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError
+from betastar.training.gradients.sketches import Sketches
 from betastar.training.opacus.adapter import OpacusAdapter
 
 #: The number of entries of each record's gradient that are compared.
@@ -20,12 +21,12 @@ class GradientCheck:
     """Checks the gradients of one step at a time."""
 
     def __init__(self, adapter: OpacusAdapter) -> None:
-        self._adapter = adapter
+        self._adapter, self._sketches = adapter, Sketches()
         self.forget()
 
     def forget(self) -> None:
         """Forget the gradients of the coming step."""
-        self._sums: dict[Tensor, Tensor] = {}
+        self._sums: dict[Tensor, Tensor] = {}  # sketches of the clipped sum
         self._scale = 0.0
         self._complete = True
 
@@ -71,10 +72,8 @@ class GradientCheck:
         clipped = clip(own, self._adapter)
         norm = self._adapter.max_grad_norm()
         self._scale += float(clipped.norms.sqrt().sum()) * norm
-        for parameter, total in clipped.totals(torch.ones_like(own.norms)).items():
-            if parameter not in self._sums:
-                self._sums[parameter] = torch.zeros_like(total)
-            self._sums[parameter].add_(total, alpha=norm)
+        for parameter, sketch in self._sketches.of_sum(clipped).items():
+            self._sums[parameter] = self._sums.get(parameter, 0.0) + norm * sketch
 
     def _compared(self, own: Gradients, rows: int, number: int, batches: int) -> list[tuple[Tensor, Tensor]]:
         """Pairs of what Opacus has, with one row for each record of the batch, and what it should have for some of them.
@@ -105,13 +104,12 @@ class GradientCheck:
         """Refuse a step whose sum of clipped gradients, which noise was added to, is another one than computed here."""
         squares = 0.0
         for p in self._adapter.parameters if self._complete else ():
-            given, wanted = self._adapter.clipped_sum(p), self._sums.get(p)
-            zeros = torch.zeros_like(p)
-            apart = (zeros if given is None else given) - (zeros if wanted is None else wanted)
-            squares += float(torch.linalg.vector_norm(apart, dtype=torch.float64).square())
+            given = self._adapter.clipped_sum(p)
+            sketch = self._sketches.of(p, torch.zeros_like(p) if given is None else given)
+            squares += float((sketch - self._sums.get(p, 0.0)).square().sum())
         if squares**0.5 > SUM * self._scale + 1e-6:
             raise GradientError(
-                f"the sum that the optimizer has added noise to is {squares**0.5:.4g} away from the sum of the records' clipped "
-                f"gradients, whose norms add up to {self._scale:.4g}: gradients were changed after the backward pass, or "
+                f"the sum that the optimizer has added noise to is about {squares**0.5:.2g} away from the sum of the records' "
+                f"clipped gradients, whose norms add up to {self._scale:.4g}: gradients were changed after the backward pass, or "
                 "clipping was. Leave both to Opacus."
             )

@@ -23,8 +23,8 @@ DIAMETERS: dict[str, Callable[[diameter.Load, Sequence[int]], Tensor]] = {
     "extremes": diameter.exact,
 }
 Seen = Callable[[Records, Gradients], None]
-#: The bytes of one forward and backward pass: larger ones are no faster, because they do not fit into the processor's cache.
-PASS = 112 << 20
+#: The bytes of one forward and backward pass: larger ones are hardly faster.
+PASS = 448 << 20
 #: Records and values that the model is tried on first, to see how much memory it takes.
 FIRST_RECORDS, FIRST_VALUES = 2, 2
 

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from betastar.training.gradients.tiled_factor import TiledFactor, about_first
+from betastar.training.gradients.tiled_factor import TiledFactor, about_first, differences_from, squares_from
 
 #: The error of double precision in the squared norm of a combination, relative to those of its parts.
 ROUNDING = 1e-13
@@ -206,27 +206,28 @@ class Gradients:
 
     def differences(self) -> Tensor:
         """⟨∇_i - ∇_0, ∇_j - ∇_0⟩, (n, a, a), in double precision."""
-        total = self.factors[0].differences()
-        for factor in self.factors[1:]:
-            total += factor.differences()
-        return total
+        parts = [factor.differences() for factor in self.factors if isinstance(factor, Factor)]
+        return sum_of(parts + [differences_from(*one) for one in self._summed_products()])
 
     @cached_property
     def norms(self) -> Tensor:
         """‖∇_i‖², (n, a)."""
-        total = self.factors[0].norms()
-        for factor in self.factors[1:]:
-            total = total + factor.norms()
-        return total
+        summed = self._summed_products()
+        parts = [factor.norms() for factor in self.factors if isinstance(factor, Factor) or not summed]
+        return sum_of(parts + [squares_from(*one) for one in summed])
+
+    def _summed_products(self) -> list[tuple[Tensor, Tensor | None]]:
+        """The products of tiled factors that are clipped alike, added up, and their scale; none if they were not computed."""
+        alike: dict[int, tuple[list[Tensor], Tensor | None]] = {}
+        for factor in self.factors:
+            if isinstance(factor, TiledFactor) and factor.products is not None:
+                alike.setdefault(id(factor.scale), ([], factor.scale))[0].append(factor.products)
+        return [(sum_of(parts), scale) for parts, scale in alike.values()]
 
     def cross(self, other: Gradients) -> Tensor:
         """⟨∇_i, ∇'_j⟩, (n, a, a')."""
-        total: Tensor | None = None
-        for mine, theirs in zip(self.factors, other.factors, strict=True):
-            products = mine.cross(theirs)  # type: ignore[arg-type]  # factors of the same parameters are of the same kind
-            total = products if total is None else total.add_(products)
-        assert total is not None
-        return total
+        pairs = zip(self.factors, other.factors, strict=True)
+        return sum_of([mine.cross(theirs) for mine, theirs in pairs])  # type: ignore[arg-type]  # of the same kind
 
     def combine(self, weights: Tensor) -> Centre:
         """Σ_i w_i ∇_i for each record."""
@@ -275,7 +276,13 @@ class Gradients:
 
     def whole(self, number: Tensor) -> Gradients:
         """One variant of each record, before clipping, with its whole input. `number` is the variant of each record."""
-        return Gradients(tuple(factor.whole(number) for factor in self.factors))
+        whole = Gradients(tuple(factor.whole(number) for factor in self.factors))
+        summed = self._summed_products()
+        if summed:  # norms are then known
+            rows = torch.arange(len(number), device=number.device)
+            known = [squares_from(products, None)[rows, number][:, None] for products, _ in summed]
+            vars(whole)["norms"] = sum_of([*known, *(f.norms() for f in whole.factors if isinstance(f, Factor))])
+        return whole
 
     def double(self) -> Gradients:
         """The gradients in double precision."""
@@ -311,3 +318,11 @@ class Centre:
                 if mine is not None and theirs is not None:
                     mine.addcmul_(theirs, times.to(mine).view(-1, *[1] * (mine.ndim - 1)))
         return self
+
+
+def sum_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The sum of some tensors of the same shape."""
+    total, *others = tensors
+    for other in others:
+        total = total + other
+    return total

@@ -35,6 +35,10 @@ class Call(ABC):
         """Some rows of Σ_i w_i ∇_i for each record, (n, rows, width). weights: (n, a)."""
 
     @abstractmethod
+    def sketch(self, left: Tensor, right: Tensor) -> Tensor:
+        """uᵀ∇v for each variant and each pair of a column u of `left` and a column v of `right`, (n, a, columns)."""
+
+    @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Change all tensors alike."""
 
@@ -54,6 +58,10 @@ class LinearCall(Call):
         """Some rows of Σ_i w_i ∇_i for each record, (n, rows, d)."""
         weighted = self.delta[..., some] * weights[..., None, None].to(self.delta)
         return torch.bmm(weighted.flatten(1, 2).transpose(1, 2), self.x.flatten(1, 2))
+
+    def sketch(self, left: Tensor, right: Tensor) -> Tensor:
+        """uᵀ∇v = Σ_t (u·δ_t)(x_t·v) for each variant and each pair of columns, (n, a, columns)."""
+        return ((self.delta @ left) * (self.x @ right)).sum(dim=2)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> LinearCall:
         """Change all tensors alike."""
@@ -92,6 +100,10 @@ class EmbeddingCall(Call):
         result = delta.new_zeros(sums, size + 1, e)
         result.scatter_add_(1, places[..., None].expand(-1, -1, e), delta.reshape(sums, -1, e))
         return result[:, :size]
+
+    def sketch(self, left: Tensor, right: Tensor) -> Tensor:
+        """uᵀ∇v = Σ_t u_token(t) (δ_t·v) for each variant and each pair of columns, (n, a, columns)."""
+        return (left[self.tokens] * (self.delta @ right)).sum(dim=2)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> EmbeddingCall:
         """Change all tensors alike."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import gcd
 
 import torch
 from torch import Tensor
@@ -13,8 +14,12 @@ from betastar.training.gradients.layer_calls import Call, EmbeddingCall, LinearC
 
 #: The number of entries that are written out at a time.
 TILE = 1 << 20
+#: Products of matrices are fastest with a multiple of so many rows.
+ALIGNED = 64
 #: The largest number of entries of what is not used again at once.
 LARGE = 1 << 22
+#: The number of pieces that a tile is cut into for inner products, and the fewest columns of a piece.
+PIECES, SHORT = 16, 1024
 #: A product in double precision takes so many times that of single precision.
 DOUBLE = 2
 
@@ -34,10 +39,9 @@ class TiledFactor:
     precise : bool
         Whether written gradients are turned into double precision before they are multiplied with each other.
     products : Tensor, optional
-        The inner products of ∇_0, ∇_1 - ∇_0, ∇_2 - ∇_0, … before clipping, (n, a, a), if they were computed. Differences are
-        taken of written gradients, so that single precision is enough for distances far below the norms.
-    squares : Tensor, optional
-        ‖∇_i‖² before clipping, (n, a), if they were computed.
+        The inner products of ∇_0, ∇_1 - ∇_0, ∇_2 - ∇_0, … before clipping, (n, a, a), in double precision, if they were
+        computed. Differences are taken of written gradients, so that entries in single precision are enough for distances far
+        below the norms.
     """
 
     calls: tuple[Call, ...]
@@ -45,7 +49,6 @@ class TiledFactor:
     scale: Tensor | None = None
     precise: bool = False
     products: Tensor | None = None
-    squares: Tensor | None = None
     plus: float = 1.0
 
     @property
@@ -68,31 +71,20 @@ class TiledFactor:
         call = self.calls[0]
         if len(self.calls) == 1 and isinstance(call, LinearCall) and self._positions_are_cheaper(call):
             single = [call.map(lambda t, i=i: t[i : i + 1].double()).products_by_position() for i in range(n)]  # type: ignore[misc]
-            return self._with(about_first(torch.cat(single)))
-        total = torch.zeros(n, a, a, dtype=call.delta.dtype, device=call.delta.device)
-        for some, tile in self._tiles():
+            return replace(self, products=about_first(torch.cat(single)))
+        total = torch.zeros(n, a, a, dtype=torch.float64, device=call.delta.device)
+        for some, tile in self._narrow_side_first()._tiles():
             tile[:, 1:] -= tile[:, :1]
-            total[some].baddbmm_(tile, tile.transpose(1, 2))
-        return self._with(total)
+            total[some] += inner_products(tile)
+        return replace(self, products=total)
 
-    def _with(self, products: Tensor) -> TiledFactor:
-        """The same with `products`, and with the norms that follow from them."""
-        squares = products.diagonal(dim1=1, dim2=2) + 2.0 * products[:, 0] + products[:, :1, 0]
-        squares[:, 0] = products[:, 0, 0]
-        return replace(self, products=products, squares=squares)
-
-    def differences(self) -> Tensor:
-        """⟨s_i ∇_i - s_0 ∇_0, s_j ∇_j - s_0 ∇_0⟩, (n, a, a), in double precision, from `products`."""
-        assert self.products is not None
-        products = self.products.double()
-        scale = torch.ones_like(products[:, 0]) if self.scale is None else self.scale.double()
-        square, first = products[:, 0, 0].clone(), products[:, 0] * scale
-        change = scale - scale[:, :1]  # s_i ∇_i - s_0 ∇_0 = (s_i - s_0) ∇_0 + s_i (∇_i - ∇_0)
-        first[:, 0] = 0.0
-        inner = products * scale[:, :, None] * scale[:, None, :]
-        inner[:, 0], inner[:, :, 0] = 0.0, 0.0
-        mixed = change[:, :, None] * first[:, None, :]
-        return inner + mixed + mixed.transpose(1, 2) + square[:, None, None] * change[:, :, None] * change[:, None, :]
+    def _narrow_side_first(self) -> TiledFactor:
+        """Gradients, or transposed ones, which have the same inner products: tiles of few long rows are written out faster."""
+        calls = [call for call in self.calls if isinstance(call, LinearCall)]
+        if len(calls) < len(self.calls) or self.size[0] <= self.size[1]:
+            return self
+        transposed = tuple(LinearCall(call.x, call.delta) for call in calls)
+        return replace(self, calls=transposed, parameters=(self.parameters[0].detach().T,))
 
     def _positions_are_cheaper(self, call: LinearCall) -> bool:
         """Whether products of positions take fewer operations than writing gradients out and multiplying them."""
@@ -102,8 +94,9 @@ class TiledFactor:
 
     def norms(self) -> Tensor:
         """‖∇_i‖², (n, a)."""
-        squares = self._squares if self.squares is None else self.squares
-        return squares if self.scale is None else squares * self.scale.square()
+        if self.products is not None:
+            return squares_from(self.products, self.scale)
+        return self._squares if self.scale is None else self._squares * self.scale.square()
 
     @cached_property
     def _squares(self) -> Tensor:
@@ -168,6 +161,12 @@ class TiledFactor:
         parts = [call.map(lambda tensor: tensor.flatten(0, 1)[None]).combined_rows(rows, flat)[0] for call in self.calls]
         return [parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)]
 
+    def sketch(self, weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        """uᵀ(Σ_records Σ_i w_i ∇_i)v for each pair of a column u of `left` and a column v of `right`, in double precision."""
+        scaled = (weights if self.scale is None else weights * self.scale)[..., None].double()
+        parts = [(call.sketch(left, right) * scaled).sum(dim=(0, 1)) for call in self.calls]
+        return torch.stack(parts).sum(dim=0)
+
     def sums(self, part: tuple[Tensor | None, Tensor]) -> list[Tensor]:
         """The sum over records of what `combine` gives, in the shape of the weight and in double precision."""
         return [part[1].sum(dim=0, dtype=torch.float64).view(self.size)]
@@ -212,9 +211,8 @@ class TiledFactor:
         return replace(self, scale=scale)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> TiledFactor:
-        scale, squares = (None if tensor is None else change(tensor) for tensor in (self.scale, self.squares))
         calls = tuple(call.map(change) for call in self.calls)
-        return replace(self, calls=calls, scale=scale, squares=squares, products=None)
+        return replace(self, calls=calls, scale=None if self.scale is None else change(self.scale), products=None)
 
     # ------------------------------------------------------------------ tiles
 
@@ -234,6 +232,7 @@ class TiledFactor:
         n, (rows, width) = self.shape[0], self.size
         together = max(1, TILE // (most * rows * width))  # records
         height = min(rows, max(1, TILE // (most * width)))
+        height -= height % ALIGNED if height > ALIGNED else 0
         for first in range(0, n, together):
             some = slice(first, min(first + together, n))
             calls = self.calls if together >= n else tuple(call.map(lambda t, some=some: t[some]) for call in self.calls)  # type: ignore[misc]
@@ -261,9 +260,41 @@ class TiledFactor:
             yield slice(i, i + 1), tile.flatten(2).to(self._dtype)
 
 
+def inner_products(tile: Tensor) -> Tensor:
+    """⟨g_i, g_j⟩ of rows g_i of a tile, (n, a, entries) -> (n, a, a).
+
+    A product of few rows with many columns is slow, so that the columns of a single record are cut into pieces.
+    """
+    n, _, entries = tile.shape
+    pieces = gcd(entries, PIECES)
+    if n > 1 or entries < SHORT * pieces:
+        return torch.bmm(tile, tile.transpose(1, 2))
+    parts = tile[0].unflatten(1, (pieces, -1)).transpose(0, 1)
+    return torch.bmm(parts, parts.transpose(1, 2)).sum(dim=0, keepdim=True)
+
+
 def about_first(products: Tensor) -> Tensor:
     """Turn inner products of ∇_0, ∇_1, … into those of ∇_0, ∇_1 - ∇_0, …, (n, a, a)."""
     changed = products.clone()
     changed[:, 1:] -= products[:, :1]
     changed[:, :, 1:] -= changed[:, :, :1].clone()
     return changed
+
+
+def squares_from(products: Tensor, scale: Tensor | None) -> Tensor:
+    """‖s_i ∇_i‖², (n, a), from the inner products of ∇_0, ∇_1 - ∇_0, …, (n, a, a)."""
+    squares = products.diagonal(dim1=1, dim2=2) + 2.0 * products[:, 0] + products[:, :1, 0]
+    squares[:, 0] = products[:, 0, 0]
+    return squares if scale is None else squares * scale.square()
+
+
+def differences_from(products: Tensor, scale: Tensor | None) -> Tensor:
+    """⟨s_i ∇_i - s_0 ∇_0, s_j ∇_j - s_0 ∇_0⟩, (n, a, a), from the inner products of ∇_0, ∇_1 - ∇_0, …"""
+    scale = torch.ones_like(products[:, 0]) if scale is None else scale.double()
+    square, first = products[:, 0, 0].clone(), products[:, 0] * scale
+    change = scale - scale[:, :1]  # s_i ∇_i - s_0 ∇_0 = (s_i - s_0) ∇_0 + s_i (∇_i - ∇_0)
+    first[:, 0] = 0.0
+    inner = products * scale[:, :, None] * scale[:, None, :]
+    inner[:, 0], inner[:, :, 0] = 0.0, 0.0
+    mixed = change[:, :, None] * first[:, None, :]
+    return inner + mixed + mixed.transpose(1, 2) + square[:, None, None] * change[:, :, None] * change[:, None, :]
