@@ -29,10 +29,12 @@ LOOK_AT, LOOK_AT_SLOWLY = 65536, 2048
 #: Copies that are kept of all weights and buffers (those of the forward pass, those that the last step has left), and of all
 #: trained weights (noise of three steps, sums of gradients and what they are compared with).
 COPIES_OF_ALL, COPIES_OF_TRAINED = 2, 9
-#: The bytes for passes over variants by default, and at the least.
-PASSES, LEAST = 448 << 20, 1 << 19
+#: The bytes for passes over variants and what gap clipping writes out, by default and at the least.
+PASSES, LEAST = 640 << 20, 1 << 19
 #: The most that passes take by default so that all variants of one record are run together.
 ONE_RECORD = 1 << 30
+#: The largest block that raises what the C library keeps of freed memory.
+LARGEST_KEPT = (32 << 20) - (64 << 10)
 #: Records that the model is tried on, and records from all over the data set that they are chosen from.
 TRIAL, SPREAD = 4, 64
 DROPOUT = (
@@ -154,6 +156,7 @@ def prepare(
     loss = loss_of(criterion)
     _require_reduction(loss, adapter.loss_reduction)
     room = _room_for_passes(adapter, memory)
+    _keep_freed_memory()
     variants = VariantGradients(adapter, loss)
     distances = RecordDistances(variants, secret, diameter, values, room)
     with restored(adapter.module):
@@ -172,6 +175,14 @@ def prepare(
             _require_decomposable(adapter, numbered, loss, variants)
             variants.own(numbered)
     return MeasuredTraining(adapter, source, secret, variants, distances, room)
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep up to 64 MiB of freed memory, which it does after a block of almost 32 MiB was freed.
+
+    Otherwise, each pass gets its memory from the system again, page by page and filled with zeros.
+    """
+    torch.empty(LARGEST_KEPT, dtype=torch.uint8)
 
 
 def _room_for_passes(adapter: OpacusAdapter, memory: int | None) -> int:

@@ -76,7 +76,7 @@ class AttributeMonitor(SavedTraining):
         replaced.
     memory : int, optional
         The number of bytes that measuring may take beyond a step of Opacus: copies of weights for the checks, and passes over
-        variants. By default, passes take up to 448 MiB, or up to 1 GiB if all values of one record need it. Code of
+        variants. By default, it is up to 640 MiB, or up to 1 GiB if all values of one record need it. Code of
         libraries that has to be loaded, about 60 MiB, is not counted.
 
     Raises

@@ -37,10 +37,15 @@ def written_sum(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -
     v is computed alike whichever value a record holds, and ḡ(s) - v is clipped by the norm of its written entries. Rounding
     before that does not widen the gap.
     """
-    whole = Gradients(tuple(factor.widened() for factor in gradients.factors))
-    mean = whole.combine(shares)
-    away = whole.pick(own).combine(torch.ones(len(own), 1, dtype=shares.dtype, device=shares.device)) - mean
-    return whole.sums(mean.plus_multiple(away, _shrink(away.norms(), 0.5 * gap)))
+    parts, squares = [], torch.zeros(len(own), dtype=torch.float64, device=own.device)
+    for factor in gradients.factors:  # one after the other, so that they are in the processor's cache
+        one = Gradients((factor.widened(),))
+        mean = one.combine(shares)
+        away = one.pick(own).combine(torch.ones_like(shares[:, :1])) - mean
+        squares += away.norms()
+        parts.append((one, mean, away))
+    shrink = _shrink(squares, 0.5 * gap)
+    return {p: total for one, mean, away in parts for p, total in one.sums(mean.plus_multiple(away, shrink)).items()}
 
 
 def weights_in_turn(gradients: Gradients, own: Tensor, shares: Sequence[Tensor], gaps: Sequence[float]) -> Tensor:

@@ -56,8 +56,9 @@ class LinearCall(Call):
 
     def combined_rows(self, some: slice, weights: Tensor) -> Tensor:
         """Some rows of Σ_i w_i ∇_i for each record, (n, rows, d)."""
-        weighted = self.delta[..., some] * weights[..., None, None].to(self.delta)
-        return torch.bmm(weighted.flatten(1, 2).transpose(1, 2), self.x.flatten(1, 2))
+        delta, x, scale = self.delta[..., some], self.x, weights[..., None, None].to(self.delta)
+        delta, x = (delta * scale, x) if delta.shape[3] < x.shape[3] else (delta, x * scale)  # scale the narrower one
+        return torch.bmm(delta.flatten(1, 2).transpose(1, 2), x.flatten(1, 2))
 
     def sketch(self, left: Tensor, right: Tensor) -> Tensor:
         """uᵀ∇v = Σ_t (u·δ_t)(x_t·v) for each variant and each pair of columns, (n, a, columns)."""

@@ -125,7 +125,8 @@ class TiledFactor:
 
     def combine(self, weights: Tensor) -> tuple[None, Tensor]:
         """Σ_i w_i ∇_i, (n, entries), as rows one after the other."""
-        return None, torch.cat([part for _, part in self._combined(weights)], dim=1)
+        parts = [part for _, part in self._combined(weights)]
+        return None, parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _combined(self, weights: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """The rows of Σ_i w_i ∇_i, (n, rows · width), some at a time."""
@@ -169,7 +170,10 @@ class TiledFactor:
 
     def sums(self, part: tuple[Tensor | None, Tensor]) -> list[Tensor]:
         """The sum over records of what `combine` gives, in the shape of the weight and in double precision."""
-        return [part[1].sum(dim=0, dtype=torch.float64).view(self.size)]
+        total = part[1][0].double()
+        for record in part[1][1:]:
+            total += record
+        return [total.view(self.size)]
 
     def widened(self) -> TiledFactor:
         """The same: nothing was left out."""
