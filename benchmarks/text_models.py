@@ -1,7 +1,8 @@
 """The price of the monitor and of gap clipping on transformers: against a step of Opacus, and of its ghost clipping, in one run.
 
 Encoders with random weights, batches of 16 texts of 64 tokens, a secret token with 10 values. Steps of all kinds alternate, so
-that a noisy machine is noisy for all; look at the ratios. With one thread (OMP_NUM_THREADS=1), times are those of the processor.
+that a noisy machine is noisy for all; look at the ratios. Each shape has a process of its own, so that none finds the memory that
+another one has left. With one thread (OMP_NUM_THREADS=1), times are those of the processor.
 The number of rounds is an argument. Results are added to benchmarks/results.json.
 """
 
@@ -12,6 +13,8 @@ import statistics
 import sys
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -131,6 +134,7 @@ def step(parts: tuple[Any, ...]) -> float:
 
 def compare(name: str, rounds: int) -> dict[str, float]:
     """Median seconds of steps of each kind that alternate, and their ratios to a plain step and to one of ghost clipping."""
+    warnings.filterwarnings("ignore")
     kinds = {kind: training(SHAPES[name], kind) for kind in ("plain", "ghost", "monitored", "gap")}
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in track(range(rounds), f"{name}: steps of each kind", transient=True):
@@ -143,9 +147,11 @@ def compare(name: str, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    warnings.filterwarnings("ignore")
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
-    results = {name: compare(name, rounds) for name in SHAPES}
+    results = {}
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
+        for name in SHAPES:
+            results[name] = processes.submit(compare, name, rounds).result()
     table = Table(title=f"Transformers, {torch.get_num_threads()} threads (medians)")
     for title in ("shape", "Opacus", "ghost", "monitored", "ratio", "gap clipping", "ratio"):
         table.add_column(title, justify="left" if title == "shape" else "right")
@@ -153,7 +159,7 @@ def main() -> None:
         times = [f"{row[kind]:.2f} s" for kind in ("plain", "ghost", "monitored", "gap")]
         table.add_row(name, *times[:3], f"{row['monitored ratio']:.2f}", times[3], f"{row['gap ratio']:.2f}")
     Console().print(table)
-    mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    mebibytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     keep({"transformers": {"threads": torch.get_num_threads(), "peak MiB": mebibytes, "rows": results}})
 
 
