@@ -56,6 +56,14 @@ def test_inner_products_in_pieces(records: int, entries: int) -> None:
     torch.testing.assert_close(inner_products(tile).double(), wanted, rtol=1e-5, atol=1e-5 * entries**0.5)
 
 
+def test_differences_need_the_products_of_every_weight() -> None:
+    data, module = texts("encoder", 7), model("encoder")
+    gradients = measuring(private(module, data), secret(), criterion=criterion("encoder"))._gradients(some(data), 0)
+    assert gradients.differences().isfinite().all()
+    with pytest.raises(AssertionError):
+        gradients.variants([0, 1]).differences()  # not those of the other weights alone, which would be too small
+
+
 def largest_weight(module: nn.Module) -> Any:
     """The largest one that serves several positions."""
     return max((p for p in module.parameters() if p.requires_grad and p.ndim == 2), key=Tensor.numel)

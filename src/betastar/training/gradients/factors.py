@@ -206,6 +206,7 @@ class Gradients:
 
     def differences(self) -> Tensor:
         """⟨∇_i - ∇_0, ∇_j - ∇_0⟩, (n, a, a), in double precision."""
+        assert all(factor.products is not None for factor in self.factors if isinstance(factor, TiledFactor))
         parts = [factor.differences() for factor in self.factors if isinstance(factor, Factor)]
         return sum_of(parts + [differences_from(*one) for one in self._summed_products()])
 
