@@ -1,0 +1,1 @@
+"""Numbers and trainings that are kept bit for bit; see freeze.py."""
