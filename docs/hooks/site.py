@@ -21,7 +21,7 @@ from docs.hooks import bench, rooms, snippets  # noqa: E402
 
 #: A link to a test, [words](test:test_exact.py::test_range_and_error), leads to its source on this page.
 TEST = re.compile(r"\(test:([\w/]+)\.py::(\w+)\)")
-TESTS = "reference/tests.md"
+TESTS = "reference/mathematics.md"
 #: Letters that browsers show in their own shape only if they are characters of their own.
 LETTERS = {r"\mathcal N": "𝒩", r"\mathbb E": "𝔼"}
 TAG = re.compile(r"\\tag\{(\d+)\}")
@@ -80,5 +80,5 @@ def _tests() -> str:
         first = min([nodes[0].lineno, *(one.lineno for one in nodes[0].decorator_list)])
         code = "\n".join(text.splitlines()[first - 1 : nodes[0].end_lineno])
         title = name.removeprefix("test_").replace("_", " ")
-        parts.append(f"## {title} {{ #{_anchor(file, name)} }}\n\n`tests/{file}.py`\n\n``` {{.python}}\n{code}\n```\n")
+        parts.append(f"### {title} {{ #{_anchor(file, name)} }}\n\n`tests/{file}.py`\n\n``` {{.python}}\n{code}\n```\n")
     return "\n" + "\n".join(parts)
