@@ -94,7 +94,14 @@ def formulas_are_mathml_and_snippets_show_what_they_print(site: Path) -> None:
     theory = (site / "theory.html").read_text()
     assert theory.count("<math") > 100
     assert 'class="arithmatex"' not in theory
-    for name in ("theory", "tutorials/before", "tutorials/during", "tutorials/after", "how-to/guarantees-in-training", "how-to/audit"):
+    for name in (
+        "theory",
+        "tutorials/before",
+        "tutorials/during",
+        "tutorials/after",
+        "how-to/guarantees-in-training",
+        "how-to/audit",
+    ):
         text = (site / f"{name}.html").read_text()
         assert 'class="text output' in text or "output highlight" in text, name
     for name in ("theory", "tutorials/before", "explanation/bayes-security"):
