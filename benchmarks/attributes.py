@@ -22,9 +22,11 @@ from rich.progress import track
 from rich.table import Table
 
 import betastar as bs
-from betastar.bounds import adaptive, certified, transform
-from betastar.bounds.certified import COARSE
-from betastar.bounds.exact import FourierCurve, Part
+from betastar.bounds.parts import Part
+from betastar.certified import adaptive, enclosure
+from betastar.certified.enclosure import COARSE
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.step import Step
 from common import clear, keep
 
@@ -92,7 +94,7 @@ def measure(setting: tuple[float, float, float, int]) -> dict[str, Any]:
         "fixed_pairs": 1.0 - min(fixed),
         "lower": proved.lower,
         "upper": proved.upper,
-        "glued": 1.0 - certified.certify([Step(rate, noise, distance, steps)], True, 0.1 * COARSE).lower,
+        "glued": 1.0 - enclosure.certify([Step(rate, noise, distance, steps)], True, 0.1 * COARSE).lower,
         "seconds": full,
         "exact_ratio": moderate.upper / moderate.lower,
         "exact_seconds": shorter,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import betastar as bs
-from betastar.bounds import transform
+from betastar.exact import transform
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"

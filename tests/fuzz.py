@@ -21,9 +21,9 @@ import numpy as np
 from scipy.special import ndtri
 
 import betastar as bs
-from betastar.risk.analyze import TOLERANCE, reliable
+from betastar.analyze import TOLERANCE, reliable
 from betastar.rounding import plain
-from betastar.scenario.threats import Threat
+from betastar.threats import Threat
 
 METHODS = ("certified", "exact", "affinity")
 #: Nobody waits longer than this for one answer (processor time).

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 import betastar as bs
-from betastar.bounds import transform
-from betastar.bounds.certified import certify
-from betastar.bounds.exact import FourierCurve, Part
+from betastar.bounds.parts import Part
+from betastar.certified.enclosure import certify
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.step import Step
 
 ROWS = json.loads((Path(__file__).parent / "golden" / "golden.json").read_text())

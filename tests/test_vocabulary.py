@@ -13,15 +13,14 @@ import pytest
 import typer
 
 import betastar as bs
-from betastar import validation
+from betastar import analyze as analysing
+from betastar import calibrate as calibrating
+from betastar import dpsgd, validation
 from betastar.answers import settings, targets
 from betastar.cli import main
 from betastar.cli.options import arguments
 from betastar.cli.train import TrainOptions
-from betastar.risk import analyze as analysing
-from betastar.risk import calibrate as calibrating
 from betastar.runs.config import Config
-from betastar.scenario import samplings
 from betastar.vocabulary import KEYS, METHODS, METRICS, PARAMETERS, RUN, SAMPLINGS, SEES, THREATS, parameter_of, told
 from betastar.web import api, models
 from betastar.web.words import script
@@ -180,7 +179,7 @@ def test_the_page_takes_its_words_from_the_vocabulary() -> None:
 
 def test_metrics_and_methods_are_those_of_the_core() -> None:
     assert set(METHODS) == set(analysing.OWN_METHODS)
-    assert tuple(SAMPLINGS) == samplings.SAMPLINGS
+    assert tuple(SAMPLINGS) == dpsgd.SAMPLINGS
     assert set(THREATS) == set(settings.OWN_THREATS)
     risk = bs.analyze(bs.DPSGD(2.0, 0.01, 10))
     for metric in METRICS.values():

@@ -1,13 +1,11 @@
 """betastar: how well a model trained with DP-SGD resists a named attack."""
 
-from betastar.risk.analyze import RegimeWarning, ToleranceWarning, analyze
-from betastar.risk.calibrate import NoNoiseNeeded, Target, calibrate
-from betastar.risk.conversions import advantage_from_epsilon, epsilon_from_bayes_security
-from betastar.risk.interval import Bound, GaussianFit
-from betastar.risk.plan import Plan, noise_against_gap, plan
-from betastar.risk.risk import Risk
-from betastar.scenario.run import DPSGD, RateWarning
-from betastar.scenario.threats import AttributeInference, Candidates, Membership
+from betastar.analyze import RegimeWarning, ToleranceWarning, analyze
+from betastar.calibrate import NoNoiseNeeded, Target, calibrate
+from betastar.dpsgd import DPSGD, RateWarning
+from betastar.plan import Plan, noise_against_gap, plan
+from betastar.risk import Bound, GaussianFit, Risk, advantage_from_epsilon, epsilon_from_bayes_security
+from betastar.threats import AttributeInference, Candidates, Membership
 
 __version__ = "0.1.0"
 __all__ = [

@@ -17,7 +17,7 @@ import betastar as bs
 from betastar.audit import ALARM, Audit, mechanism, results
 from betastar.audit.mechanism_audit import worst_pairs
 from betastar.scenario import step
-from betastar.scenario.threats import Threat
+from betastar.threats import Threat
 
 ADD_REMOVE = bs.Membership("add-remove")
 Setting = tuple[bs.DPSGD, Threat]

@@ -7,7 +7,7 @@ import pytest
 
 import betastar as bs
 from betastar.audit import mechanism
-from betastar.scenario.threats import Threat
+from betastar.threats import Threat
 
 ADD_REMOVE = bs.Membership("add-remove")
 

@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import adaptive, certified, kernels, pairs, transform
-from betastar.bounds.adaptive import Effort
-from betastar.bounds.exact import FourierCurve, Part
+from betastar.bounds import pairs
+from betastar.bounds.parts import Part
+from betastar.certified import adaptive, enclosure, kernels
+from betastar.certified.adaptive import Effort
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.step import Step
 from tests.golden.adaptive import values
 
@@ -291,7 +294,7 @@ def test_steps_that_differ_in_their_order() -> None:
         adaptive.solve(order, SMALL) for order in ([first, second], [second, first], [replace(first, distance=0.9), second])
     ]
     lows, highs = zip(*(ends(one) for one in solutions if one is not None), strict=True)
-    glued = certified.certify([first, second], True, 1e-4)
+    glued = enclosure.certify([first, second], True, 1e-4)
     assert max(lows[:2]) <= 1.0 - glued.lower
     assert max(highs[:2]) <= min(1.02 * max(lows[:2]), lows[2])
 
@@ -318,14 +321,14 @@ def test_extremes(rate: float, noise: float, distance: float, steps: int) -> Non
     """The interval is valid wherever there is one: it holds a fixed pair's advantage. Elsewhere there is none (None)."""
     solution = adaptive.solve([Step(rate, noise, distance, steps)], SMALL)
     if solution is None:
-        hopeless = certified.certify([Step(rate, noise, distance, steps)], True, 1e-4).upper < 1e-3
+        hopeless = enclosure.certify([Step(rate, noise, distance, steps)], True, 1e-4).upper < 1e-3
         elsewhere = steps >= 10**8 or noise < kernels.LEAST_NOISE or distance / noise < adaptive.LEAST_RATIO
         assert rate == 1.0 or hopeless or elsewhere
         return
     low, high = ends(solution)
     assert 0.0 <= low <= high <= 1.0
     assert high >= fixed_pairs(rate, noise, distance, steps) - 1e-9
-    assert low <= 1.0 - certified.certify([Step(rate, noise, distance, steps)], True, 1e-4).lower
+    assert low <= 1.0 - enclosure.certify([Step(rate, noise, distance, steps)], True, 1e-4).lower
 
 
 def test_shorter_runs_in_the_same_pass() -> None:

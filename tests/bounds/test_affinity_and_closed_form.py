@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import affinity
+from betastar import closed_forms
 
 
 @settings(max_examples=60, deadline=None)
@@ -102,7 +102,7 @@ def test_little_noise_is_rounded_to_the_safe_side(noise: float, rate: float) -> 
     far = np.linspace(0.0, 2.0, 41)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        exponents = affinity.leakage(rate, noise, far)
+        exponents = closed_forms.leakage(rate, noise, far)
         risk = bs.analyze(bs.DPSGD(noise, rate, 10), bs.AttributeInference(0.7), method="affinity")
     truth = far**2 / (8.0 * noise**2)
     assert (np.diff(exponents[np.isfinite(exponents)]) >= -1e-9).all()

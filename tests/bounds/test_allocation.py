@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from betastar.bounds import allocation, certified, kinds, transform
+from betastar.bounds import allocation, kinds
 from betastar.bounds.allocation import EpochPart
 from betastar.bounds.epoch_density import EpochDensity
-from betastar.bounds.exact import FourierCurve, Part
+from betastar.bounds.parts import Part
+from betastar.certified import enclosure
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.step import AllocationStep
 
 ROWS = json.loads((Path(__file__).parents[1] / "golden" / "allocation.json").read_text())
@@ -235,5 +238,5 @@ def test_extremes_say_what_is_lost() -> None:
 def test_certified_is_refused() -> None:
     step = AllocationStep(100, 1.0, True, 3)
     with pytest.raises(ValueError, match="method='exact'"):
-        certified.certify([step], True, 1e-3)
+        enclosure.certify([step], True, 1e-3)
     assert kinds.kind(step).advantage(step) >= 1.0 - curve(100, 1.0, True).overlap().value

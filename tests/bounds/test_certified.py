@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import certified, grid
+from betastar.analyze import after_each
 from betastar.bounds.kinds import grid_step
-from betastar.risk.analyze import after_each
+from betastar.certified import enclosure, grid
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold
 
 
@@ -45,7 +45,7 @@ def test_a_bound_within_milliseconds_is_on_the_safe_side(
 ) -> None:
     """What the page shows while a slider moves, and what it is refined to."""
     run, threat = bs.DPSGD(noise, rate, steps), bs.AttributeInference(distance)
-    quick, fine = (bs.analyze(run, threat, method, tolerance) for tolerance in (certified.GLUED, 1e-2))
+    quick, fine = (bs.analyze(run, threat, method, tolerance) for tolerance in (enclosure.GLUED, 1e-2))
     assert quick.bayes_security.lower <= fine.bayes_security.lower + 1e-9
     assert 1.0 - quick.bayes_security.lower <= 1.5 * (1.0 - fine.bayes_security.lower)
     assert quick.bayes_security.upper >= fine.bayes_security.lower
@@ -208,7 +208,7 @@ def test_what_else_vanishes() -> None:
 def test_a_histogram_is_as_tight_as_the_glued_curve() -> None:
     """Its order is not known, so that the programme takes the largest distance at every step, and the glued curve is better."""
     run, threat = bs.DPSGD(1.0, 0.05, 200), bs.AttributeInference({1.0: 20, 0.1: 180})
-    glued = certified.certify(threat.steps(run), True, 1e-4)
+    glued = enclosure.certify(threat.steps(run), True, 1e-4)
     proved = bs.analyze(run, threat, "certified").bayes_security
     assert proved.lower >= glued.lower
     assert proved.upper == glued.upper, "the programme's attack is one on another run"
@@ -219,7 +219,7 @@ def test_a_histogram_is_as_tight_as_the_glued_curve() -> None:
 def test_no_wider_than_the_glued_curve(noise: float, rate: float, steps: int, distance: float) -> None:
     """Near distance 2 and rate 1 the glued curve is attained, almost, and can be had on any grid."""
     run, threat = bs.DPSGD(noise, rate, steps), bs.AttributeInference(distance)
-    glued = certified.certify(threat.steps(run), True, 1e-4)
+    glued = enclosure.certify(threat.steps(run), True, 1e-4)
     proved = bs.analyze(run, threat, "certified").bayes_security
     assert proved.lower >= glued.lower
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.bounds import kinds, transform
-from betastar.bounds.exact import FourierCurve, Part
+from betastar.bounds import kinds
+from betastar.bounds.parts import Part
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.mixture import group_step
 from betastar.scenario.step import CoinStep, MixtureStep, Step
 

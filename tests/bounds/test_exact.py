@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import betastar as bs
-from betastar.bounds import transform
-from betastar.bounds.exact import FourierCurve, Part
+from betastar.analyze import reliable
 from betastar.bounds.interpolation import condense
-from betastar.risk.analyze import reliable
+from betastar.bounds.parts import Part
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.step import Step
 
 

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.bounds import band_limited, distances, grid, refinement, transform
-from betastar.bounds.certified import certify
-from betastar.bounds.discrete import DiscreteCurve
-from betastar.bounds.exact import FourierCurve, Part, Value
-from betastar.bounds.grid import Blends, GridStep, Nodes
 from betastar.bounds.interpolation import condense
 from betastar.bounds.kinds import grid_step
 from betastar.bounds.one_step import reach
+from betastar.bounds.parts import Part
+from betastar.certified import enclosure, grid
+from betastar.certified.enclosure import certify
+from betastar.certified.grid import Blends, GridStep, Nodes
+from betastar.curves import DiscreteCurve, Value
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.step import Step, tail, threshold
 
 SLACK = 1e-12
@@ -108,11 +110,11 @@ def test_few_frequencies_agree_with_plain_convolution(
     p: float, sigma: float, distance: float, symmetric: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From above never below the composed polygon, from below never above it, and equal to it at the ends of the cells."""
-    monkeypatch.setattr(band_limited, "CELLS", 200)  # wide cells, so that it shows what they do
+    monkeypatch.setattr(grid, "CELLS", 200)  # wide cells, so that it shows what they do
     size, count = 0.01, 60
     for above in (True, False):
         step = grid_step(Step(p, sigma, distance, count), Nodes(size, 48), symmetric, above, SLACK)
-        curve = band_limited.compose([step], size, SLACK, above)
+        curve = grid.compose([step], size, SLACK, above)
         assert curve is not None
         assert curve.error < 1e-9
         for reverse, side in ((False, curve), (True, curve.reversed())):
@@ -136,7 +138,7 @@ def test_few_frequencies_where_losses_lie_above_their_base() -> None:
         one = grid_step(step, Nodes(1e-3, 64), False, above, SLACK)
         assert one.base != 0.0
         assert not one.behind.size
-        few, all_of_them = band_limited.compose([one], 1e-3, SLACK, above), grid.compose([one], 1e-3, SLACK, 1e-9)
+        few, all_of_them = grid.compose([one], 1e-3, SLACK, above), grid.compose([one], 1e-3, SLACK, 1e-9)
         assert few is not None
         assert all_of_them is not None
         for tau in (-2.0, -0.1, 0.0, 0.3, 4.0):
@@ -154,7 +156,7 @@ def test_the_transform_is_below_its_bound(p: float, sigma: float, distance: floa
     for symmetric in (True, False):
         one = grid_step(Step(p, sigma, distance if symmetric else 1.0, count), Nodes(size, 24), symmetric, True, SLACK)
         law = one.law(size, reverse)
-        spectrum = band_limited._Spectrum.of([law], Blends.none([one]), size)
+        spectrum = grid._Spectrum.of([law], Blends.none([one]), size)
         frequencies = np.exp(np.random.default_rng(0).uniform(np.log(spectrum.ends[0]), np.log(spectrum.ends[-1]), 400))
         _, index, mass, infinite = law
         values = np.abs(1.0 - infinite + np.expm1(-1j * np.outer(frequencies * size, index)) @ mass) ** count
@@ -208,8 +210,8 @@ def test_a_coin_between_two_distances_dominates() -> None:
         sigma, high = float(10 ** draw.uniform(-0.7, 1)), float(10 ** draw.uniform(-2, np.log10(2.0)))
         low = high * float(draw.uniform(0.7, 0.999))
         middle = low + float(draw.uniform(0.05, 0.95)) * (high - low)
-        bend = distances._bend(p, sigma, high, 1, SLACK)
-        weight = distances._weight(middle, low, high, bend)
+        bend = enclosure._bend(p, sigma, high, 1, SLACK)
+        weight = enclosure._weight(middle, low, high, bend)
         share = (middle - low) / (high - low)
         assert share <= weight <= 1.0
         assert weight - share <= 0.5 * bend * (high - low) * share * (1.0 - share) * (1.0 + bend * (high - low)) + 1e-12
@@ -258,7 +260,7 @@ def test_blends_keep_every_step() -> None:
     steps = [
         Step(float(draw.choice([0.1, 0.2])), 1.0, float(draw.uniform(0.1, 2.0)), int(draw.integers(1, 9))) for _ in range(300)
     ]
-    nodes, blends = distances.blended(steps, 64, 1e-3, SLACK)
+    nodes, blends = enclosure.blended(steps, 64, 1e-3, SLACK)
     assert blends is not None
     assert blends.count.sum() == sum(step.count for step in steps)
     assert len(nodes) < 300
@@ -276,7 +278,7 @@ def test_blends_keep_every_step() -> None:
 def test_a_grid_that_does_not_fit_gives_a_wider_interval_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     run = bs.DPSGD(0.2, 0.01, 50)
     truth = bs.analyze(run).bayes_security.estimate
-    monkeypatch.setattr(refinement, "SIZES", ((1 << 9, 1 << 9),))
+    monkeypatch.setattr(enclosure, "SIZES", ((1 << 9, 1 << 9),))
     with pytest.warns(bs.ToleranceWarning, match=r"wide.*tolerance 1e-06.*both ends hold") as told:
         beta = bs.analyze(run, method="certified", tolerance=1e-6).bayes_security
     assert f"{float(beta.width):.2g}" in str(told[0].message)

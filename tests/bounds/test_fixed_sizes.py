@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.bounds import kernels, pairs
+from betastar.bounds import pairs
+from betastar.certified import kernels
 from betastar.scenario.step import Step
 
 

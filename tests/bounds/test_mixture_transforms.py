@@ -9,9 +9,9 @@ import pytest
 
 import betastar as bs
 from betastar.bounds import kinds
-from betastar.bounds.exact import FourierCurve
-from betastar.bounds.grid import Nodes
 from betastar.bounds.mixtures import MixturePart, mixture
+from betastar.certified.grid import Nodes
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.mixture import binomial, group_step, pair
 from betastar.scenario.step import MixtureStep
 

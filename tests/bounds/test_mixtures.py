@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import transform
-from betastar.bounds.exact import FourierCurve, Part
 from betastar.bounds.mixtures import MixturePart, mixture
+from betastar.bounds.parts import Part
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.mixture import group_step, pair
 from betastar.scenario.step import MixtureStep, Step
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from betastar.bounds import transform
-from betastar.bounds.exact import FourierCurve, Part
+from betastar.bounds.parts import Part
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.scenario.step import one_step_overlap
 
 rates = st.floats(-6.0, 0.0).map(lambda e: 10.0**e)

@@ -9,8 +9,10 @@ import pytest
 from scipy.special import ndtr
 
 import betastar as bs
-from betastar.bounds import affinity, transform
-from betastar.bounds.exact import FourierCurve, Part
+from betastar import closed_forms
+from betastar.bounds.parts import Part
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 
 
 def mixture(points: np.ndarray, mean: np.ndarray, p: float, noise: float) -> np.ndarray:
@@ -93,10 +95,10 @@ def test_the_budget_covers_steps_that_are_chosen_by_history() -> None:
     p, noise = 0.3, 0.7
     x = np.linspace(-7.0, 7.0, 2001)[:, None] * noise
     first, second = (mixture(x, np.array([mean]), p, noise) for mean in (1.0, -1.0))
-    each = {r: affinity.exponent(transform.glued, p, noise, r) for r in (2.0, 1.0, 0.5)}
+    each = {r: closed_forms.exponent(transform.glued, p, noise, r) for r in (2.0, 1.0, 0.5)}
     largest = each[2.0] + max(each[1.0], 3.0 * each[0.5])
     chosen = np.where(x[:, 0] > 0.5, each[1.0], np.where(x[:, 0] < -1.0, 3.0 * each[0.5], 0.0))
     root = np.sqrt(first * second) * (x[1, 0] - x[0, 0])
     assert root.sum() == pytest.approx(exp(-each[2.0]), rel=1e-6)
     assert root @ np.exp(-chosen) >= exp(-largest)
-    assert affinity.proved(largest) <= 1.0 - sqrt(1.0 - exp(-2.0 * largest)) + 1e-12
+    assert closed_forms.proved(largest) <= 1.0 - sqrt(1.0 - exp(-2.0 * largest)) + 1e-12

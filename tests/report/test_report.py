@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import betastar as bs
+from betastar.plan import enforced
 from betastar.report import statement
 from betastar.report.facts import load
 from betastar.report.report import Request, draw, render, summarise, write
-from betastar.risk.plan import enforced
 from betastar.rounding import percent
 from betastar.vocabulary import METRICS, band
 

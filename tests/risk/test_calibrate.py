@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.risk.analyze import reliable
+from betastar.analyze import reliable
 
 TARGETS = [
     bs.Target(bayes_security=0.9),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.special import ndtri
 
 import betastar as bs
-from betastar.bounds.discrete import DiscreteCurve, Side
-from betastar.risk import gaussian_fit
+from betastar import risk
+from betastar.curves import DiscreteCurve, Side
 
 FLOOR = 1e-3
 
@@ -35,7 +35,7 @@ def needed(curve: DiscreteCurve, fprs: np.ndarray) -> float:
 @settings(max_examples=60, deadline=None)
 @given(discrete_curves())
 def test_no_rate_needs_a_larger_mu(curve: DiscreteCurve) -> None:
-    low, middle, high = gaussian_fit.mu(curve, FLOOR)
+    low, middle, high = risk.mu(curve, FLOOR)
     truth = needed(curve, np.geomspace(FLOOR, 1.0 - FLOOR, 2001))
     assert low <= middle <= high
     assert truth <= high * (1.0 + 1e-9)
@@ -52,6 +52,6 @@ def test_slopes_between_the_sampled_ones_count() -> None:
     """A corner that no sampled slope meets: the largest μ among the sampled slopes is too small, the proved one is not."""
     side = Side.of(np.array([0.7, 3.1]), np.array([0.2, 0.002]), 0.0)
     curve = DiscreteCurve(side, side)
-    dense, few = (gaussian_fit._mu_at(curve, np.linspace(0.0, 3.0, n))[0][:, 1].max() for n in (20_001, gaussian_fit.SLOPES))
-    rows, proved = gaussian_fit._largest_mu(curve, 0.0, 3.0)
-    assert few < dense <= proved <= rows[:, 1].max() * (1.0 + 2.0 * gaussian_fit.CLOSE)
+    dense, few = (risk._mu_at(curve, np.linspace(0.0, 3.0, n))[0][:, 1].max() for n in (20_001, risk.SLOPES))
+    rows, proved = risk._largest_mu(curve, 0.0, 3.0)
+    assert few < dense <= proved <= rows[:, 1].max() * (1.0 + 2.0 * risk.CLOSE)

@@ -8,7 +8,7 @@ import pytest
 
 import betastar as bs
 from betastar import AttributeInference, Target
-from betastar.risk.plan import enforced
+from betastar.plan import enforced
 
 SAMPLING = {"batch_size": 256, "dataset_size": 26048, "epochs": 20}
 RUN = bs.DPSGD.from_epochs(noise_multiplier=3.51, **SAMPLING)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.risk import conversions
-from betastar.risk.analyze import after_each
+from betastar import risk as conversions
+from betastar.analyze import after_each
 from betastar.scenario.step import Step
 
 RUN = bs.DPSGD(1.0, 0.001, 50000)

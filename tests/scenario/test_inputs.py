@@ -11,7 +11,7 @@ import pytest
 
 import betastar as bs
 from betastar.scenario.step import Step
-from betastar.scenario.threats import in_order
+from betastar.threats import in_order
 
 RUN = bs.DPSGD(1.0, 0.01, 100)
 

@@ -14,8 +14,8 @@ from scipy.stats import binom
 
 import betastar as bs
 from betastar.scenario.step import AllocationStep, CoinStep, Step
-from betastar.scenario.threats import reduction
 from betastar.scenario.truncation import at_least, truncation
+from betastar.threats import reduction
 
 FIXED = bs.DPSGD(1.0, 0.1, 20, "fixed-size")
 BINS = bs.DPSGD(2.0, 0.1, 30, "balls-in-bins")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from betastar.bounds import affinity
-from betastar.scenario.sampling_scheme import poisson
+from betastar import closed_forms
+from betastar.drawn_steps import poisson
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Ledger, Secret
 from betastar.training.budget import BudgetAccount
 from betastar.training.history import History
@@ -50,10 +50,10 @@ def test_training_stops_before_the_step_that_would_break_it(per_record: bool, ta
     assert f"{target:g}" in str(proof)
     rate = parts[2].sample_rate
     if not per_record:
-        spent = sum(affinity.leakage(rate, NOISE, monitor.distances))
+        spent = sum(closed_forms.leakage(rate, NOISE, monitor.distances))
         assert proof.spent == pytest.approx(float(spent), rel=4e-3)
         assert proof.spent >= float(spent)  # charged outwards
-        assert proof.spent + float(affinity.leakage(rate, NOISE, 2.0)) > proof.allowance
+        assert proof.spent + float(closed_forms.leakage(rate, NOISE, 2.0)) > proof.allowance
     assert monitor.risk("affinity").bayes_security.lower >= target - 1e-9
 
 
@@ -106,8 +106,10 @@ def test_steps_that_are_not_measured_are_charged_in_full() -> None:
     parts, criterion, monitor = attach(noise=NOISE, scope="dataset", every=5, budget=Budget(0.9))
     fit(parts, criterion, 3)
     rate = parts[2].sample_rate
-    full = float(affinity.leakage(rate, NOISE, 2.0))
-    assert monitor.proof.spent == pytest.approx(2 * full + float(affinity.leakage(rate, NOISE, monitor.distances[0])), rel=4e-3)
+    full = float(closed_forms.leakage(rate, NOISE, 2.0))
+    assert monitor.proof.spent == pytest.approx(
+        2 * full + float(closed_forms.leakage(rate, NOISE, monitor.distances[0])), rel=4e-3
+    )
 
 
 def test_a_resumed_budget_goes_on() -> None:
@@ -150,18 +152,18 @@ def test_a_budget_needs_the_data_set_and_an_upper_bound() -> None:
 
 @pytest.mark.parametrize(("rate", "noise"), [(1e-8, 0.2), (1e-4, 0.5), (0.01, 1.0), (0.0098, 3.51), (0.3, 0.35), (1.0, 5.0)])
 def test_leakage_of_many_distances_is_the_affinity_rounded_up(rate: float, noise: float) -> None:
-    from betastar.bounds import transform
+    from betastar.exact import transform
 
     distances = np.concatenate([np.geomspace(1e-5, 0.1, 15), np.linspace(0.1, 2.0, 40)])
-    direct = np.array([affinity.exponent(transform.glued, rate, noise, float(r)) for r in distances])
-    exponents = affinity.leakage(rate, noise, distances)
+    direct = np.array([closed_forms.exponent(transform.glued, rate, noise, float(r)) for r in distances])
+    exponents = closed_forms.leakage(rate, noise, distances)
     assert (exponents >= direct).all()
     np.testing.assert_allclose(exponents, direct, rtol=3e-6)
-    assert affinity.leakage(rate, noise, 0.0) == 0.0
+    assert closed_forms.leakage(rate, noise, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("target", [1e-6, 0.3, 0.9, 0.999, 1 - 1e-9])
 def test_allowance_inverts_the_proved_bound(target: float) -> None:
-    assert affinity.proved(affinity.allowance(target)) == pytest.approx(target, rel=1e-6)
-    assert affinity.proved(affinity.allowance(target)) >= target * (1 - 1e-15)
-    assert affinity.allowance(0.0) == np.inf
+    assert closed_forms.proved(closed_forms.allowance(target)) == pytest.approx(target, rel=1e-6)
+    assert closed_forms.proved(closed_forms.allowance(target)) >= target * (1 - 1e-15)
+    assert closed_forms.allowance(0.0) == np.inf

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import betastar as bs
-from betastar.risk.plan import enforced
+from betastar.plan import enforced
 from betastar.training import Records, Secret
 from betastar.training.gap_clipping import GapClipping
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
-from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
+from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.training import (
     AttributeMonitor,
     BetastarAccountant,

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, TensorDataset
 
 import betastar as bs
-from betastar.bounds import affinity
-from betastar.bounds.charges import charge
-from betastar.scenario.run import Segment
+from betastar import closed_forms
+from betastar.closed_forms import step_leakage as charge
+from betastar.dpsgd import Segment
 from betastar.training import (
     AttributeMonitor,
     Budget,
@@ -79,7 +79,7 @@ def test_a_budget_charges_what_is_proved_for_the_sampling(sampling: str) -> None
     assert monitor.ledger is not None
     assert monitor.ledger.leakage.max() <= wanted * (1.0 + 3e-6)
     # A proof by affinities is below what the method affinity says of the same distances at best.
-    assert float(affinity.proved(monitor.proof.spent)) <= float(monitor.risk().bayes_security.upper)
+    assert float(closed_forms.proved(monitor.proof.spent)) <= float(monitor.risk().bayes_security.upper)
 
 
 def test_a_budget_stops_within_an_epoch_before_it_is_broken() -> None:
@@ -94,11 +94,11 @@ def test_a_budget_stops_within_an_epoch_before_it_is_broken() -> None:
 
 def test_charges_of_samplings() -> None:
     far = np.array([0.0, 0.3, 1.0, 2.0])
-    poisson = affinity.leakage(0.1, 1.0, far)
+    poisson = closed_forms.leakage(0.1, 1.0, far)
     np.testing.assert_array_equal(charge(Segment(1.0, 0.1, 1), far), poisson)
     np.testing.assert_allclose(charge(Segment(1.0, 0.1, 1, "balls-in-bins"), far), far**2 / 8.0, rtol=3e-6)
     fixed = charge(Segment(1.0, 0.1, 1, "fixed-size"), far)
-    np.testing.assert_array_equal(fixed, affinity.leakage(0.1, 0.5, far / 2))
+    np.testing.assert_array_equal(fixed, closed_forms.leakage(0.1, 0.5, far / 2))
     never = charge(Segment(1.0, 0.1, 1, "poisson", 100, 100), far)
     often = charge(Segment(1.0, 0.1, 1, "poisson", 10, 100), far)
     np.testing.assert_allclose(never, poisson, rtol=1e-8)
@@ -109,7 +109,7 @@ def test_charges_of_samplings() -> None:
 
     full = stats.binom(99, 0.1).sf(9)
     rate = 10 * stats.binom(100, 0.1).sf(10) / (100 * full)
-    one, other = affinity.leakage(0.1, 1.0, 1.0), affinity.leakage(rate, 0.5, 0.5)
+    one, other = closed_forms.leakage(0.1, 1.0, 1.0), closed_forms.leakage(rate, 0.5, 0.5)
     assert often[2] == pytest.approx(-np.log((1 - full) * np.exp(-one) + full * np.exp(-other)), rel=1e-6)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme, poisson
+from betastar.drawn_steps import DrawnBatch, SamplingScheme, poisson
 from betastar.training import (
     AttributeMonitor,
     BallsInBinsSampler,

@@ -10,12 +10,12 @@ import pytest
 from torch import nn
 
 import betastar as bs
+from betastar.drawn_steps import DrawnBatch, SamplingScheme, poisson
 from betastar.report import recomputed
 from betastar.report.errors import ReportError
 from betastar.report.facts import load
 from betastar.report.report import write
 from betastar.runs.reading import FolderError
-from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme, poisson
 from betastar.training import AttributeMonitor, Budget, GapClipping
 from betastar.training.history import History
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.bounds import transform
-from betastar.bounds.exact import FourierCurve, Part
-from betastar.scenario.run import DPSGD
+from betastar.bounds.parts import Part
+from betastar.dpsgd import DPSGD
+from betastar.exact import transform
+from betastar.exact.curve import FourierCurve
 from betastar.vocabulary import METHODS, METRICS, PARAMETERS, SAMPLINGS, SEES
 from betastar.web import static_page
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from math import exp, floor, log
 from typing import Any
 
+from betastar.analyze import TOLERANCE, reliable, takes_seconds
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
-from betastar.bounds.certified import COARSE
-from betastar.bounds.exact import LEAST_NOISE
-from betastar.risk.analyze import TOLERANCE, reliable, takes_seconds
-from betastar.risk.calibrate import MOST_NOISE, Target, guess_noise
-from betastar.risk.risk import SMALLEST_FPR, Risk
+from betastar.calibrate import MOST_NOISE, Target, guess_noise
+from betastar.certified.enclosure import COARSE
+from betastar.dpsgd import DPSGD
+from betastar.exact.curve import LEAST_NOISE
+from betastar.risk import SMALLEST_FPR, Risk
 from betastar.rounding import plain, shortened
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import FARTHEST, Threat
+from betastar.threats import FARTHEST, Threat
 from betastar.vocabulary import DIGITS, METRICS, next_band
 
 #: Significant digits of what is advised, unless it is a whole number.

@@ -11,11 +11,10 @@ from typing import Any
 
 import betastar as bs
 from betastar import plugins
+from betastar.dpsgd import IN_EPOCHS, opacus_differs
 from betastar.rounding import plain
-from betastar.scenario.run import opacus_differs
-from betastar.scenario.sampled_segments import at_most_all
-from betastar.scenario.samplings import IN_EPOCHS
-from betastar.scenario.threats import Threat
+from betastar.sequences import at_most_all
+from betastar.threats import Threat
 from betastar.validation import WrongValueError
 from betastar.vocabulary import (
     METHODS,

@@ -20,7 +20,7 @@ import betastar as bs
 from betastar import files
 from betastar.answers.json_answers import Answer, number
 from betastar.answers.settings import Setting, choose
-from betastar.risk.risk import SMALLEST_FPR
+from betastar.risk import SMALLEST_FPR
 from betastar.rounding import plain
 from betastar.validation import MUST, WrongValueError
 from betastar.vocabulary import LEVELS, METRICS, RUN, told

@@ -7,9 +7,9 @@ from typing import Any
 
 import betastar as bs
 from betastar.answers.settings import Setting
-from betastar.bounds.certified import COARSE
+from betastar.certified.enclosure import COARSE
 from betastar.rounding import nearest_percent, plain, significant
-from betastar.scenario.threats import FARTHEST, reduction
+from betastar.threats import FARTHEST, reduction
 from betastar.validation import ArgumentError
 from betastar.vocabulary import DIGITS, METHODS, METRICS, SAMPLINGS, THREATS, parameter_of
 

@@ -7,7 +7,7 @@ from scipy.special import betainc, betaincinv
 
 from betastar import validation
 from betastar.arrays import Real
-from betastar.risk.interval import Bound
+from betastar.risk import Bound
 
 
 def clopper_pearson(hits: int, games: int, confidence: float) -> Bound:

@@ -17,7 +17,7 @@ from betastar import validation
 from betastar.arrays import Real, Whole
 from betastar.audit import intervals
 from betastar.display import Display, Displayed
-from betastar.risk.interval import Bound
+from betastar.risk import Bound
 from betastar.rounding import down, up
 
 #: Widest interval of the Bayes security that is worth having, unless another is asked for.

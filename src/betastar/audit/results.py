@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from betastar.analyze import analyze
 from betastar.arrays import Booleans, Real, Whole
 from betastar.audit import intervals
 from betastar.display import Display, Displayed
-from betastar.risk.analyze import analyze
-from betastar.risk.interval import Bound
-from betastar.risk.risk import Risk
+from betastar.dpsgd import DPSGD, all_plain
+from betastar.risk import Bound, Risk
 from betastar.rounding import down, nearest_percent, percent, significant, tiny
-from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import all_plain
-from betastar.scenario.threats import Membership, Threat
+from betastar.threats import Membership, Threat
 
 #: A bound that holds is called violated in at most one of a thousand audits.
 ALARM = 1e-3

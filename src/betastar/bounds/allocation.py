@@ -18,10 +18,10 @@ from typing import NoReturn
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds import transform
-from betastar.bounds.answers import Answers
 from betastar.bounds.epoch_density import EpochDensity
-from betastar.bounds.transform import Transform
+from betastar.curves import Answers
+from betastar.exact import transform
+from betastar.exact.transform import Transform
 
 #: Step of the nodes in units of e(a), which is at most so many deviations and grows from so many deviations on.
 NODES, WIDEST, GROWS, SLOPE = 0.17, 0.75, 3.0, 0.39

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds.answers import Answers
-from betastar.bounds.grid import Tails
 from betastar.bounds.one_step import Directions
 from betastar.bounds.parts import AnyPart
-from betastar.bounds.transform import Transform
+from betastar.certified.grid import Tails
+from betastar.curves import Answers
+from betastar.exact.transform import Transform
 
 
 @dataclass(frozen=True)

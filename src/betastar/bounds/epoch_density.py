@@ -29,8 +29,8 @@ from math import ceil, expm1, floor, inf, log, log1p, pi, sinh, sqrt
 import numpy as np
 
 from betastar.arrays import Complex, Real
-from betastar.bounds.complex_functions import expm1 as complex_expm1
-from betastar.bounds.complex_functions import log1p as complex_log1p
+from betastar.exact.transform import expm1 as complex_expm1
+from betastar.exact.transform import log1p as complex_log1p
 
 #: Step in y as a share of the distance to where the integrand grows; steps of the logarithm of u for s ≤ 1, and above.
 DENSITY, STEP, COARSE_STEP = 0.15, 0.035, 0.05

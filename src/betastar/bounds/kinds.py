@@ -17,14 +17,15 @@ from dataclasses import replace
 from math import inf, log1p, sqrt
 from typing import Any, NamedTuple
 
-from betastar.bounds import allocation, coins, mixtures, one_step, transform
+from betastar.bounds import allocation, coins, mixtures, one_step
 from betastar.bounds.allocation import EpochPart
 from betastar.bounds.coins import CoinPart
-from betastar.bounds.grid import GridStep, Nodes
 from betastar.bounds.interpolation import condense
 from betastar.bounds.mixtures import MixturePart
 from betastar.bounds.one_step import Directions
 from betastar.bounds.parts import AnyPart, Part
+from betastar.certified.grid import GridStep, Nodes
+from betastar.exact import transform
 from betastar.scenario import mixture
 from betastar.scenario import step as poisson
 from betastar.scenario.step import LEAST, MOST, AllocationStep, AnyStep, CoinStep, MixtureStep, Step

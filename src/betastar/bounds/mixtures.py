@@ -17,11 +17,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from betastar.arrays import Booleans, Complex, Real
-from betastar.bounds.answers import Answers
-from betastar.bounds.complex_functions import expm1, log1p
 from betastar.bounds.one_step import Directions
 from betastar.bounds.parts import EPS, half_line, on_half_line
-from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, REACH, Transform
+from betastar.curves import Answers
+from betastar.exact.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, REACH, Transform, expm1, log1p
 from betastar.scenario.mixture import UNSEEN, Pair, pair
 from betastar.scenario.step import MixtureStep
 

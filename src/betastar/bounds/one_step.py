@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from betastar.arrays import Real
-from betastar.bounds.grid import EPS, GridStep, Nodes, Tails, one_sided, two_sided
+from betastar.certified.grid import EPS, GridStep, Nodes, Tails, one_sided, two_sided
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold
 
 #: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.

@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds import transform
-from betastar.bounds.answers import Answers
-from betastar.bounds.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform
+from betastar.curves import Answers
+from betastar.exact import transform
+from betastar.exact.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, Transform
 from betastar.scenario.step import head, loss, one_step_overlap, tail, threshold
 
 #: Where the path of a wide transform may climb if it has fewer nodes, in deviations.

@@ -15,7 +15,7 @@ from betastar.answers.json_answers import Answer
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish, parse
 from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
-from betastar.risk.risk import SMALLEST_FPR
+from betastar.risk import SMALLEST_FPR
 from betastar.rounding import plain, significant
 from betastar.vocabulary import DIGITS, METRICS, OF_THREATS, PARAMETERS, RUN, SAMPLED
 

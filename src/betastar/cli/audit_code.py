@@ -12,7 +12,7 @@ from betastar.cli.audit_mechanism import KeepOptions, keep
 from betastar.cli.audit_training import names_of
 from betastar.cli.options import JsonOption, command, option
 from betastar.runs.reading import Json
-from betastar.scenario.threats import Membership
+from betastar.threats import Membership
 
 if TYPE_CHECKING:
     from betastar.audit import CodeAudit

@@ -13,7 +13,7 @@ from betastar.answers.settings import choose, threat_of
 from betastar.cli.audit_mechanism import KeepOptions, check_plot, keep, show
 from betastar.cli.options import JsonOption, arguments, command, option
 from betastar.runs.reading import Json
-from betastar.scenario.threats import FARTHEST, Membership, Threat
+from betastar.threats import FARTHEST, Membership, Threat
 from betastar.vocabulary import THREATS
 
 if TYPE_CHECKING:

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from betastar.analyze import analyze
 from betastar.audit import Audit
 from betastar.audit.training_audit.trials import WHO
 from betastar.figures.risks import RATES, tradeoff
 from betastar.figures.style import ATTRIBUTE, DASHES, MEMBERSHIP, OTHER, PROVED, axes, legend
-from betastar.risk.analyze import analyze
 from betastar.rounding import nearest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from betastar.audit import Trials
-    from betastar.scenario.threats import Threat
+    from betastar.threats import Threat
 
 #: How many points of a curve each attacker shows.
 SHOWN = 12

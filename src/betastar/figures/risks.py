@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from betastar.analyze import RegimeWarning, analyze
+from betastar.dpsgd import DPSGD, IN_EPOCHS, all_plain
+from betastar.dpsgd import batches_per_epoch as batches
 from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, axes, colorbar, few_ticks, legend
-from betastar.risk.analyze import RegimeWarning, analyze
-from betastar.risk.risk import Risk
-from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import IN_EPOCHS, all_plain, batches
-from betastar.scenario.threats import AttributeInference, Candidates, Threat
+from betastar.risk import Risk
+from betastar.threats import AttributeInference, Candidates, Threat
 from betastar.vocabulary import LEVELS, RUN
 
 if TYPE_CHECKING:

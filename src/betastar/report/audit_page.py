@@ -14,12 +14,12 @@ from betastar import files
 from betastar.audit import Audit, Trials
 from betastar.audit.results import RocPoint
 from betastar.audit.training_audit.trials import WHO
+from betastar.dpsgd import DPSGD
 from betastar.figures import plots
-from betastar.risk.interval import Bound
+from betastar.risk import Bound
 from betastar.rounding import down, nearest, nearest_percent, up
 from betastar.runs.reading import FolderError, Inside, Json, object_of
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import AttributeInference, Membership, Threat
+from betastar.threats import AttributeInference, Membership, Threat
 
 TEMPLATES = Path(__file__).parent / "templates"
 #: The audits of the page, by the names of their files.

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from betastar.audit.code_audit.findings import PROMISES
 from betastar.audit.training_audit.trials import WHO
+from betastar.dpsgd import DPSGD
 from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Inside, Json
-from betastar.scenario.run import DPSGD
 
 #: What was played, by the kind of the audit.
 KINDS = {

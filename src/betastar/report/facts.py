@@ -12,21 +12,21 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from betastar.analyze import analyze
 from betastar.datasets.seeds import guessable
+from betastar.dpsgd import DPSGD
+from betastar.plan import enforced
 from betastar.report import recomputed, setting
 from betastar.report.audits import Played, played
 from betastar.report.errors import ReportError
-from betastar.risk.analyze import analyze
-from betastar.risk.plan import enforced
-from betastar.risk.risk import Risk
+from betastar.risk import Risk
 from betastar.rounding import plain
 from betastar.run_files import TRAINING
 from betastar.runs.config import Config
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.status import Status
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import AttributeInference, Membership, Threat
+from betastar.threats import AttributeInference, Membership, Threat
 from betastar.vocabulary import METRICS, PARAMETERS
 
 BETA = METRICS["bayes_security"]

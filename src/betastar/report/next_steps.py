@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from betastar.answers import advice, settings
 from betastar.answers.advice import Advice, Lever
 from betastar.answers.targets import Wish
+from betastar.dpsgd import DPSGD, all_plain
+from betastar.plan import enforced
 from betastar.report.facts import Against, Facts
-from betastar.risk.plan import enforced
-from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import all_plain
-from betastar.scenario.threats import FARTHEST, AttributeInference, Threat
+from betastar.threats import FARTHEST, AttributeInference, Threat
 
 
 @dataclass(frozen=True)

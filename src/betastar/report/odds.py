@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from betastar.report.facts import Against, Facts
 from betastar.rounding import percent, plain
-from betastar.scenario.threats import Membership
+from betastar.threats import Membership
 
 #: Shares that differ from 1 in sum by more than this are not those of all records.
 WHOLE = 1e-6

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from betastar import files, validation
+from betastar.dpsgd import DPSGD
+from betastar.plan import enforced
 from betastar.report import recomputed
 from betastar.report.errors import ReportError
 from betastar.report.facts import Against, Facts
-from betastar.risk.plan import enforced
 from betastar.run_files import GAP_CLIPPING, MONITOR, STEPS, TRAINING, TRAINING_FORMAT
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Inside, Json, object_of
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import AttributeInference
+from betastar.threats import AttributeInference
 
 
 def of_own_training(path: Path) -> Facts:

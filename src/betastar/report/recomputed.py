@@ -9,20 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from betastar import validation
-from betastar.bounds import affinity
-from betastar.bounds.charges import charge
+from betastar import closed_forms, validation
+from betastar.calibrate import Target
+from betastar.closed_forms import step_leakage as charge
+from betastar.dpsgd import DPSGD, IN_EPOCHS
+from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
+from betastar.plan import plan
 from betastar.report.errors import ReportError
-from betastar.risk.calibrate import Target
-from betastar.risk.plan import plan
 from betastar.runs.config import PARAMETERS, Config
 from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord
 from betastar.runs.reading import Inside, Json
 from betastar.runs.status import Status
-from betastar.scenario.run import DPSGD
-from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
-from betastar.scenario.samplings import IN_EPOCHS
-from betastar.scenario.threats import FARTHEST
+from betastar.threats import FARTHEST
 
 #: Two values of the same number that differ by more are of different runs.
 SAME = 1e-6
@@ -147,7 +145,7 @@ def budget_sentence(file: Path, steps: list[Json], target: float, claim: str) ->
         if not steps or any(line["scope"] != "dataset" for line in steps):
             raise contradiction(file, claim, f"{STEPS} has no steps that measured all records")
         spent = sum(_spent(list(lines)) for _, lines in groupby(steps, _alike))
-        allowed = affinity.allowance(target)
+        allowed = closed_forms.allowance(target)
         if not spent <= allowed:
             spending = f"the steps in {STEPS} spent {spent:.4g} of {allowed:.4g}"
             raise contradiction(file, f"that β* ≥ {target!r} is proved", spending)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from betastar import validation
+from betastar.dpsgd import DPSGD, opacus_differs
 from betastar.report.errors import ReportError
 from betastar.runs.reading import Json
-from betastar.scenario.run import DPSGD, opacus_differs
-from betastar.scenario.threats import RELATIONS, AttributeInference
+from betastar.threats import RELATIONS, AttributeInference
 from betastar.vocabulary import THREATS
 
 #: What gives a run, by the names that are needed: the rate or the sizes, the steps or the epochs.

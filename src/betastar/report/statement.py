@@ -10,12 +10,11 @@ import warnings
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from betastar.analyze import RegimeWarning, analyze
+from betastar.dpsgd import DPSGD, all_plain
 from betastar.report.facts import Against, Facts
 from betastar.report.publication import LEFT_OUT
-from betastar.risk.analyze import RegimeWarning, analyze
 from betastar.rounding import nearest_percent, plain, significant, tiny
-from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import all_plain
 from betastar.vocabulary import DIGITS, METRICS, band
 from betastar.vocabulary import MEANING as MEANING
 

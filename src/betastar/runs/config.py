@@ -9,8 +9,8 @@ from betastar import validation
 from betastar.datasets import seeds
 from betastar.datasets.errors import StudyError
 from betastar.datasets.recipe import Recipe
+from betastar.dpsgd import SAMPLINGS
 from betastar.runs.json_object import JsonObject
-from betastar.scenario.samplings import SAMPLINGS
 
 if TYPE_CHECKING:
     from betastar.datasets.study import Study

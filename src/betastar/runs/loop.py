@@ -15,10 +15,10 @@ import joblib
 import torch
 from torch import Tensor
 
+from betastar.analyze import RegimeWarning
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
-from betastar.risk.analyze import RegimeWarning
-from betastar.risk.risk import Risk
+from betastar.risk import Risk
 from betastar.runs import quality
 from betastar.runs.config import Config
 from betastar.runs.folder import LedgerEntry, RunFolder, versions

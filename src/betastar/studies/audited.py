@@ -15,16 +15,16 @@ from torch.utils.data import TensorDataset
 
 from betastar import validation
 from betastar.audit import training
+from betastar.calibrate import Target
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
-from betastar.risk.calibrate import Target
-from betastar.risk.plan import plan
+from betastar.dpsgd import DPSGD
+from betastar.plan import plan
 from betastar.runs.config import Config
 from betastar.runs.folder import DATA, LEDGER, RunFolder
 from betastar.runs.loop import quietly
 from betastar.runs.private_training import PrivateTraining, criterion_of, network
 from betastar.runs.reading import Inside, Json
-from betastar.scenario.run import DPSGD
 from betastar.training import ShufflingWarning
 
 #: How many games a study plays, in short and in full, and how many records its attackers estimate the others from.

@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 
 from betastar import validation
-from betastar.risk.plan import Plan
+from betastar.dpsgd import DPSGD
+from betastar.plan import Plan
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, quietly
 from betastar.runs.reading import Json
-from betastar.scenario.run import DPSGD
 from betastar.studies.results import Groups, each_run, group_counts, kept, write_results
 
 GAPS = (0.5, 0.1, 0.01)

@@ -9,7 +9,7 @@ import numpy as np
 from betastar.arrays import Real
 from betastar.datasets.encoders import TableEncoder
 from betastar.datasets.study import Study
-from betastar.risk.risk import Risk
+from betastar.risk import Risk
 from betastar.runs.reading import Json
 
 if TYPE_CHECKING:

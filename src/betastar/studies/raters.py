@@ -15,20 +15,20 @@ import numpy as np
 import torch
 
 from betastar import audit, validation
+from betastar.analyze import analyze
+from betastar.calibrate import Target, calibrate
 from betastar.datasets.raters import raters
 from betastar.datasets.rating_encoder import USER
 from betastar.datasets.study import Study
-from betastar.risk.analyze import analyze
-from betastar.risk.calibrate import Target, calibrate
+from betastar.dpsgd import DPSGD
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import opened, quietly
 from betastar.runs.reading import Json
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import Membership
 from betastar.studies.audited import GAMES, QUICK_GAMES, attacked, played
 from betastar.studies.results import Groups, each_run, group_counts, kept, write_results
 from betastar.studies.without_privacy import without_privacy
+from betastar.threats import Membership
 
 #: Ratings of a person that are trained on at most; None for all.
 CAPS = (None, 100, 30, 10, 3)

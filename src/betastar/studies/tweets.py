@@ -16,12 +16,12 @@ from torch import Tensor
 from betastar import validation
 from betastar.datasets.study import Study
 from betastar.datasets.tweets import DEVICES
-from betastar.risk.plan import Plan
+from betastar.dpsgd import DPSGD
+from betastar.plan import Plan
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, quietly
 from betastar.runs.reading import Json
-from betastar.scenario.run import DPSGD
 from betastar.studies.results import kept, write_results
 from betastar.studies.without_privacy import without_privacy
 from betastar.training import Records

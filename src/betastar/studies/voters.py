@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from betastar import validation
+from betastar.analyze import analyze
 from betastar.datasets.encoders import TableEncoder
 from betastar.datasets.sensitive import with_public
 from betastar.datasets.study import Study
 from betastar.datasets.voters import ANSWERS, OPINION, SECRETS, VOTE
-from betastar.risk.analyze import analyze
-from betastar.risk.plan import Plan
-from betastar.risk.risk import Risk
+from betastar.dpsgd import DPSGD
+from betastar.plan import Plan
+from betastar.risk import Risk
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import opened, quietly
 from betastar.runs.reading import Json
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import AttributeInference
 from betastar.studies import informed_attacker
 from betastar.studies.audited import GAMES, QUICK_GAMES, attacked, played
 from betastar.studies.results import each_run, group_counts, kept, write_results
 from betastar.studies.without_privacy import without_privacy
+from betastar.threats import AttributeInference
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from betastar import validation
-from betastar.risk.calibrate import Target
-from betastar.risk.plan import plan
-from betastar.scenario.threats import FARTHEST
+from betastar.calibrate import Target
+from betastar.plan import plan
+from betastar.threats import FARTHEST
 from betastar.training.batch_capture import Criterion
 from betastar.training.batch_samplers import EpochSampler
 from betastar.training.gap_clipping import GapClipping

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from betastar import validation
-from betastar.scenario.sampling_scheme import SamplingScheme
+from betastar.drawn_steps import SamplingScheme
 from betastar.training import processes
 
 #: The batches of an epoch, each the numbers of its records.

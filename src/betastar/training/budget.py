@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from betastar import validation
+from betastar import closed_forms, validation
 from betastar.arrays import Real
-from betastar.bounds import affinity
+from betastar.drawn_steps import DrawnBatch
 from betastar.rounding import plain, significant
-from betastar.scenario.sampling_scheme import DrawnBatch
-from betastar.scenario.threats import FARTHEST
+from betastar.threats import FARTHEST
 from betastar.training.leakage import LeakageSum
 
 #: Single precision may understate a distance, and a loss that differs by less than `checks.gradients.NORM` is not noticed: a
@@ -65,7 +64,7 @@ class Budget:
     @property
     def allowance(self) -> float:
         """Λ_max, the leakage that all steps together may have."""
-        return affinity.allowance(self.bayes_security)
+        return closed_forms.allowance(self.bayes_security)
 
 
 @dataclass(frozen=True)

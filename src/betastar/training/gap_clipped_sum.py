@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from betastar.scenario.threats import FARTHEST
+from betastar.threats import FARTHEST
 from betastar.training.attaching import MeasuredTraining
 from betastar.training.gradients import gap_weights
 from betastar.training.gradients.clipping import clip

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from betastar import validation
+from betastar.analyze import analyze
 from betastar.display import Display
-from betastar.risk.analyze import analyze
-from betastar.risk.plan import enforced
-from betastar.risk.risk import Risk
+from betastar.dpsgd import DPSGD
+from betastar.drawn_steps import DrawnSteps
+from betastar.plan import enforced
+from betastar.risk import Risk
 from betastar.rounding import down, plain
-from betastar.scenario.run import DPSGD
-from betastar.scenario.sampling_scheme import DrawnSteps
-from betastar.scenario.threats import AttributeInference, Membership
+from betastar.threats import AttributeInference, Membership
 from betastar.training import attaching, processes
 from betastar.training.batch_capture import BatchCapture, CapturedBatch, Criterion, too_many
 from betastar.training.checks.step_checks import BROKEN_PROMISES, StepChecks

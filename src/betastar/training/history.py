@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from scipy.special import erfcinv
 
+from betastar.analyze import analyze
 from betastar.arrays import Real
-from betastar.risk.analyze import analyze
-from betastar.risk.risk import Risk
+from betastar.dpsgd import DPSGD
+from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
+from betastar.risk import Risk
 from betastar.rounding import down
-from betastar.scenario.run import DPSGD
-from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, SamplingScheme
-from betastar.scenario.threats import FARTHEST, AttributeInference, Membership
+from betastar.threats import FARTHEST, AttributeInference, Membership
 from betastar.training.leakage import LeakageSum
 
 #: What kind of statement a figure of each scope is (theory, section 6).

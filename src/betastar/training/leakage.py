@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds.charges import charge
-from betastar.scenario.run import Segment
-from betastar.scenario.sampling_scheme import DrawnBatch
+from betastar.closed_forms import step_leakage as charge
+from betastar.dpsgd import Segment
+from betastar.drawn_steps import DrawnBatch
 
 
 @lru_cache(maxsize=16)

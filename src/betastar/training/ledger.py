@@ -12,8 +12,8 @@ from scipy.special import erfc, erfcinv
 
 from betastar import validation
 from betastar.arrays import Real, Whole
-from betastar.scenario.sampling_scheme import DrawnBatch, poisson
-from betastar.scenario.threats import FARTHEST
+from betastar.drawn_steps import DrawnBatch, poisson
+from betastar.threats import FARTHEST
 from betastar.training.leakage import LeakageSum
 
 

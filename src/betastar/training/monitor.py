@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from betastar import validation
 from betastar.arrays import Real
 from betastar.display import Display
-from betastar.risk.risk import Risk
-from betastar.scenario.run import DPSGD
+from betastar.dpsgd import DPSGD
+from betastar.risk import Risk
 from betastar.training import attaching, processes
 from betastar.training.batch_capture import Criterion
 from betastar.training.budget import Budget, BudgetAccount, Proof

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from betastar.scenario.sampling_scheme import DrawnBatch
+from betastar.drawn_steps import DrawnBatch
 from betastar.training.attaching import MeasuredTraining
 from betastar.training.batch_capture import BatchCapture, CapturedBatch, Criterion, too_many
 from betastar.training.budget import BudgetAccount, BudgetExhausted

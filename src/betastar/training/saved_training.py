@@ -21,8 +21,8 @@ from betastar.training.checks.step_checks import NotProved
 from betastar.vocabulary import METRICS
 
 if TYPE_CHECKING:
-    from betastar.risk.risk import Risk
-    from betastar.scenario.run import DPSGD
+    from betastar.dpsgd import DPSGD
+    from betastar.risk import Risk
 
 HEADS = ("", "rely on", "estimate", "without a model")
 BETA = METRICS["bayes_security"]

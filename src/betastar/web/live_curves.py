@@ -10,11 +10,12 @@ from functools import lru_cache
 import numpy as np
 
 import betastar as bs
+from betastar.analyze import after_each, reliable
 from betastar.answers.json_answers import Answer, bound
 from betastar.answers.settings import Setting, threat_of
-from betastar.bounds.certified import GLUED
-from betastar.risk.analyze import after_each, reliable
-from betastar.scenario.samplings import IN_EPOCHS, all_plain, batches
+from betastar.certified.enclosure import GLUED
+from betastar.dpsgd import IN_EPOCHS, all_plain
+from betastar.dpsgd import batches_per_epoch as batches
 
 #: Points over the epochs, and of the trade-off curve: while a slider moves, and at rest.
 EPOCHS, RATES = (13, 25), (31, 61)

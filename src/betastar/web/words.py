@@ -6,7 +6,7 @@ import json
 
 from betastar.answers import targets, wording
 from betastar.answers.settings import Setting
-from betastar.risk.risk import SMALLEST_FPR
+from betastar.risk import SMALLEST_FPR
 from betastar.rounding import plain
 from betastar.vocabulary import (
     METHODS,

@@ -18,7 +18,7 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader
 
-from betastar.bounds import affinity
+from betastar import closed_forms
 from betastar.training import AttributeMonitor, Budget, Records, Secret
 from tests.training.private import VALUES, oracle, table
 
@@ -80,7 +80,7 @@ class Training:
         twin.load_state_dict(self.module.state_dict())
         records = Records((self.data.tensors[0],), self.data.tensors[1], inputs, frozenset(inputs))
         gap = float(oracle(twin, records, SECRET, self.optimizer.max_grad_norm, loss).max())
-        self.truth += float(affinity.leakage(rate, noise, gap))
+        self.truth += float(closed_forms.leakage(rate, noise, gap))
 
     def fit(
         self,

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from betastar.display import Display, Displayed
+from betastar.dpsgd import DPSGD
 from betastar.rounding import significant
-from betastar.scenario.run import DPSGD
 
 #: What a private training promises. Each finding is about one of these.
 PROMISES = {

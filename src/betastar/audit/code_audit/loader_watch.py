@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Subset, dataloader
 
 from betastar.audit.code_audit.findings import ReplayError
-from betastar.scenario.sampling_scheme import SamplingScheme
+from betastar.drawn_steps import SamplingScheme
 from betastar.training.opacus.watched_optimizers import is_split, scheme_of_batches
 
 #: The class whose objects iterate over loaders of PyTorch.

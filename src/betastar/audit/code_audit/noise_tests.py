@@ -18,8 +18,8 @@ from betastar.audit.code_audit.comparison import Promised
 from betastar.audit.code_audit.findings import Finding, ReplayError
 from betastar.audit.code_audit.recording import RecordedStep, Recording
 from betastar.audit.training_audit.evidence import rate_and_noise
+from betastar.dpsgd import DPSGD
 from betastar.rounding import significant
-from betastar.scenario.run import DPSGD
 
 #: A correct training is accused because of its noise at most once in so many tests of training code, 1 / LEVEL.
 LEVEL = 1e-6

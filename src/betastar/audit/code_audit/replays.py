@@ -19,8 +19,8 @@ from betastar.audit.code_audit.recording import Recorder, Recording, Watcher
 from betastar.audit.parallel import seed_of
 from betastar.audit.training_audit.challenges import require_records
 from betastar.audit.training_audit.changed_data import Data
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import AttributeInference, Membership, Threat
+from betastar.dpsgd import DPSGD
+from betastar.threats import AttributeInference, Membership, Threat
 from betastar.training import Records, Secret, processes
 from betastar.training.records import pair
 

@@ -12,8 +12,8 @@ from betastar.audit.mechanism_audit import other_kinds
 from betastar.audit.mechanism_audit.worst_pairs import attacks, play, strongest
 from betastar.audit.parallel import jobs_of, seed_of, spread
 from betastar.audit.results import Audit, AuditSetting, judge
-from betastar.scenario.run import DPSGD, Segment
-from betastar.scenario.threats import Membership, Threat
+from betastar.dpsgd import DPSGD, Segment
+from betastar.threats import Membership, Threat
 
 #: Widest interval of the advantage that is worth having, unless another is asked for.
 WIDTH = 0.2

@@ -15,13 +15,15 @@ import numpy as np
 
 from betastar.arrays import Booleans, Real
 from betastar.audit.mechanism_audit import other_kinds
-from betastar.bounds import kinds, transform
-from betastar.bounds.exact import LEAST_NOISE, FourierCurve, Part
+from betastar.bounds import kinds
 from betastar.bounds.interpolation import condense
-from betastar.scenario.reductions import View
-from betastar.scenario.run import DPSGD
+from betastar.bounds.parts import Part
+from betastar.dpsgd import DPSGD
+from betastar.exact import transform
+from betastar.exact.curve import LEAST_NOISE, FourierCurve
 from betastar.scenario.step import AnyStep, Step, log_mixture
-from betastar.scenario.threats import FARTHEST, Threat, reduction
+from betastar.sequences import View
+from betastar.threats import FARTHEST, Threat, reduction
 
 Place = tuple[float, ...]
 #: Numbers drawn at once: they fit the cache, and bound the memory whatever the number of steps.

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from betastar import validation
+from betastar.analyze import analyze
 from betastar.arrays import Real
-from betastar.risk.analyze import analyze
-from betastar.risk.risk import Risk
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import Threat
+from betastar.dpsgd import DPSGD
+from betastar.risk import Risk
+from betastar.threats import Threat
 
 #: Number of lines, and the δ of the steepest. Fewer lines make a p-value larger, never smaller.
 LINES, SMALLEST = 400, 1e-13

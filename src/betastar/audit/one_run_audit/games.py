@@ -23,8 +23,8 @@ from betastar.audit.training_audit.changed_data import Data, changed, read
 from betastar.audit.training_audit.evidence import Evidence, rate_and_noise
 from betastar.audit.training_audit.one_game import Factory, Train
 from betastar.audit.training_audit.trials import UPDATES, WEIGHTS
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import AttributeInference, Membership, Threat
+from betastar.dpsgd import DPSGD
+from betastar.threats import AttributeInference, Membership, Threat
 from betastar.training import Records
 from betastar.training.records import pair
 

@@ -14,9 +14,9 @@ from betastar.audit.mechanism_audit.worst_pairs import QUIETEST, attacks, play, 
 from betastar.audit.one_run_audit.guesses import FEWEST
 from betastar.audit.one_run_audit.verdict import OneRun, judge_run
 from betastar.audit.parallel import seed_of
-from betastar.scenario.run import DPSGD
+from betastar.dpsgd import DPSGD
 from betastar.scenario.step import AnyStep, Step, log_mixture
-from betastar.scenario.threats import Membership, Threat
+from betastar.threats import Membership, Threat
 
 
 def one_run_mechanism(

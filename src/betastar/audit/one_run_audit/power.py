@@ -10,8 +10,8 @@ from betastar.audit.one_run_audit.claimed_curve import ClaimedCurve
 from betastar.audit.one_run_audit.curve_p_value import curve_p_value
 from betastar.audit.one_run_audit.guesses import planned_guesses, right_guesses
 from betastar.audit.one_run_audit.mechanism_games import MechanismCanaries
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import Membership, Threat
+from betastar.dpsgd import DPSGD
+from betastar.threats import Membership, Threat
 
 
 def one_run_p_values(

@@ -9,17 +9,17 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from betastar import validation
+from betastar.analyze import analyze
 from betastar.audit.one_run_audit.claimed_curve import ClaimedCurve
 from betastar.audit.one_run_audit.curve_p_value import curve_p_value, gaussian_at_least, refutes
 from betastar.audit.one_run_audit.epsilon_delta import epsilon_at_least
 from betastar.audit.one_run_audit.guesses import checked, number_of_values, planned_guesses, right_guesses
 from betastar.audit.results import ALARM
 from betastar.display import Display, Displayed
-from betastar.risk.analyze import analyze
-from betastar.risk.interval import Bound
+from betastar.dpsgd import DPSGD
+from betastar.risk import Bound
 from betastar.rounding import down, plain, tiny, up
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import Membership, Threat
+from betastar.threats import Membership, Threat
 
 #: How far below and above the claimed noise multiplier a refuted one is sought, as a factor, and how exactly.
 WIDEST, FINEST = 64.0, 1.005

@@ -13,7 +13,7 @@ from betastar import validation
 from betastar.audit.record_contents import leaves
 from betastar.audit.training_audit import canary
 from betastar.audit.training_audit.changed_data import Data, Split, as_seen, changed, read, with_arguments, without
-from betastar.scenario.threats import AttributeInference, Candidates, Membership, Threat
+from betastar.threats import AttributeInference, Candidates, Membership, Threat
 from betastar.training import Records, Secret
 from betastar.training.records import TARGET, pair
 

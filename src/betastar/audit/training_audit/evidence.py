@@ -9,8 +9,8 @@ import numpy as np
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
 from betastar.arrays import Real
-from betastar.scenario.run import DPSGD, Segment
-from betastar.scenario.samplings import IN_EPOCHS, batches
+from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment
+from betastar.dpsgd import batches_per_epoch as batches
 from betastar.scenario.step import log_mixture
 
 

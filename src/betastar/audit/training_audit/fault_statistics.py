@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from betastar.arrays import Booleans, Real
-from betastar.scenario.run import DPSGD
+from betastar.dpsgd import DPSGD
 
 
 def statistics(traces: Real, positive: Booleans, run: DPSGD) -> list[Real]:

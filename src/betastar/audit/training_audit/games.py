@@ -29,8 +29,8 @@ from betastar.audit.training_audit.schedule import Schedule
 from betastar.audit.training_audit.trials import Trials
 from betastar.audit.training_audit.verdicts import audits_of, leakage_of
 from betastar.bounds import kinds
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
+from betastar.dpsgd import DPSGD
+from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.training import Records, Secret
 from betastar.training.records import pair
 

@@ -27,7 +27,7 @@ from betastar.audit.training_audit.changed_data import Data
 from betastar.audit.training_audit.evidence import Evidence
 from betastar.audit.training_audit.final_model import confidences, margins, weights
 from betastar.audit.training_audit.record_gradients import Criterion, GapClippedGradients, Gradients
-from betastar.scenario.run import DPSGD
+from betastar.dpsgd import DPSGD
 from betastar.training import Records, Secret
 from betastar.training.opacus.adapter import is_private
 

@@ -6,7 +6,7 @@ import numpy as np
 
 import betastar as bs
 from betastar.figures import plots
-from betastar.risk.conversions import advantage_from_epsilon
+from betastar.risk import advantage_from_epsilon
 from betastar.studies.paper.sheet import Sheet
 
 RATE = 10 / 100_000

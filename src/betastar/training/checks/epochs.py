@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from betastar.arrays import Whole
-from betastar.scenario.sampling_scheme import DrawnBatch
+from betastar.drawn_steps import DrawnBatch
 from betastar.training.checks.sampling_error import ERROR, PART, SamplingError, log_tail, times_in
 
 

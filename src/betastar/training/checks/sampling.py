@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betainc
 from torch import Tensor
 
-from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme
+from betastar.drawn_steps import DrawnBatch, SamplingScheme
 from betastar.training.checks.batch_overlap import BatchOverlap
 from betastar.training.checks.epochs import EpochCheck
 from betastar.training.checks.sampling_error import ERROR, SamplingError, log_tail, times_in

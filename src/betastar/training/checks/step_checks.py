@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from betastar.scenario.sampling_scheme import DrawnBatch
+from betastar.drawn_steps import DrawnBatch
 from betastar.training import processes
 from betastar.training.checks.noise import NoiseCheck, NoiseError
 from betastar.training.checks.sampling import SamplingCheck

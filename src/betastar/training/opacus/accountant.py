@@ -12,12 +12,11 @@ from opacus.accountants.registry import register_accountant
 from opacus.optimizers import DPOptimizer
 from torch.utils.data import DataLoader
 
-from betastar.risk.analyze import analyze
-from betastar.risk.interval import Bound
-from betastar.risk.risk import Risk
-from betastar.scenario.run import DPSGD
-from betastar.scenario.sampling_scheme import DrawnBatch, DrawnSteps, poisson
-from betastar.scenario.threats import Membership
+from betastar.analyze import analyze
+from betastar.dpsgd import DPSGD
+from betastar.drawn_steps import DrawnBatch, DrawnSteps, poisson
+from betastar.risk import Bound, Risk
+from betastar.threats import Membership
 from betastar.training.opacus.loaders import loader_of_make_private, logical_sampler
 from betastar.training.opacus.samplers import drawn_of
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from betastar.scenario.sampling_scheme import DrawnBatch, poisson
+from betastar.drawn_steps import DrawnBatch, poisson
 from betastar.training.opacus import internals, samplers
 from betastar.training.opacus.internals import require_internals, require_parts
 from betastar.training.opacus.loaders import logical_sampler

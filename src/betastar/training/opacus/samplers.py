@@ -10,7 +10,7 @@ from typing import Any, cast
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler
 
-from betastar.scenario.sampling_scheme import DrawnBatch, SamplingScheme
+from betastar.drawn_steps import DrawnBatch, SamplingScheme
 from betastar.training.batch_samplers import EpochSampler
 
 POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)

@@ -13,7 +13,7 @@ from opacus.utils import batch_memory_manager
 from torch import Tensor
 from torch.optim import Optimizer
 
-from betastar.scenario.sampling_scheme import SamplingScheme
+from betastar.drawn_steps import SamplingScheme
 from betastar.training import processes
 from betastar.training.opacus import internals, samplers
 from betastar.training.opacus.adapter import DISTRIBUTED, has_clipped_sum

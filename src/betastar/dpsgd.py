@@ -11,7 +11,144 @@ import numpy as np
 
 from betastar import validation
 from betastar.rounding import plain
-from betastar.scenario import samplings
+from betastar.validation import WrongValueError
+
+# ---- samplings
+# How batches are drawn: the samplings that there are, and the numbers that fit each.
+
+SAMPLINGS = ("poisson", "fixed-size", "balls-in-bins", "shuffled")
+#: Samplings whose epochs have 1 / sample_rate steps, in each of which every record takes part once.
+IN_EPOCHS = ("balls-in-bins", "shuffled")
+#: How far from a whole number 1 / sample_rate may be, relative to itself, by rounding.
+WHOLE = 1e-9
+
+
+def check_segment(segment: Segment) -> None:
+    """Raise an error if the numbers of a segment do not fit its sampling."""
+    if segment.sampling in IN_EPOCHS:
+        epochs_of(segment)
+    if segment.max_batch_size is not None:
+        _check_cap(segment)
+    if segment.dataset_size is None:
+        return
+    if segment.sampling == "poisson" and segment.max_batch_size is None:
+        raise WrongValueError(
+            "dataset_size", "{argument} must be left out with sampling 'poisson', unless {max_batch_size} is given."
+        )
+    if segment.sampling == "fixed-size":
+        drawn = np.asarray(segment.sample_rate, dtype=np.float64) * segment.dataset_size
+        wrong = (np.abs(drawn - np.round(drawn)) > WHOLE * drawn) | (np.round(drawn) < 1.0)
+        if np.any(wrong):
+            number = float(np.atleast_1d(drawn)[np.atleast_1d(wrong)][0])
+            near = max(1, round(number))
+            raise WrongValueError(
+                "sample_rate",
+                "{argument} must be a whole number of records divided by {dataset_size} with sampling 'fixed-size', got "
+                "{drawn} records; {near}/{size} = {rate} would work.",
+                {
+                    "drawn": plain(number),
+                    "near": str(near),
+                    "size": str(segment.dataset_size),
+                    "rate": plain(near / segment.dataset_size),
+                },
+            )
+
+
+def _check_cap(segment: Segment) -> None:
+    assert segment.max_batch_size is not None
+    if segment.sampling != "poisson":
+        raise WrongValueError(
+            "max_batch_size",
+            "{argument} must be left out with sampling {word}, whose batches are not cut off; it goes with sampling 'poisson'.",
+            {"word": repr(segment.sampling)},
+        )
+    if segment.dataset_size is None:
+        raise WrongValueError(
+            "dataset_size", "{argument} must be given as well: it decides how often {max_batch_size} is reached."
+        )
+    expected = float(np.max(segment.sample_rate)) * segment.dataset_size
+    if segment.max_batch_size < expected * (1.0 - WHOLE):
+        raise WrongValueError(
+            "max_batch_size",
+            "{argument} must be at least the expected batch size, {sample_rate} times {dataset_size} = {expected}, got {value}.",
+            {"expected": plain(expected), "value": str(segment.max_batch_size)},
+        )
+
+
+def batches_per_epoch(sample_rate: Any, sampling: str) -> Any:
+    """Number of batches in an epoch, 1 / sample_rate, which must be whole."""
+    numbers = np.round(1.0 / np.asarray(sample_rate, dtype=np.float64))
+    wrong = np.abs(numbers * sample_rate - 1.0) > WHOLE
+    if np.any(wrong):
+        rate = float(np.asarray(sample_rate)[wrong].flat[0])
+        number = round(1.0 / rate)
+        raise WrongValueError(
+            "sample_rate",
+            "{argument} must be 1 divided by a whole number of batches with sampling {word}, got {rate}; 1/{number} = {near} "
+            "would work.",
+            {"word": repr(sampling), "rate": repr(rate), "number": str(number), "near": plain(1.0 / number)},
+        )
+    return numbers.astype(np.int64) if numbers.ndim else int(numbers)
+
+
+def epochs_of(segment: Segment) -> Any:
+    """Number of epochs of a segment, which must be whole."""
+    length = batches_per_epoch(segment.sample_rate, segment.sampling)
+    number, rest = np.divmod(segment.steps, length)
+    if np.any(rest):
+        wrong = np.flatnonzero(np.ravel(rest))[0]
+        count, size = (int(np.broadcast_to(one, np.shape(rest)).ravel()[wrong]) for one in (segment.steps, length))
+        near = [str(number * size) for number in (count // size, count // size + 1) if number]
+        raise WrongValueError(
+            "steps",
+            "{argument} must be a whole number of epochs with sampling {word}, got {count} where an epoch has {size} steps; "
+            "{near} would work.",
+            {"word": repr(segment.sampling), "count": str(count), "size": str(size), "near": " or ".join(near)},
+        )
+    return number if np.ndim(number) else int(number)
+
+
+def whole_epochs(epochs: Any, sampling: str) -> None:
+    """Refuse a fraction of an epoch."""
+    numbers = np.ravel(epochs)
+    if np.any(numbers != np.round(numbers)):
+        fraction = float(numbers[numbers != np.round(numbers)][0])
+        near = " or ".join(str(number) for number in (int(fraction), int(fraction) + 1) if number)
+        raise WrongValueError(
+            "epochs",
+            "{argument} must be whole with sampling {word}, got {value}; {near} would work.",
+            {"word": repr(sampling), "value": plain(fraction), "near": near},
+        )
+
+
+def one_size(sizes: Any) -> int | None:
+    """The number of records, or None if a sweep has several."""
+    distinct = np.unique(sizes)
+    return int(distinct[0]) if len(distinct) == 1 else None
+
+
+def is_plain(segment: Segment) -> bool:
+    """Whether a segment has Poisson sampling whose batches are not cut off."""
+    return segment.sampling == "poisson" and segment.max_batch_size is None
+
+
+def all_plain(run: DPSGD) -> bool:
+    """Whether all segments are plain."""
+    return all(is_plain(segment) for segment in run.segments)
+
+
+def only_plain(run: DPSGD, what: str) -> None:
+    """Refuse a run of another sampling, for something that knows plain Poisson sampling only."""
+    if not all_plain(run):
+        raise WrongValueError(
+            "sampling",
+            "{argument} must be 'poisson', without max_batch_size, for {what}, got {run}.",
+            {"what": what, "run": repr(run)},
+        )
+
+
+# ---- run
+# What was run: DP-SGD, as a sum of segments with constant noise, rate and sampling.
 
 #: Ratio of two sampling rates that is worth a word.
 NOTICEABLE = 1.05
@@ -129,11 +266,11 @@ class DPSGD:
             validation.positive("noise_multiplier", noise_multiplier),
             validation.fraction("sample_rate", sample_rate),
             validation.whole("steps", steps),
-            validation.choice("sampling", sampling, samplings.SAMPLINGS),
+            validation.choice("sampling", sampling, SAMPLINGS),
             None if max_batch_size is None else int(validation.whole("max_batch_size", max_batch_size)),
             None if dataset_size is None else int(validation.whole("dataset_size", dataset_size)),
         )
-        samplings.check(segment)
+        check_segment(segment)
         self._set((segment,))
 
     def _set(self, segments: tuple[Segment, ...]) -> None:
@@ -211,7 +348,7 @@ class DPSGD:
             raise validation.WrongValueError(
                 "batch_size", "{argument} must be at most {dataset_size}, got {batch} > {records}.", sizes
             )
-        validation.choice("sampling", sampling, samplings.SAMPLINGS)
+        validation.choice("sampling", sampling, SAMPLINGS)
         batches = -(-size // batch)
         rate = batch / size
         if sampling != "poisson":
@@ -222,9 +359,9 @@ class DPSGD:
             rate = 1.0 / batches
         elif opacus is None and (told := opacus_differs(batch, size)):
             warnings.warn(told, RateWarning, stacklevel=2)
-        if sampling in samplings.IN_EPOCHS:
+        if sampling in IN_EPOCHS:
             rate = 1.0 / batches
-            samplings.whole_epochs(length, sampling)
+            whole_epochs(length, sampling)
         known = sampling != "poisson" or max_batch_size is not None
         return cls(
             noise_multiplier,
@@ -232,7 +369,7 @@ class DPSGD:
             validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9)),
             sampling,
             max_batch_size=max_batch_size,
-            dataset_size=samplings.one_size(size) if known else None,
+            dataset_size=one_size(size) if known else None,
         )
 
     @classmethod
@@ -255,7 +392,7 @@ class DPSGD:
         ValueError
             If the event has another mechanism in it, or one sample for several mechanisms.
         """
-        from betastar.scenario.dp_events import segments_of
+        pass
 
         segments = tuple(segments_of(event))
         if not segments:
@@ -293,7 +430,7 @@ class DPSGD:
     def shortened(self, steps: int) -> DPSGD:
         """The first so many steps of a run of one segment."""
         segment = replace(self.segments[0], steps=min(steps, self._only("steps")))
-        samplings.check(segment)
+        check_segment(segment)
         return DPSGD._of((segment,))
 
     def scalars(self) -> Iterator[DPSGD]:
@@ -337,3 +474,82 @@ class DPSGD:
             return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps}{more})"
 
         return " + ".join(show(segment) for segment in self.segments)
+
+
+# ---- dp events
+# Events of dp_accounting become runs. Needs the extra `interop`.
+
+#: What the probabilities of a mixture may differ from 1 by, in all.
+ROUNDING = 1e-9
+
+
+def segments_of(event: Any, rate: float = 1.0, count: int = 1) -> Iterator[Segment]:
+    """Segments of an event: Gaussians, sampled in several ways, mixtures of them, and their (self-)compositions."""
+    from dp_accounting import dp_event as dp
+
+    composed = isinstance(event, dp.ComposedDpEvent) and len(event.events) > 1
+    repeated = isinstance(event, dp.SelfComposedDpEvent) and event.count > 1
+    if rate != 1.0 and (composed or repeated):
+        raise ValueError(f"event must sample anew for each mechanism, got one sample for several: {event!r}.")
+    if isinstance(event, dp.ComposedDpEvent):
+        for part in event.events:
+            yield from segments_of(part, rate, count)
+    elif isinstance(event, dp.SelfComposedDpEvent):
+        yield from segments_of(event.event, rate, count * validation.whole("count", event.count))
+    elif isinstance(event, dp.PoissonSampledDpEvent):
+        inner = validation.fraction("sampling_probability", event.sampling_probability)
+        yield from segments_of(event.event, rate * inner, count)
+    elif isinstance(event, dp.GaussianDpEvent):
+        yield Segment(validation.positive("noise_multiplier", event.noise_multiplier), rate, count)
+    elif isinstance(event, dp.MixtureOfGaussiansDpEvent):
+        yield _mixture(event, rate, count)
+    elif isinstance(event, dp.SampledWithoutReplacementDpEvent):
+        yield from _without_replacement(event, rate, count)
+    elif isinstance(event, dp.TruncatedSubsampledGaussianDpEvent):
+        _only_once(event, rate)
+        size = validation.whole("dataset_size", event.dataset_size)
+        most = validation.whole("truncated_batch_size", event.truncated_batch_size)
+        chance = validation.fraction("sampling_probability", event.sampling_probability)
+        noise = validation.positive("noise_multiplier", event.noise_multiplier)
+        yield Segment(noise, chance, count, max_batch_size=most, dataset_size=size)
+    elif not isinstance(event, dp.NoOpDpEvent):
+        raise ValueError(
+            "event must be made of Gaussians, sampled by Poisson sampling (truncated or not) or without replacement, of mixtures "
+            f"of Gaussians, and of their compositions, got {type(event).__name__}: its privacy is not that of DP-SGD."
+        )
+
+
+def _only_once(event: Any, rate: float) -> None:
+    if rate != 1.0:
+        raise ValueError(f"event must not sample from a sample, got another sampling around {event!r}.")
+
+
+def _without_replacement(event: Any, rate: float, count: int) -> Iterator[Segment]:
+    """A fixed number of records, drawn anew each time."""
+    _only_once(event, rate)
+    size = validation.whole("source_dataset_size", event.source_dataset_size)
+    drawn = validation.whole("sample_size", event.sample_size)
+    if drawn > size:
+        raise ValueError(f"sample_size must be at most source_dataset_size = {size}, got {drawn}.")
+    inside = list(segments_of(event.event))
+    if len(inside) != 1 or inside[0].steps != 1 or inside[0] != Segment(inside[0].noise_multiplier, 1.0, 1):
+        raise ValueError(f"event must sample anew for each mechanism, and only once, for a Gaussian, got {event!r}.")
+    yield Segment(inside[0].noise_multiplier, drawn / size, count, "fixed-size", dataset_size=size)
+
+
+def _mixture(event: Any, rate: float, count: int) -> Segment:
+    """A Gaussian of random sensitivity; if it is sampled, the sensitivity is 0 otherwise."""
+    noise = validation.positive("standard_deviation", event.standard_deviation)
+    shifts = np.atleast_1d(validation.numbers("sensitivities", event.sensitivities, "at least 0", low=0.0, high=np.inf))
+    chances = np.atleast_1d(validation.probability("sampling_probs", event.sampling_probs))
+    if shifts.shape != chances.shape or abs(chances.sum() - 1.0) > ROUNDING:
+        raise ValueError(
+            f"sampling_probs must add up to 1, one for each of the sensitivities, got {event.sampling_probs!r} for "
+            f"{event.sensitivities!r}."
+        )
+    law = {0.0: 1.0 - rate} if rate < 1.0 else {}
+    for shift, chance in zip(shifts.tolist(), chances.tolist(), strict=True):
+        law[shift] = law.get(shift, 0.0) + rate * chance
+    pairs = tuple((shift, law[shift]) for shift in sorted(law) if law[shift] > 0.0)
+    sampled = min(1.0, sum(chance for shift, chance in pairs if shift > 0.0))
+    return Segment(noise, sampled or 1.0, count, "mixture", mixture=pairs)

@@ -1,8 +1,4 @@
-"""Closed form with a proof: affinities multiply (theory, section 5).
-
-ρ = ∫√(PQ) of one step and λ = -ln ρ. With Λ° from the glued curve and Λ* from fixed pairs,
-    1 - √(1 - e^{-2Λ°})  ≤  β*  ≤  e^{-Λ*},      β* ≈ erfc(√Λ*).
-"""
+"""Closed forms: the paper's, the affinity with its proof, and the ceiling without noise."""
 
 from __future__ import annotations
 
@@ -15,9 +11,43 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebfit, chebval
 
 from betastar.arrays import Real
-from betastar.bounds import kinds, transform
+from betastar.bounds import kinds
 from betastar.bounds.parts import AnyPart, Part
-from betastar.scenario.step import AnyStep
+from betastar.curves import DiscreteCurve, Side
+from betastar.dpsgd import IN_EPOCHS, Segment
+from betastar.exact import transform
+from betastar.scenario.step import AnyStep, Step
+from betastar.scenario.truncation import truncation
+
+# ---- closed form
+# The paper's closed form: its theorem, of which both corollaries are cases.
+#
+# β* ≈ erfc(p·‖R‖₂ / (2√2σ)), with R = 2 at each step for membership (corollary 1) and the measured distances for
+# attribute inference (corollary 2). Here noise and rate may change between steps: p‖R‖/σ becomes the root of Σ(p_t R_t/σ_t)².
+# The error term of its proof is explicit: √(Σ p_t(1-p_t)/σ_t²)/2 for each of the two worlds (theory, section 1).
+
+
+def paper_bayes_security(steps: Sequence[Step]) -> float:
+    """The closed form, an approximation."""
+    signal = sum(step.count * (step.rate * step.distance / step.noise) ** 2 for step in steps)
+    return erfc(sqrt(signal) / (2.0 * sqrt(2.0)))
+
+
+def paper_error_term(steps: Sequence[Step]) -> float:
+    """What the proof allows the closed form to be wrong by; often above 1, and then it says nothing."""
+    return sqrt(sum(step.count * step.rate * (1.0 - step.rate) / step.noise**2 for step in steps))
+
+
+def outside_regime(steps: Sequence[Step]) -> bool:
+    """Whether the paper itself advises against its closed form (noise below 1)."""
+    return any(step.noise < 1.0 and step.rate < 1.0 and step.distance > 0.0 for step in steps)
+
+
+# ---- affinity
+# Closed form with a proof: affinities multiply (theory, section 5).
+#
+# ρ = ∫√(PQ) of one step and λ = -ln ρ. With Λ° from the glued curve and Λ* from fixed pairs,
+#     1 - √(1 - e^{-2Λ°})  ≤  β*  ≤  e^{-Λ*},      β* ≈ erfc(√Λ*).
 
 #: Relative error that quadrature (and interpolation between distances) may have; both ends are moved outwards by it.
 PAD = 1e-8
@@ -108,3 +138,50 @@ def proved(exponent: float) -> float:
     """β* ≥ 1 - √(1 - e^{-2Λ°}), without cancellation for large Λ°."""
     square = exp(-2.0 * exponent)
     return square / (1.0 + sqrt(-expm1(-2.0 * exponent)))
+
+
+# ---- charges
+# What a step is charged with under each sampling: an upper bound of its leakage λ° (theory, sections 5, 11 and 12).
+
+
+def step_leakage(segment: Segment, distances: Any) -> Real:
+    """λ° of one step of a segment for many distances; of balls in bins and of shuffling, λ° of an epoch with these distances.
+
+    An epoch is charged as if everybody knew in which of its steps the record takes part. So what counts is the largest distance
+    of the epoch, at rate 1.
+    """
+    rate, noise, far = segment.sample_rate, segment.noise_multiplier, np.asarray(distances, dtype=np.float64)
+    if segment.sampling in IN_EPOCHS:
+        return leakage(1.0, noise, far)
+    if segment.sampling == "fixed-size":  # relative to the gradient that the record takes the place of: norms up to 2
+        return leakage(rate, 0.5 * noise, 0.5 * far)
+    if segment.max_batch_size is None:
+        return leakage(rate, noise, far)
+    assert segment.dataset_size is not None
+    cut = truncation(rate, segment.dataset_size, segment.max_batch_size)
+    if cut.full == 0.0:
+        return leakage(rate, noise, far)
+    # A public coin: affinities are averaged, ρ = (1 - c)·ρ₁ + c·ρ₂.
+    in_addition, in_place = leakage(rate, noise, far), leakage(cut.rate, 0.5 * noise, 0.5 * far)
+    with np.errstate(invalid="ignore"):
+        mixed = -np.log1p((1.0 - cut.full) * np.expm1(-in_addition) + cut.full * np.expm1(-in_place))
+    return np.where(np.isinf(in_addition) & np.isinf(in_place), np.inf, mixed) * (1.0 + 1e-9)
+
+
+# ---- no noise
+# The ceiling: a record that is never sampled leaks nothing, whatever the noise.
+#
+# Without noise the attacker learns everything as soon as the record is sampled once, with probability 1 - Π(1-p_t)^{T_t}, and
+# nothing otherwise. No run with the same sampling is riskier, so a target looser than that needs no noise at all.
+
+
+def never_sampled(steps: Sequence[AnyStep]) -> float:
+    """Logarithm of the probability that the record is not in any batch whose step tells the two worlds apart."""
+    return sum(step.count * kinds.kind(step).idle(step) for step in steps if kinds.telling(step))
+
+
+def noiseless_curve(steps: Sequence[AnyStep]) -> DiscreteCurve:
+    """The trade-off curve of the same sampling without noise."""
+    idle = never_sampled(steps)
+    side = Side(np.zeros(1), np.array([exp(idle)]), -expm1(idle))
+    return DiscreteCurve(side, side)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from betastar import validation
-from betastar.risk.analyze import TOLERANCE, analyze, reliable, takes_seconds
-from betastar.risk.calibrate import Target, calibrate
-from betastar.risk.risk import Risk
-from betastar.risk.search import Search, confirmed
+from betastar.analyze import TOLERANCE, analyze, reliable, takes_seconds
+from betastar.calibrate import Target, calibrate
+from betastar.dpsgd import DPSGD
+from betastar.risk import Risk
 from betastar.rounding import CALIBRATED, plain, shortened, significant
-from betastar.scenario.run import DPSGD
-from betastar.scenario.threats import FARTHEST, AttributeInference, Membership, Threat
+from betastar.search import Search, confirmed
+from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
 
 #: What rounding in single precision may add to a gap: relative, and absolute.
 OUTWARD = 1e-6, 1e-6

@@ -1,26 +1,117 @@
-"""A trade-off curve from privacy losses on a grid: what FFT accountants compute, and what can be proved.
-
-A pair (P, Q) is given by the law of the loss under P, the law of minus the loss under Q, and the mass that each world puts
-where the other has none. Each direction answers for α ≥ 1, where it has no cancellation.
-"""
+"""Trade-off curves between two worlds P (positive) and Q: what every curve answers, and curves that are known on a grid."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil, exp, expm1
-from typing import Any
+from math import ceil, exp, expm1, inf, log
+from typing import NamedTuple
 
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.bounds.exact import FourierCurve, Value
 
 #: Largest finite loss that is told from an infinite one (e^700 is about the largest number there is).
 FARTHEST = 700.0
+#: ε above this is reported as infinite.
+LARGEST_EPSILON = 1e12
 #: Corners that are looked at on each side of the best one.
 ASIDE = 64
+
+
+class Value(NamedTuple):
+    """A number and its numerical error: an estimate of it, or a bound."""
+
+    value: float
+    error: float
+
+
+class Answers(NamedTuple):
+    """At each threshold: H_{e^τ}(P‖Q), 1 - H, their error; Q(L > τ), its error, e^τ·Q(L > τ); the density of L under Q."""
+
+    stick: Real
+    overlap: Real
+    error: Real
+    mass: Real
+    mass_error: Real
+    hit: Real
+    density: Real
+
+
+class Curve(ABC):
+    """A trade-off curve. Questions with an array are answered number by number, unless a curve can do it in one pass."""
+
+    @abstractmethod
+    def reversed(self) -> Curve:
+        """The curve of (Q, P)."""
+
+    @abstractmethod
+    def overlap(self) -> Value:
+        """E[min(P, Q)] = β*."""
+
+    @abstractmethod
+    def hockey_stick(self, tau: float) -> Value:
+        """H_{e^τ}(P‖Q) = P(L > τ) - e^τ Q(L > τ)."""
+
+    @abstractmethod
+    def true_positives(self, fpr: float) -> Value:
+        """Largest P(reject) over tests with Q(reject) ≤ fpr."""
+
+    @abstractmethod
+    def threshold(self, fpr: float) -> float:
+        """The τ of the best test with this false-positive rate: the logarithm of the curve's slope there."""
+
+    def hockey_sticks(self, taus: Real) -> tuple[Real, Real]:
+        """H_{e^τ} at each τ, and their errors."""
+        return _columns([self.hockey_stick(tau) for tau in taus.tolist()])
+
+    def true_positive_rates(self, fprs: Real) -> tuple[Real, Real]:
+        """The true-positive rate at each false-positive rate, and their errors."""
+        return _columns([self.true_positives(fpr) for fpr in fprs.tolist()])
+
+    def epsilons(self, deltas: Real) -> tuple[Real, Real, Real]:
+        """ε ≥ 0 with H_{e^ε} = δ, for each δ: with the curve lowered by its error, as it is, and raised."""
+        rows = np.array([self._epsilon(delta) for delta in deltas.tolist()]).reshape(-1, 3)
+        return rows[:, 0], rows[:, 1], rows[:, 2]
+
+    def _epsilon(self, delta: float) -> tuple[float, float, float]:
+        """ε of one δ, from the three curves."""
+        points: dict[float, Value] = {}
+
+        def solve(side: float) -> float:
+            def excess(epsilon: float) -> float:
+                if epsilon not in points:
+                    points[epsilon] = self.hockey_stick(epsilon)
+                value, error = points[epsilon]
+                return log(max(value + side * error, 1e-320) / delta)
+
+            if excess(0.0) <= 0.0:
+                return 0.0
+            from scipy.optimize import brentq
+
+            known = sorted(points)
+            low = max((e for e in known if excess(e) > 0.0), default=0.0)
+            high = min((e for e in known if excess(e) <= 0.0), default=max(1.0, 2.0 * low))
+            while excess(high) > 0.0:
+                low, high = high, 2.0 * high
+                if high > LARGEST_EPSILON:
+                    return inf
+            return float(brentq(excess, low, high, xtol=1e-12, rtol=1e-10)) * (1.0 + side * 2e-10)
+
+        value = solve(0.0)
+        return solve(-1.0), value, solve(1.0)
+
+
+def _columns(values: Sequence[Value]) -> tuple[Real, Real]:
+    rows = np.array(values, dtype=np.float64).reshape(-1, 2)
+    return rows[:, 0], rows[:, 1]
+
+
+# Curves from privacy losses on a grid: what FFT accountants compute, and what can be proved. A pair (P, Q) is given by the law of
+# the loss under P, the law of minus the loss under Q, and the mass that each world puts where the other has none. Each direction
+# answers for α ≥ 1, where it has no cancellation.
 
 
 @dataclass(frozen=True)
@@ -96,7 +187,7 @@ def _least(values: Real, taus: Real) -> tuple[float, float]:
     return float(values[i]), float(taus[i])
 
 
-class DiscreteCurve:
+class DiscreteCurve(Curve):
     """The curve of a pair on a grid; `error` bounds what computing it may have added or lost."""
 
     def __init__(self, forward: Side, backward: Side, error: float = 0.0) -> None:
@@ -127,7 +218,7 @@ class DiscreteCurve:
         return min(self.forward.best(fpr), self.backward.best_reversed(fpr))
 
 
-class NodeCurve:
+class NodeCurve(Curve):
     """A symmetric trade-off curve known at α = e^{iΔ}, i ≥ 0: from above, or from below."""
 
     def __init__(self, grid: float, values: Real, above: bool) -> None:
@@ -179,10 +270,10 @@ class NodeCurve:
         return self.grid * i if ahead[i] <= behind[j] else -self.grid * j
 
 
-class LeastCurve:
+class LeastCurve(Curve):
     """The better of symmetric curves that all dominate the same runs."""
 
-    def __init__(self, *curves: Any) -> None:
+    def __init__(self, *curves: Curve) -> None:
         self.curves = curves
 
     def reversed(self) -> LeastCurve:
@@ -201,28 +292,15 @@ class LeastCurve:
         return min(self.curves, key=lambda curve: sum(curve.true_positives(fpr))).threshold(fpr)
 
     def hockey_sticks(self, taus: Real) -> tuple[Real, Real]:
-        rows = [
-            np.stack(curve.hockey_sticks(taus))
-            if isinstance(curve, FourierCurve)
-            else np.array([curve.hockey_stick(tau) for tau in taus.tolist()]).T
-            for curve in self.curves
-        ]
-        values, errors = self._least(rows)
-        return values, errors
+        return self._least([np.stack(curve.hockey_sticks(taus)) for curve in self.curves])
 
-    def rates(self, fprs: Real) -> tuple[Real, Real, Real]:
-        rows = [
-            np.stack(curve.rates(fprs))
-            if isinstance(curve, FourierCurve)
-            else np.array([(*curve.true_positives(fpr), curve.threshold(fpr)) for fpr in fprs.tolist()]).T
-            for curve in self.curves
-        ]
-        values, errors, thresholds = self._least(rows)
-        return values, errors, thresholds
+    def true_positive_rates(self, fprs: Real) -> tuple[Real, Real]:
+        return self._least([np.stack(curve.true_positive_rates(fprs)) for curve in self.curves])
 
     @staticmethod
-    def _least(rows: Sequence[Real]) -> Real:
-        """Of (values, errors, …) of each curve the ones whose value and error are least together."""
+    def _least(rows: Sequence[Real]) -> tuple[Real, Real]:
+        """Of (values, errors) of each curve the ones that are least together."""
         every = np.array(rows)
         best = np.argmin(every[:, 0] + every[:, 1], axis=0)
-        return np.take_along_axis(every, best[None, None, :], axis=0)[0]
+        values, errors = np.take_along_axis(every, best[None, None, :], axis=0)[0]
+        return values, errors

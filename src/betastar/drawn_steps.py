@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from betastar.arrays import Real, Whole
-from betastar.scenario.run import DPSGD, Segment
-from betastar.scenario.samplings import IN_EPOCHS
+from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment
 
 
 @dataclass(frozen=True)

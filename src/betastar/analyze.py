@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from betastar import validation
-from betastar.bounds import adaptive, affinity, certified, closed_form, kinds, no_noise, transform
-from betastar.bounds.discrete import LeastCurve
-from betastar.bounds.exact import LEAST_NOISE, TINY, FourierCurve
-from betastar.risk.curve import Curve
-from betastar.risk.interval import Bound
-from betastar.risk.metrics import Outcome, joined
-from betastar.risk.risk import FINAL_MODEL, Risk
-from betastar.scenario.final_model import SEES, FinalModel
-from betastar.scenario.reductions import View
-from betastar.scenario.run import DPSGD
+from betastar import closed_forms, validation
+from betastar.bounds import kinds
+from betastar.certified import adaptive, enclosure
+from betastar.curves import Curve, LeastCurve
+from betastar.dpsgd import DPSGD
+from betastar.exact import transform
+from betastar.exact.curve import LEAST_NOISE, FourierCurve
+from betastar.exact.inversion import TINY
+from betastar.heuristics import SEES, FinalModel
+from betastar.risk import FINAL_MODEL, Bound, Outcome, Risk, joined
 from betastar.scenario.step import LEAST, AllocationStep, AnyStep, Step
-from betastar.scenario.threats import FARTHEST, AttributeInference, Candidates, Membership, Threat, in_order, reduction
+from betastar.sequences import View
+from betastar.threats import FARTHEST, AttributeInference, Candidates, Membership, Threat, in_order, reduction
 from betastar.validation import WrongValueError
 from betastar.vocabulary import METHODS, PARAMETERS
 
@@ -140,7 +140,7 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
     counts: increasing. attained: the upper ends, too, which are 1 otherwise.
     """
     steps = in_order(threat, run) if threat.symmetric and reduction(threat, run) is None else None
-    if steps is None or len(steps) != 1 or not 0.0 < steps[0].distance < FARTHEST or tolerance >= certified.GLUED:
+    if steps is None or len(steps) != 1 or not 0.0 < steps[0].distance < FARTHEST or tolerance >= enclosure.GLUED:
         return None
     if steps != threat.steps(run):  # of a histogram: no attack on the steps of its largest distance need exist
         return None
@@ -149,11 +149,11 @@ def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: flo
         parts = [DPSGD(segment.noise_multiplier, segment.sample_rate, count) for count in counts]
         if any(threat.steps(part) != (replace(steps[0], count=part.steps),) for part in parts):
             return None
-    quick = tolerance >= certified.COARSE
+    quick = tolerance >= enclosure.COARSE
     solutions = adaptive.solve_each(steps[0], counts, adaptive.QUICK if quick else adaptive.MODERATE, attained)
     if solutions is None:
         return None
-    lowers = [min(1.0 - float(one.above.values[0]), certified.BELOW_ONE) for one in solutions]
+    lowers = [min(1.0 - float(one.above.values[0]), enclosure.BELOW_ONE) for one in solutions]
     uppers = [1.0 if one.below is None else 1.0 - float(one.below.values[0]) for one in solutions]
     return [
         Bound(lower, 0.5 * (lower + upper) if attained else lower, upper) for lower, upper in zip(lowers, uppers, strict=True)
@@ -164,7 +164,7 @@ def takes_seconds(threat: Threat, method: str, tolerance: float, run: DPSGD) -> 
     """Whether a figure takes seconds, as for an attacker who adapts, while one of tolerance `certified.COARSE` does not."""
     drawn_without_replacement = any(segment.sampling == "fixed-size" for segment in run.segments)
     adapts = threat.symmetric and (drawn_without_replacement or not isinstance(threat, Membership))
-    return adapts and method in ("exact", "certified") and tolerance < certified.COARSE
+    return adapts and method in ("exact", "certified") and tolerance < enclosure.COARSE
 
 
 def _solve(run: DPSGD, threat: Threat, method: str, tolerance: float, attained: bool) -> list[Outcome]:
@@ -205,7 +205,7 @@ def _by_an_attacker_who_adapts(view: View, tolerance: float, fine: bool) -> list
     steps = view.ordered
     if steps is None or steps != view.every or not any(step.fixed_size for step in steps) or len(steps) > KINDS:
         return []
-    if tolerance >= certified.COARSE:
+    if tolerance >= enclosure.COARSE:
         return []
     count = sum(step.count for step in steps)
     solution = adaptive.solve(steps, adaptive.effort(count) if fine else adaptive.MODERATE) if count > 1 else None
@@ -220,7 +220,7 @@ def _invisible(steps: Sequence[AnyStep], threat: Threat) -> Outcome | None:
     most = sum(step.count * kinds.kind(step).advantage(step) for step in steps)
     if most > INVISIBLE or not any(kinds.telling(step) for step in steps):
         return None
-    beta = min(1.0 - (1.0 + 1e-9) * most, certified.BELOW_ONE)
+    beta = min(1.0 - (1.0 + 1e-9) * most, enclosure.BELOW_ONE)
     return Outcome(Bound(beta, beta, 1.0), oriented=threat.oriented)
 
 
@@ -249,14 +249,14 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     else:
         worst = (curve(transform.glued, True),)
         exist = (curve(transform.symmetric, True), curve(transform.line, False))
-        if tolerance >= certified.GLUED:
+        if tolerance >= enclosure.GLUED:
             exist = exist[-1:]
         solution = _adapted(run, threat, tolerance, attained)
         if solution is not None:
             worst = (LeastCurve(solution.above, *worst),)
             exist = exist[-1:] if solution.below is None else (solution.below, exist[-1])
     if quiet:
-        worst = (no_noise.curve(steps),)
+        worst = (closed_forms.noiseless_curve(steps),)
         exist = exist[-1:]  # the pair in the plane takes long where noise is so little
     if not attained:
         exist = worst
@@ -271,9 +271,9 @@ def _exact(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
 def _adapted(run: DPSGD, threat: Threat, tolerance: float, attained: bool) -> adaptive.Solution | None:
     """The worst case of an attacker who adapts, enclosed; None if the steps are of too many kinds, or no grid is affordable."""
     steps = in_order(threat, run)
-    if steps is None or steps != threat.steps(run) or len(steps) > KINDS or tolerance >= certified.GLUED:
+    if steps is None or steps != threat.steps(run) or len(steps) > KINDS or tolerance >= enclosure.GLUED:
         return None
-    quick = tolerance >= certified.COARSE
+    quick = tolerance >= enclosure.COARSE
     return adaptive.solve(steps, adaptive.QUICK if quick else adaptive.MODERATE, attained and not quick)
 
 
@@ -282,9 +282,9 @@ def _certified(run: DPSGD, threat: Threat, tolerance: float, attained: bool = Tr
     if (little := _invisible(steps, threat)) is not None:
         return little
     if threat.symmetric:
-        proof = certified.enclose(steps, in_order(threat, run), tolerance, attained)
+        proof = enclosure.enclose(steps, in_order(threat, run), tolerance, attained)
     else:
-        proof = certified.certify(steps, False, tolerance, attained)
+        proof = enclosure.certify(steps, False, tolerance, attained)
     lower, upper = max(proof.lower, 0.0), min(max(proof.upper, TINY), 1.0)
     if proof.adaptive:
         middle = 0.5 * (lower + upper) if attained else lower
@@ -312,14 +312,14 @@ def _affinity(run: DPSGD, threat: Threat, tolerance: float, attained: bool = Tru
     steps = [kinds.kind(step).visible(step, LEAST) for step in threat.steps(run)]
     plain = kinds.plain(steps)
     families = (transform.line, transform.symmetric) if threat.symmetric and plain else (transform.line,)
-    largest = affinity.largest(transform.glued if threat.symmetric else transform.line, steps)
-    exist = max(affinity.total(family, steps if plain else kinds.attained(steps, threat.symmetric)) for family in families)
-    return Outcome(Bound(*affinity.bounds(largest, exist)), oriented=threat.oriented)
+    largest = closed_forms.largest(transform.glued if threat.symmetric else transform.line, steps)
+    exist = max(closed_forms.total(family, steps if plain else kinds.attained(steps, threat.symmetric)) for family in families)
+    return Outcome(Bound(*closed_forms.bounds(largest, exist)), oriented=threat.oriented)
 
 
 def _paper(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) -> Outcome:
     steps = kinds.only_plain("method 'paper'", threat.steps(run))
-    beta, error = closed_form.bayes_security(steps), closed_form.error_term(steps)
+    beta, error = closed_forms.paper_bayes_security(steps), closed_forms.paper_error_term(steps)
     return Outcome(Bound(max(0.0, beta - error), beta, min(1.0, beta + error)), oriented=threat.oriented)
 
 
@@ -347,7 +347,7 @@ def _warn_too_wide(outcomes: Sequence[Outcome], tolerance: float) -> None:
 def _warn_outside_regime(run: DPSGD, outcomes: Sequence[Outcome], threat: Threat) -> None:
     """Warn once, with the actual error where it takes about a millisecond to know."""
     every = [kinds.only_plain("method 'paper'", threat.steps(scalar)) for scalar in run.scalars()]
-    doubtful = [i for i, steps in enumerate(every) if closed_form.outside_regime(steps)]
+    doubtful = [i for i, steps in enumerate(every) if closed_forms.outside_regime(steps)]
     if len(every) == 1 and len({step.distance for step in every[0]}) == 1:
         truth = _exact(next(iter(run.scalars())), threat, TOLERANCE).bayes_security.estimate
         error = outcomes[0].bayes_security.estimate - truth

@@ -11,11 +11,10 @@ from math import ceil, floor, sqrt
 import numpy as np
 
 from betastar.arrays import Real
+from betastar.dpsgd import DPSGD, only_plain
 from betastar.scenario.mixture import binomial
-from betastar.scenario.run import DPSGD
-from betastar.scenario.samplings import only_plain
 from betastar.scenario.step import MixtureStep
-from betastar.scenario.threats import Membership, Threat
+from betastar.threats import Membership, Threat
 
 #: Who sees what: every update, or the final model only.
 SEES = ("updates", "final-model")

@@ -1,20 +1,4 @@
-r"""The transform M(z) of one step: every exact answer is an integral of it.
-
-For a pair (P, Q) with privacy loss L = log P/Q, M(z) = E_Q[exp(zL)] = ∫ P^z Q^(1-z). Transforms of independent steps
-multiply, M(1/2) is the affinity of the pair and M(1/2 + iu) the characteristic function that Fourier inversion needs.
-
-A pair becomes a short list of weights w_j and losses L_j with M(z) - 1 = Σ_j w_j (e^{zL_j} - 1). Three choices make that
-list short and its sum exact to rounding:
-
-- M - 1 is summed, never M, so that it keeps its digits when the loss is tiny (p = 1e-8, 10⁹ steps), and mass at L = 0
-  costs nothing;
-- the trapezoidal rule converges exponentially, because the integrand is analytic in x between the branch points of log P
-  and log Q, at distance πσ² from the real line;
-- x runs above the real line, where e^{iuL} decays instead of oscillating: a fixed number of nodes serves every u ≥ 0.
-  Beyond a branch point the path climbs, so that L stays within a sector and z may leave the vertical line, too.
-
-Notation: everything is in units of the clipping norm; t = x/σ; a, b are the means under P and Q.
-"""
+"""The transform M(z) of one step: every exact answer is an integral of it."""
 
 from __future__ import annotations
 
@@ -28,7 +12,64 @@ from math import log1p as log1p_real
 import numpy as np
 
 from betastar.arrays import Complex, Real
-from betastar.bounds.complex_functions import expm1, log1p
+
+# ---- complex functions
+# exp, exp - 1 and log(1 + w) of complex numbers, without cancellation near 0.
+
+
+def expm1(re: Real, im: Real) -> Complex:
+    """exp(re + i·im) - 1 without cancellation near 0, by the tangent of im/2: one function instead of a sine and a cosine."""
+    gain = np.expm1(re)
+    tangent = np.tan(0.5 * im)
+    square = tangent * tangent
+    share = 2.0 * (gain + 1.0) / (1.0 + square)  # 2·e^re·cos²(im/2)
+    out = np.empty(gain.shape, dtype=np.complex128)
+    np.multiply(share, tangent, out=out.imag)
+    np.subtract(gain, share * square, out=out.real)
+    return out
+
+
+def exp(re: Real, im: Real) -> Complex:
+    """exp(re + i·im), in the same way."""
+    tangent = np.tan(0.5 * im)
+    square = tangent * tangent
+    share = np.exp(re) / (1.0 + square)
+    out = np.empty(share.shape, dtype=np.complex128)
+    np.multiply(2.0 * share, tangent, out=out.imag)
+    np.multiply(share, 1.0 - square, out=out.real)
+    return out
+
+
+def log1p(w: Complex) -> Complex:
+    """Principal logarithm of 1 + w without cancellation near 0; log(0) becomes a very negative number."""
+    a, b = w.real, w.imag
+    with np.errstate(over="ignore"):
+        square = 2.0 * a + a * a + b * b  # |1 + w|² - 1
+    out = np.empty(w.shape, dtype=np.complex128)
+    near = 0.5 * np.log1p(np.maximum(square, -0.9))
+    far = np.log(np.maximum(np.hypot(1.0 + a, b), 1e-150))
+    out.real = np.where(np.abs(square) < 0.5, near, far)
+    out.imag = np.arctan2(b, 1.0 + a)
+    return out
+
+
+# ---- transform
+# The transform M(z) of one step: every exact answer is an integral of it.
+#
+# For a pair (P, Q) with privacy loss L = log P/Q, M(z) = E_Q[exp(zL)] = ∫ P^z Q^(1-z). Transforms of independent steps
+# multiply, M(1/2) is the affinity of the pair and M(1/2 + iu) the characteristic function that Fourier inversion needs.
+#
+# A pair becomes a short list of weights w_j and losses L_j with M(z) - 1 = Σ_j w_j (e^{zL_j} - 1). Three choices make that
+# list short and its sum exact to rounding:
+#
+# - M - 1 is summed, never M, so that it keeps its digits when the loss is tiny (p = 1e-8, 10⁹ steps), and mass at L = 0
+#   costs nothing;
+# - the trapezoidal rule converges exponentially, because the integrand is analytic in x between the branch points of log P
+#   and log Q, at distance πσ² from the real line;
+# - x runs above the real line, where e^{iuL} decays instead of oscillating: a fixed number of nodes serves every u ≥ 0.
+#   Beyond a branch point the path climbs, so that L stays within a sector and z may leave the vertical line, too.
+#
+# Notation: everything is in units of the clipping norm; t = x/σ; a, b are the means under P and Q.
 
 #: Step of the trapezoidal rule as a share of the distance to the nearest singularity: exp(-2π / .19) = 4e-15.
 DENSITY = 0.19

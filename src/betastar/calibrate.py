@@ -15,22 +15,19 @@ from typing import Any
 
 from scipy.special import erfcinv
 
-from betastar import validation
+from betastar import dpsgd, validation
+from betastar.analyze import TOLERANCE, reliable, takes_seconds
 from betastar.bounds import kinds
-from betastar.bounds.exact import LEAST_NOISE
-from betastar.bounds.no_noise import curve as ceiling_curve
-from betastar.bounds.no_noise import never_sampled
-from betastar.risk.analyze import TOLERANCE, reliable, takes_seconds
-from betastar.risk.interval import Bound
-from betastar.risk.metrics import Outcome
-from betastar.risk.risk import Risk
-from betastar.risk.search import Search, confirmed
+from betastar.closed_forms import never_sampled
+from betastar.closed_forms import noiseless_curve as ceiling_curve
+from betastar.dpsgd import DPSGD, RateWarning, opacus_differs
+from betastar.exact.curve import LEAST_NOISE
+from betastar.heuristics import SEES
+from betastar.risk import Bound, Outcome, Risk
 from betastar.rounding import plain
-from betastar.scenario import samplings
-from betastar.scenario.final_model import SEES
-from betastar.scenario.run import DPSGD, RateWarning, opacus_differs
 from betastar.scenario.step import AnyStep, Step
-from betastar.scenario.threats import Membership, Threat
+from betastar.search import Search, confirmed
+from betastar.threats import Membership, Threat
 from betastar.validation import WrongTypeError, WrongValueError
 from betastar.vocabulary import METRICS, Metric
 
@@ -332,8 +329,8 @@ def _search(given: dict[str, Any], target: Target, threat: Threat, drawn: Drawn)
     if name == "dataset_size":
         # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
         unit = int(validation.whole("batch_size", given["batch_size"]))
-    elif name == "steps" and drawn.sampling in samplings.IN_EPOCHS:
-        unit = int(samplings.batches(validation.fraction("sample_rate", given["sample_rate"]), drawn.sampling))
+    elif name == "steps" and drawn.sampling in dpsgd.IN_EPOCHS:
+        unit = int(dpsgd.batches_per_epoch(validation.fraction("sample_rate", given["sample_rate"]), drawn.sampling))
 
     def make(value: float) -> DPSGD:
         return drawn.run(by_epoch, {**given, **beside, name: value * unit})

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from math import ceil, exp, floor, log
 from typing import TYPE_CHECKING
 
-from betastar.bounds.certified import COARSE
-from betastar.risk.risk import Risk
+from betastar.certified.enclosure import COARSE
+from betastar.dpsgd import DPSGD
+from betastar.risk import Risk
 from betastar.rounding import CALIBRATED, shortened, significant
-from betastar.scenario.run import DPSGD
 from betastar.validation import WrongValueError
 
 if TYPE_CHECKING:
-    from betastar.risk.calibrate import Target
+    from betastar.calibrate import Target
 
 #: Relative accuracy of a calibrated noise or rate.
 ACCURACY = 1e-7

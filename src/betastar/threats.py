@@ -7,15 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from betastar import validation
+from betastar import sequences, validation
 from betastar.arrays import Real, Whole
-from betastar.scenario import sampled_segments
+from betastar.dpsgd import DPSGD, all_plain
 from betastar.scenario.mixture import group_step
-from betastar.scenario.reductions import Reduction, combined
-from betastar.scenario.run import DPSGD
-from betastar.scenario.sampled_segments import Distances
-from betastar.scenario.samplings import all_plain
 from betastar.scenario.step import AnyStep, Step
+from betastar.sequences import Distances, Reduction, combined
 from betastar.validation import WrongValueError
 
 RELATIONS = ("substitution", "add-remove")
@@ -114,11 +111,11 @@ class Membership(_Frozen):
     def reduction(self, run: DPSGD) -> Reduction:
         if self.symmetric:
             parts = [
-                sampled_segments.substitution(segment, distances, self.records)
+                sequences.substitution(segment, distances, self.records)
                 for segment, distances in zip(run.segments, _of_segments(FARTHEST, None, run), strict=True)
             ]
         else:
-            parts = [sampled_segments.add_remove(segment, self.records) for segment in run.segments]
+            parts = [sequences.add_remove(segment, self.records) for segment in run.segments]
         return combined(parts, self.symmetric, self.oriented)
 
     def describe(self) -> str:
@@ -310,7 +307,7 @@ def _in_order(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, .
 
 def _reduction(distances: Any, counts: Whole | None, run: DPSGD) -> Reduction:
     of_segments = zip(run.segments, _of_segments(distances, counts, run), strict=True)
-    return combined([sampled_segments.substitution(segment, far) for segment, far in of_segments], True, False)
+    return combined([sequences.substitution(segment, far) for segment, far in of_segments], True, False)
 
 
 def _of_segments(distances: Any, counts: Whole | None, run: DPSGD) -> list[Distances]:

@@ -1,0 +1,504 @@
+"""The exact worst case of attribute inference: a dynamic programme over the choice of pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, exp, log2, sqrt
+
+import numpy as np
+
+from betastar.arrays import Complex, Real, Whole
+from betastar.bounds import pairs
+from betastar.certified import kernels
+from betastar.certified.grid import EPS, FFT_ERROR
+from betastar.certified.kernels import Kernel, Laws
+from betastar.curves import NodeCurve
+from betastar.scenario.step import Step
+
+# ---- operators
+# What a step does to a function of the likelihood ratio on a grid, for many pairs at once, with Fourier transforms.
+#
+# Two functions are followed: the worst case from above (`Above`), and a strategy that exists (`Below`). See `adaptive`.
+
+#: Rounding of the probabilities of cells, in units of the rate; and of numbers that are computed without cancellation.
+ROUNDING = 256.0 * EPS
+#: Rows that a path is predicted with.
+GUIDES = 4
+#: Where the profile e^{-|x|/2} is smaller than this, what a path lacks is added everywhere.
+FAR = 0.1
+
+
+class Operator:
+    """Drifts F(f) = source + jump * f, one a row, on the nodes -half…half."""
+
+    def __init__(self, grid: float, half: int, jumps: Sequence[Real], sources: Sequence[Real]) -> None:
+        from scipy.fft import next_fast_len, rfft
+
+        self.grid, self.half = grid, half
+        self.length = next_fast_len(2 * half + 1 + 2 * max(len(jump) // 2 for jump in jumps), real=True)
+        rows = np.zeros((len(jumps), self.length))
+        for row, jump in zip(rows, jumps, strict=True):
+            row[np.arange(-(len(jump) // 2), len(jump) // 2 + 1)] = jump
+        self.spectra: Complex = rfft(rows, axis=1)
+        self.source = np.array(sources)
+        self.norm = max(float(np.abs(jump).sum()) for jump in jumps)
+        self.nodes = grid * np.arange(-half, half + 1)
+
+    def beyond(self, f: Real, room: int) -> Real:
+        """f at `room` nodes beyond the last one, and on the other side."""
+        raise NotImplementedError
+
+    def widened(self, f: Real) -> Real:
+        more = self.beyond(f, self.half - len(f) // 2)
+        return np.concatenate([more[::-1], f, more])
+
+    def _spectrum(self, f: Real) -> tuple[Complex, float]:
+        """The transform of f, continued beyond the grid, and its norm."""
+        from scipy.fft import rfft
+
+        room = (self.length - len(f)) // 2
+        beyond = self.beyond(f, room)
+        whole = np.zeros(self.length)
+        whole[: len(f)], whole[len(f) : len(f) + room], whole[self.length - room :] = f, beyond, beyond[::-1]
+        return rfft(whole), sqrt(float(np.sum(whole * whole)))
+
+    def _drifts(self, f: Real) -> tuple[Real, float]:
+        """F(f), and how much rounding may have changed it."""
+        from scipy.fft import irfft
+
+        spectrum, norm = self._spectrum(f)
+        moved = irfft(self.spectra * spectrum, self.length, axis=1)[:, : len(f)]
+        # Three transforms (no node is wrong by more than the Euclidean norm), the products, and the kernel itself.
+        error = (3.0 * log2(self.length) + 1.0) * FFT_ERROR * self.norm * norm
+        return moved + self.source, error + ROUNDING * (self.norm * float(np.abs(f).max()))
+
+
+class Above(Operator):
+    """f(x) = e^{-x/2}·(min(1, r) - v(r)) from above, for kernels that tell more than their pairs. Profile: e^{-|x|/2}."""
+
+    def __init__(self, step: Step, grid: float, half: int, kernels: Sequence[Kernel]) -> None:
+        self.profile = np.exp(-0.5 * grid * np.abs(np.arange(-half, half + 1)))
+        sources = [kernel.source_on(half) * self.profile for kernel in kernels]
+        super().__init__(grid, half, [kernel.jump for kernel in kernels], sources)
+        # A pair's drift is at most its total variation times the profile, and an average of its hockey-stick divergences, which
+        # are sums of that many positive terms.
+        terms = max(kernel.terms for kernel in kernels)
+        self.step = step
+        self.rounding = step.rate * (ROUNDING + (ROUNDING + EPS * terms) * min(1.0, step.distance / step.noise))
+        self.widest = int(np.argmax([kernel.jump @ np.arange(-kernel.reach, kernel.reach + 1) ** 2 for kernel in kernels]))
+
+    def beyond(self, f: Real, room: int) -> Real:
+        """v(r) does not fall beyond the last node, nor does v(r)/r rise before the first one."""
+        return f[-1] * np.exp(-0.5 * self.grid * np.arange(1, room + 1))
+
+    def advance(self, f: Real, steps: int) -> tuple[Real, float, float]:
+        """f after so many more steps, and what it may be wrong by: relative to the profile, and everywhere."""
+        first, error = self._drifts(f)
+        if steps == 1:
+            end = f + self.best(first)
+            return end, self.rounding, error + EPS * float(end.max())
+        middle, end = self._predicted(f, steps, self._guides(first))
+        violations, _ = self._violations(f, middle, end, steps, first)
+        # What the path lacks, as it would spread: the path is corrected once.
+        half, whole = self._spread(np.mean(violations, axis=0), steps)
+        middle, end = (np.maximum(part, part[::-1]) for part in (middle + half, end + whole))
+        violations, more = self._violations(f, middle, end, steps, first)
+        lacks = np.maximum(np.max(violations, axis=0), 0.0)
+        near = float((lacks / self.profile)[self.profile > FAR].max())
+        return end, steps * (near + self.rounding), steps * (max(error, more) + float((lacks - near * self.profile).max()))
+
+    def _violations(self, f: Real, middle: Real, end: Real, steps: int, first: Real) -> tuple[list[Real], float]:
+        """What the path through these three lacks to be above all drifts, at its Bernstein coefficients, and rounding."""
+        w1 = 2.0 * middle - 0.5 * (f + end)
+        slope0, slope1 = w1 - f, end - w1
+        bend = (slope1 - slope0) / steps**2
+        start, finish = 2.0 / steps * slope0 + bend, 2.0 / steps * slope1 + bend
+        (second, more), (third, most) = self._drifts(w1), self._drifts(end)
+        pace = (start, 0.5 * (start + finish), finish)
+        rounding = 16.0 * EPS * float(np.abs(w1).max() + np.abs(end).max())  # of the pace
+        lacks = [self.best(drifts) - have for drifts, have in zip((first, second, third), pace, strict=True)]
+        return lacks, max(more, most) + rounding
+
+    def _spread(self, change: Real, steps: int) -> tuple[Real, Real]:
+        """What a constant change of the drift does in half of the steps and in all of them."""
+        from scipy.fft import irfft, rfft
+
+        jump = np.minimum(self.spectra[self.widest].real, 0.0)
+        still = jump > -1e-13
+        power = np.maximum(1.0 + jump, 0.0) ** (0.5 * steps)
+        total = np.where(still, 0.5 * steps, (power - 1.0) / np.where(still, 1.0, jump)) * rfft(change, self.length)
+        half, whole = (irfft(part, self.length)[: len(change)] for part in (total, total * (1.0 + power)))
+        return half, whole
+
+    def _predicted(self, f: Real, steps: int, guides: Whole) -> tuple[Real, Real]:
+        """About what f is after half of the steps and after all of them: powers of the best of a few rows at each node.
+
+        Shorter and shorter ones: near 0 the best pair changes sides, at every scale down to a single step.
+        """
+        from scipy.fft import irfft, rfft
+
+        powers = _powers(self.spectra[guides], rfft(self.source[guides], self.length, axis=1), 0.5 * steps)
+        stages = []
+        for _ in range(2):
+            for kept, grown in powers:
+                f = self.best(irfft(kept * self._spectrum(f)[0] + grown, self.length, axis=1)[:, : len(f)])
+            stages.append(f)
+        return stages[0], stages[1]
+
+    def _guides(self, drifts: Real) -> Whole:
+        """The few rows that are the best at most nodes, counted by how much they change."""
+        total = np.bincount(np.argmax(drifts, axis=0), weights=drifts.max(axis=0), minlength=len(drifts))
+        return np.sort(np.argsort(-total)[:GUIDES])
+
+    def best(self, rows: Real) -> Real:
+        best = rows.max(axis=0)
+        return np.maximum(best, best[::-1])
+
+    def curve(self, f: Real, relative: float, constant: float) -> Real:
+        return (f[self.half :] + constant) * np.exp(0.5 * self.nodes[self.half :]) + relative
+
+
+def _powers(jumps: Complex, source: Complex, steps: float) -> list[tuple[Complex, Complex]]:
+    """K^n and (1 + … + K^(n-1))·source, K = 1 + jump, for steps·(1/2 + 1/4 + … + 2^-m + 2^-m), by squaring."""
+    still = np.abs(jumps) < 1e-12
+    kept = 1.0 + jumps
+    halvings = max(0, ceil(log2(steps)))
+    size = steps / 2**halvings
+    power = np.exp(size * np.log(np.where(np.abs(kept) < 1e-200, 1e-200, kept)))
+    total = np.where(still, size, (power - 1.0) / np.where(still, 1.0, jumps))
+    powers = [(power, total * source)] * (2 if halvings else 1)
+    for _ in range(halvings - 1):
+        total, power = total * (1.0 + power), power * power
+        powers.insert(0, (power, total * source))
+    return powers
+
+
+class Below(Operator):
+    """f(x) = A(x) - 1{x>0} - ½·1{x=0}, where A(x) is the probability under P of deciding for Q, by a strategy that starts at x.
+
+    Its state is log r, rounded at random to a node after each step; it decides by the sign at the end, and when it leaves the
+    grid. By symmetry it decides for P under Q with probability A(-x), so that v(r) ≤ A(x) + r·A(-x). Profile: 1.
+    Rows: the pairs, and then the same with P and Q exchanged, as they are used at -x.
+    """
+
+    def __init__(self, key: tuple[Step, int], grid: float, half: int, laws: Sequence[Laws]) -> None:
+        jumps = [one.first for one in laws] + [one.second[::-1] for one in laws]
+        sources = []
+        for jump in jumps:
+            # The mass that moves from x > 0 to below 0 counts as decided for P, and the other way round; half of it at 0.
+            reach = len(jump) // 2
+            total = np.append(0.0, np.cumsum(jump))
+            step_up = 0.5 * (total[1:] + total[:-1])  # Σ_{l<i} + half of l = i: the change of A at the node i, for all i
+            source = np.zeros(2 * half + 1)
+            inside = min(half, reach)
+            source[half - inside : half + inside + 1] = step_up[reach - inside : reach + inside + 1]
+            sources.append(source)
+        super().__init__(grid, half, jumps, sources)
+        self.key, self.wrong = key, max(one.error for one in laws) + ROUNDING * key[1]
+        self.ratio = np.exp(self.nodes[half:])
+
+    def beyond(self, f: Real, room: int) -> Real:
+        return np.zeros(room)
+
+    def once(self, f: Real) -> tuple[Real, float]:
+        """f before one more block, with the best pair at each node, and what rounding may have changed."""
+        drifts, error = self._drifts(f)
+        return f + self._picked(drifts, self._choice(drifts)), error + self.wrong
+
+    def _choice(self, rows: Real) -> Whole:
+        """At each node from 0 on the row that makes A(x) + r·A(-x) smallest."""
+        other = np.roll(rows, len(rows) // 2, axis=0)[:, self.half :: -1]
+        return np.argmin(rows[:, self.half :] + self.ratio * other, axis=0)
+
+    def _picked(self, rows: Real, choice: Whole) -> Real:
+        right = np.take_along_axis(rows[:, self.half :], choice[None, :], axis=0)[0]
+        opposite = (choice + len(rows) // 2) % len(rows)
+        left = np.take_along_axis(rows[:, self.half :: -1], opposite[None, :], axis=0)[0]
+        return np.concatenate([left[:0:-1], [0.5 * (left[0] + right[0])], right[1:]])
+
+    def curve(self, f: Real, wrong: float) -> Real:
+        return -(f[self.half :] + wrong) - self.ratio * (f[self.half :: -1] + wrong)
+
+
+# ---- adaptive
+# The exact worst case of attribute inference: a dynamic programme over the attacker's choice of pair (theory, section 11).
+#
+# With r the likelihood ratio so far times a threshold, v(r) = E[min(P, rQ)] of the steps still to come satisfies, backwards,
+#     v ← min over pairs of E_P[v(r·Q/P)],   starting from min(1, r).
+# What is kept is the deficit f(x) = e^{-x/2}·(min(1, r) - v(r)) at the nodes x = log r = jΔ. It is even, 0 at first, and one step
+# turns it into max over pairs of source + f + jump * f (`kernels.Kernel`), a sum of positive terms; f(0) is the advantage.
+#
+# From above, kernels that tell more than their pairs, of angles so close that `kernels.between` covers those between. From below,
+# kernels that tell less, of a few angles: the value of a strategy that exists. Many steps at once: f moves along a quadratic path
+# f(τ), τ = 0…k, given by its Bernstein coefficients w0, w1, w2. A drift F(f) = source + jump * f is affine, so
+#     f(τ+1) - f(τ) ≥ F(f(τ)) for all τ   if the Bernstein coefficients of both sides, at τ = 0 and τ = k, are so ordered.
+# The path is predicted, and where it violates this by up to κ relative to ψ = e^{-|x|/2}, k·κ·ψ is added, which is safe since
+# jump * ψ ≤ 0; so is a constant. From below no such path is needed: the strategy keeps its pair for a block of steps, and
+# chooses anew by what it saw, so that each block is one step with a composed law.
+
+#: Rate, noise and distance of a step, and whether its batches have a fixed size.
+Kind = tuple[float, float, float, bool]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How fine the programme is. It changes how close the two ends are, never that they are valid.
+
+    angles: of pairs, from above and from below. nodes: of the grid on either side of 0, at most. inflation: share that splitting
+    outcomes between nodes may add to the variance of the loss, if there is room. share, pause: steps at once, as a share of those
+    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations.
+    """
+
+    angles: tuple[int, int] = (17, 5)
+    nodes: int = 16384
+    inflation: float = 0.002
+    share: float = 0.2
+    pause: float = 0.03
+    cells: tuple[float, float] = (0.12, 0.05)
+
+
+#: A figure in less than a tenth of a second, some per cent above the best one; from above only.
+QUICK = Effort((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15))
+#: Both ends in some tenths of a second, one to three per cent apart.
+MODERATE = Effort((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06))
+
+
+def effort(count: int) -> Effort:
+    """Fewer steps leave time for more pairs and a finer grid."""
+    if count <= 64:
+        return Effort((65, 17), inflation=2e-4, cells=(0.1, 0.025))
+    if count <= 3000:
+        return Effort((33, 9), inflation=1e-3, share=0.08, cells=(0.08, 0.035))
+    return Effort((25, 7), share=0.1, cells=(0.1, 0.04)) if count <= 20_000 else Effort()
+
+
+#: Half of the grid in standard deviations of the whole run.
+WIDTH = 6.5
+#: The deficit that all steps may have beyond the largest loss on the grid, in standard deviations: little, or more where
+#: rare large losses would take up most of the grid.
+BEYOND = (1e-5, 5e-4)
+#: Largest log r on the grid. A run with larger losses has no security left.
+WIDEST = 60.0
+#: Longest tail, in half grids: with rare losses that are so large one hit tells everything, and other bounds are as good.
+FARTHEST_TAIL = 5.0
+#: Coarsest grid, in standard deviations of one step: beyond it other bounds are better.
+COARSEST = 3.0
+#: Steps that are taken one by one before the first path.
+ALONE = 30
+#: Nodes beyond which fewer pairs are looked at, so that it does not take longer.
+CROWDED = 6000
+#: Nodes of the law of many steps, on either side of 0, about.
+LARGEST_LAW = 1 << 20
+#: Cells of angles on a side, at most, of pairs on a circle.
+FINEST = 17
+#: Rates and ratios R/σ below these are left to other bounds.
+LEAST_RATE, LEAST_RATIO = 1e-12, 1e-8
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The advantage and the curve of the worst case, enclosed. below: None if it was not asked for."""
+
+    above: NodeCurve
+    below: NodeCurve | None
+
+
+def solve(steps: Sequence[Step], effort: Effort, attained: bool = True) -> Solution | None:
+    """The worst case of these steps, taken in their order; None where other bounds are better than any affordable grid."""
+    solutions = _solve(tuple(steps), effort, attained, ())
+    return None if solutions is None else solutions[-1]
+
+
+def solve_each(step: Step, counts: Sequence[int], effort: Effort, attained: bool = True) -> list[Solution] | None:
+    """The worst cases of runs of so many equal steps, in one pass: the shorter runs are what the longest one ends with."""
+    return _solve((replace(step, count=max(counts)),), effort, attained, tuple(sorted(counts)))
+
+
+@lru_cache(maxsize=64)
+def _solve(every: tuple[Step, ...], effort: Effort, attained: bool, counts: tuple[int, ...]) -> list[Solution] | None:
+    """The worst cases of the last so many steps, for each of the counts; without counts, of all steps. What was asked is kept."""
+    steps = [step for step in every if step.distance > 0.0]
+    if not steps or any(
+        s.rate >= 1.0 or s.rate < LEAST_RATE or s.distance / s.noise < LEAST_RATIO or s.noise < kernels.LEAST_NOISE for s in steps
+    ):
+        return None
+    kinds = {_kind(step): step for step in steps}
+    sizes = {kind: _size(step) for kind, step in kinds.items()}
+    variance = sum(step.count * sizes[_kind(step)][0] ** 2 for step in steps)
+    count = sum(step.count for step in steps)
+    width = min(WIDTH * sqrt(variance), WIDEST)
+    for beyond in BEYOND:
+        slack = beyond * min(1.0, sqrt(variance)) / count
+        tail = min(max(_tail(step, sizes[kind][1:], effort.angles[0], slack) for kind, step in kinds.items()), WIDEST)
+        if tail <= width:
+            break
+    if tail > FARTHEST_TAIL * width or WIDTH * sqrt(variance) > WIDEST:
+        return None
+    finest = {kind: _finest(*size, effort.inflation) for kind, size in sizes.items()}
+    nodes = effort.nodes if tail <= width else 3 * effort.nodes // 4  # a wide kernel costs as much as the grid
+    grid = max(min(finest.values()), min(width + tail, 1.5 * width + 1.0) / nodes)
+    if grid > COARSEST * sqrt(variance / count):
+        return None
+    half = min(nodes, ceil((width + tail) / grid))
+    reach = min(half, ceil(tail / grid) + 1)
+
+    if half > CROWDED:
+        effort = replace(effort, angles=(max(13, effort.angles[0] * CROWDED // half), effort.angles[1]))
+    plan = _Plan([(step, sizes[_kind(step)][0]) for step in reversed(steps)], grid, half, tail, counts or [count])
+    above = plan.above(effort, reach)
+    if not all(np.all(np.isfinite(values)) for values in above):
+        return None
+    below = (
+        plan.below(effort, {kind: max(1, ceil(grid / one)) for kind, one in finest.items()}) if attained else [None] * len(above)
+    )
+    return [
+        Solution(NodeCurve(grid, most, True), None if least is None else NodeCurve(grid, least, False))
+        for most, least in zip(above, below, strict=True)
+    ]
+
+
+def _kind(step: Step) -> Kind:
+    return step.rate, step.noise, step.distance, step.fixed_size
+
+
+def _size(step: Step) -> tuple[float, Real, Real]:
+    """Standard deviation of the loss of one step (under √(PQ)) at its largest, and the outcomes of the pair on a line."""
+    some = [pairs.turned(step.noise, step.distance, theta) for theta in pairs.angles(step, 3).tolist()]
+    outcomes = [kernels.spread(step.rate, pair, (0.4, 0.1)) for pair in some]
+    deviations = [sqrt(float(np.sum(mass * np.exp(0.5 * loss) * loss * loss))) for loss, mass in outcomes]
+    return max(deviations), *outcomes[0]
+
+
+def _tail(step: Step, outcomes: tuple[Real, Real], number: int, slack: float) -> float:
+    """The loss beyond which a step has a deficit of `slack`, with what covers the angles between so many."""
+    angles = pairs.angles(step, number)
+    sides = [outcomes]
+    for angle in angles[[0, -1]]:
+        extra = kernels.between(step.rate, step.noise, step.distance, angle, _width(angles))
+        sides += [extra[:2], extra[2:]]
+    return max(_beyond(loss, mass, slack) for loss, mass in sides)
+
+
+def _beyond(loss: Real, mass: Real, slack: float) -> float:
+    """The loss l with H_{e^l} = slack."""
+    low, high = 0.0, max(float(loss.max()), 0.0) if loss.size else 0.0
+    for _ in range(24):
+        middle = 0.5 * (low + high)
+        over = loss > middle
+        if float((mass[over] * (np.exp(loss[over]) - exp(middle))).sum()) > slack:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _finest(deviation: float, loss: Real, mass: Real, inflation: float) -> float:
+    """The grid on which splitting outcomes between nodes adds this share to the variance of the loss."""
+    weight = mass * np.exp(0.5 * loss) / deviation**2
+    low, high = 1e-6 * deviation, deviation
+    for _ in range(20):
+        middle = sqrt(low * high)
+        part = np.abs(loss) % middle
+        low, high = (low, middle) if float(weight @ (part * (middle - part))) > inflation else (middle, high)
+    return low
+
+
+class _Plan:
+    """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks.
+
+    counts: the numbers of steps, increasing, after which the curve is wanted.
+    """
+
+    def __init__(self, run: Sequence[tuple[Step, float]], grid: float, half: int, tail: float, counts: Sequence[int]) -> None:
+        self.run, self.grid, self.half, self.tail, self.counts = run, grid, half, tail, counts
+
+    def _blocks(self, share: float, doubling: bool) -> Iterator[tuple[Step, float, int, int, bool]]:
+        """(step, its deviation, steps at once, nodes needed, the curve is wanted after them)."""
+        spread, done, ends = 0.0, 0, iter(self.counts)
+        end = next(ends)
+        for step, deviation in self.run:
+            left = step.count
+            while left:
+                at_once = min(left, end - done, max(1, int(share * (spread / deviation**2 - ALONE))))
+                if doubling:  # few different numbers, so that what is computed for each can be used again
+                    at_once = 1 << (at_once.bit_length() - 1)
+                spread += at_once * deviation**2
+                left, done = left - at_once, done + at_once
+                need = min(self.half, ceil((WIDTH * sqrt(spread) + self.tail) / self.grid))
+                yield step, deviation, at_once, need, done == end
+                end = next(ends, end) if done == end else end
+
+    def above(self, effort: Effort, most: int) -> list[Real]:
+        """H at the nodes from 0 on, from above, after each of the counts."""
+        f, relative, constant = np.zeros(1), 0.0, 0.0
+        operator: Above | None = None
+        curves = []
+        for step, _, at_once, need, wanted in self._blocks(effort.share, False):
+            if operator is None or operator.step is not step or need > operator.half:
+                operator = Above(
+                    step, self.grid, self._size(need, f), _kernels(step, self.grid, most, effort.angles[0], effort.cells)
+                )
+                f = operator.widened(f)
+            f, more, everywhere = operator.advance(f, at_once)
+            relative, constant = relative + more, constant + everywhere
+            if wanted:
+                curves.append(operator.curve(f, relative, constant))
+        return curves
+
+    def below(self, effort: Effort, fine: Mapping[Kind, int]) -> list[Real]:
+        """H at the nodes from 0 on, from below, after each of the counts. fine: parts of a cell that laws are composed on."""
+        f, wrong = np.zeros(1), 0.0
+        operator: Below | None = None
+        curves = []
+        for step, deviation, at_once, need, wanted in self._blocks(effort.pause, True):
+            if operator is None or operator.key != (step, at_once) or need > operator.half:
+                laws = _laws(step, deviation, at_once, self.grid, fine[_kind(step)], self.tail, effort.angles[1], effort.cells)
+                operator = Below((step, at_once), self.grid, self._size(need, f), laws)
+                f = operator.widened(f)
+            f, error = operator.once(f)
+            wrong += error
+            if wanted:
+                curves.append(operator.curve(f, wrong))
+        return curves
+
+    def _size(self, need: int, f: Real) -> int:
+        return max(min(self.half, ceil(1.4 * need)), len(f) // 2)
+
+
+@lru_cache(maxsize=4)
+def _kernels(step: Step, grid: float, most: int, number: int, cells: tuple[float, float]) -> list[Kernel]:
+    p, sigma, distance = step.rate, step.noise, step.distance
+    angles = pairs.angles(step, number)
+    width = _width(angles)
+    covering = [
+        kernels.from_above(
+            kernels.spread(p, pairs.turned(sigma, distance, angle), cells),
+            kernels.between(p, sigma, distance, angle, width) if width > 0.0 else None,
+            grid,
+            most,
+        )
+        for angle in angles.tolist()
+    ]
+    some = [
+        kernels.from_above(kernels.spread(p, pair, cells), None, grid, most) for pair in pairs.cells(step, min(number, FINEST))
+    ]
+    return kernels.undominated([*covering, *some]) if some else covering
+
+
+def _width(angles: Real) -> float:
+    """Distance of neighbouring angles; 0 if there is only one."""
+    return float(angles[1] - angles[0]) if len(angles) > 1 else 0.0
+
+
+@lru_cache(maxsize=64)
+def _laws(
+    step: Step, deviation: float, times: int, grid: float, fine: int, tail: float, number: int, cells: tuple[float, float]
+) -> list[Laws]:
+    """The laws of the sum of so many losses, one for each pair."""
+    if times == 1:
+        return [kernels.rounded(kernels.merged(step.rate, pair, cells), grid, tail) for pair in pairs.attained(step, number)]
+    fine = max(1, min(fine, int(LARGEST_LAW * grid / (12.0 * sqrt(times) * deviation + 3.0 * tail))))
+    single = _laws(step, deviation, 1, grid / fine, 1, tail, number, cells)
+    return [kernels.composed(one, grid / fine, times, deviation, grid) for one in single]

@@ -1,1 +1,0 @@
-"""A curve to answers: metrics, analysis, calibration, planning."""
