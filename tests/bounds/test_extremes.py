@@ -114,7 +114,7 @@ def test_few_frequencies_agree_with_plain_convolution(
     size, count = 0.01, 60
     for above in (True, False):
         step = grid_step(Step(p, sigma, distance, count), Nodes(size, 48), symmetric, above, SLACK)
-        curve = grid.compose([step], size, SLACK, above)
+        curve = grid.compose_at_few_frequencies([step], size, SLACK, above)
         assert curve is not None
         assert curve.error < 1e-9
         for reverse, side in ((False, curve), (True, curve.reversed())):
@@ -138,7 +138,7 @@ def test_few_frequencies_where_losses_lie_above_their_base() -> None:
         one = grid_step(step, Nodes(1e-3, 64), False, above, SLACK)
         assert one.base != 0.0
         assert not one.behind.size
-        few, all_of_them = grid.compose([one], 1e-3, SLACK, above), grid.compose([one], 1e-3, SLACK, 1e-9)
+        few, all_of_them = grid.compose_at_few_frequencies([one], 1e-3, SLACK, above), grid.compose([one], 1e-3, SLACK, 1e-9)
         assert few is not None
         assert all_of_them is not None
         for tau in (-2.0, -0.1, 0.0, 0.3, 4.0):

@@ -35,7 +35,7 @@ def needed(curve: DiscreteCurve, fprs: np.ndarray) -> float:
 @settings(max_examples=60, deadline=None)
 @given(discrete_curves())
 def test_no_rate_needs_a_larger_mu(curve: DiscreteCurve) -> None:
-    low, middle, high = risk.mu(curve, FLOOR)
+    low, middle, high = risk.gaussian_mu(curve, FLOOR)
     truth = needed(curve, np.geomspace(FLOOR, 1.0 - FLOOR, 2001))
     assert low <= middle <= high
     assert truth <= high * (1.0 + 1e-9)
