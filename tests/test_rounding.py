@@ -128,11 +128,11 @@ def test_what_calibrate_prints_meets_the_target(beta: float, log_rate: float, st
     wish = targets.parse(f"bayes_security>={beta!r}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bs.NoNoiseNeeded)
-        shown = rounding.plain(getattr(bs.calibrate(wish.target, **setting.given), left_out))
+        shown = rounding.plain(getattr(bs.calibrate(wish, **setting.given), left_out))
     printed = float(shown)
     assert len(shown.replace(".", "").strip("0").partition("e")[0]) <= rounding.CALIBRATED
     run = bs.DPSGD(**{**setting.given, left_out: printed})
-    assert wish.target.met(bs.analyze(run))
+    assert wish.met(bs.analyze(run))
     assert float(bs.analyze(run, method="certified").bayes_security.upper) >= beta
 
 

@@ -1,9 +1,8 @@
 """betastar: how well a model trained with DP-SGD resists a named attack."""
 
 from betastar.analyze import RegimeWarning, ToleranceWarning, analyze
-from betastar.calibrate import NoNoiseNeeded, Target, calibrate
+from betastar.calibrate import NoNoiseNeeded, Plan, Target, calibrate, plan
 from betastar.dpsgd import DPSGD, RateWarning
-from betastar.plan import Plan, noise_against_gap, plan
 from betastar.risk import Bound, GaussianFit, Risk, advantage_from_epsilon, epsilon_from_bayes_security
 from betastar.threats import AttributeInference, Candidates, Membership
 
@@ -26,6 +25,5 @@ __all__ = [
     "analyze",
     "calibrate",
     "epsilon_from_bayes_security",
-    "noise_against_gap",
     "plan",
 ]

@@ -21,7 +21,6 @@ from betastar.scenario.step import LEAST, AllocationStep, AnyStep, Step
 from betastar.sequences import View
 from betastar.threats import FARTHEST, AttributeInference, Candidates, Membership, Threat, in_order, reduction
 from betastar.validation import WrongValueError
-from betastar.vocabulary import METHODS, PARAMETERS
 
 #: A method: run, threat, tolerance, and whether attacks that exist are looked for.
 Solver = Callable[[DPSGD, Any, float, bool], Outcome]
@@ -29,7 +28,7 @@ Solver = Callable[[DPSGD, Any, float, bool], Outcome]
 #: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
 KINDS = 4
 #: Width of the certified interval of β* unless another is asked for.
-TOLERANCE: float = PARAMETERS["tolerance"].default
+TOLERANCE = 1e-4
 #: Error of the paper's closed form that its authors call small.
 SMALL_ERROR = 0.01
 #: An advantage below this one is not looked into.
@@ -172,7 +171,7 @@ def _solve(run: DPSGD, threat: Threat, method: str, tolerance: float, attained: 
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
     if not hasattr(threat, "steps"):
         raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
-    solve = METHODS[validation.choice("method", method, METHODS)].solve or OWN_METHODS[method]
+    solve = METHODS[validation.choice("method", method, METHODS)]
     tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
     return [_answered(solve, scalar, threat, tolerance, attained) for scalar in run.scalars()]
 
@@ -323,8 +322,7 @@ def _paper(run: DPSGD, threat: Threat, tolerance: float, attained: bool = True) 
     return Outcome(Bound(max(0.0, beta - error), beta, min(1.0, beta + error)), oriented=threat.oriented)
 
 
-#: The methods of betastar itself; those of plug-ins are in the vocabulary.
-OWN_METHODS: dict[str, Solver] = {
+METHODS: dict[str, Solver] = {
     "exact": _exact,
     "certified": _certified,
     "affinity": _affinity,

@@ -1,62 +1,62 @@
-"""calibrate: from a target to the one parameter that is missing, rounded to the safe side and checked.
+"""From a target to the one parameter that is missing, rounded to the safe side and checked: `calibrate`, and `plan` with a gap.
 
-The risk grows with the rate and the steps and falls with the noise, so one root-finder serves every metric: it works on the
-logarithm of the parameter, and on a transform of the metric in which the dependence is nearly a straight line.
+The risk grows with the rate, the steps and the gap, and falls with the noise and the records. So one search serves every metric:
+it works on the logarithm of the parameter, and on a transform of the metric in which the dependence is nearly a straight line.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from functools import cache
 from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
 from typing import Any
 
+import numpy as np
+from scipy.optimize import brentq
 from scipy.special import erfcinv
 
-from betastar import dpsgd, validation
-from betastar.analyze import TOLERANCE, reliable, takes_seconds
+from betastar import validation
+from betastar.analyze import TOLERANCE, analyze, reliable, takes_seconds
 from betastar.bounds import kinds
+from betastar.certified.enclosure import COARSE
 from betastar.closed_forms import never_sampled
 from betastar.closed_forms import noiseless_curve as ceiling_curve
-from betastar.dpsgd import DPSGD, RateWarning, opacus_differs
+from betastar.dpsgd import DPSGD, IN_EPOCHS, RateWarning, batches_per_epoch, missing_numbers, opacus_differs
 from betastar.exact.curve import LEAST_NOISE
 from betastar.heuristics import SEES
-from betastar.risk import Bound, Outcome, Risk
-from betastar.rounding import plain
+from betastar.risk import METRICS, Bound, Metric, Outcome, Risk
+from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.scenario.step import AnyStep, Step
-from betastar.search import Search, confirmed
-from betastar.threats import Membership, Threat
+from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.validation import WrongTypeError, WrongValueError
-from betastar.vocabulary import METRICS, Metric
 
 #: Where the search ends: noise, sampling rate, steps.
 MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
+#: Relative accuracy of a calibrated noise or rate.
+ACCURACY = 1e-7
+#: The same where each figure to rely on takes seconds, and of a search among rough figures.
+CLOSE, ROUGH = 1e-4, 1e-2
+#: Figures to rely on that such a search looks at before it only moves to the safe side.
+TRIES = 4
+#: Largest step of the search, in the logarithm of the parameter: far beyond the answer the analysis takes long.
+LONGEST_JUMP = 2.0
+#: What rounding in single precision may add to a gap: relative, and absolute.
+OUTWARD = 1e-6, 1e-6
 
+# ---- Targets
 
-class NoNoiseNeeded(UserWarning):
-    """A warning: sampling alone meets the target. The attacker fails because the record is hardly ever used.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> import betastar as bs
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     run = bs.calibrate(bs.Target(bayes_security=0.5), sample_rate=0.001, steps=10)
-    >>> caught[0].category is bs.NoNoiseNeeded
-    True
-    """
-
-
-def conditions() -> dict[str, str | None]:
-    """What each metric of a target depends on. A target on ε at δ is kept as one on δ at ε."""
-    return dict(("delta", "epsilon") if metric.name == "epsilon" else (metric.name, metric.at) for metric in METRICS.values())
+#: A target as people write it: a metric, a sign, a limit, and what it depends on, as in "tpr<=5%@fpr=0.01".
+TARGET = re.compile(r"\s*(\w+)\s*(>=|<=|≥|≤)\s*([^@\s]+\s*%?)\s*(?:@\s*(\w+)\s*=\s*(\S+\s*%?)\s*)?")
+#: Words that people use for a metric.
+ALSO_CALLED = {"accuracy": "success", "beta": "bayes_security", "mu": "gdp_mu", "delta": "epsilon"}
 
 
 class Target:
-    """What a run must reach: one metric, and what it depends on.
+    """What a run must reach: a metric, its limit, and what it depends on.
 
     Parameters
     ----------
@@ -81,24 +81,77 @@ class Target:
     """
 
     def __init__(self, **metric: float) -> None:
-        self.metric, self.condition = _parse(metric)
-        self.value = _valid(self.metric, metric[self.metric])
-        self.given = None if self.condition is None else _valid(self.condition, metric.get(self.condition, 0.5))
-        idle = self._idle()
-        if self.value <= idle and not self.about.protects:
-            given = "" if self.given is None else f" with {self.condition}={plain(self.given)}"
-            raise ValueError(
-                f"{self.metric} must be greater than {plain(idle)}, what it is without a model{given}, got {self.value!r}."
-            )
+        self.metric = _named(metric)
+        self.condition = self.about.at
+        self.value = _in_range(self.metric, metric[self.metric])
+        self.given = None
+        if self.condition is not None:
+            if self.condition not in metric and self.about.usual is None:
+                raise TypeError(f"Target({self.metric}=…) needs {self.condition} as well.")
+            self.given = _in_range(self.condition, metric.get(self.condition, self.about.usual))
+        idle = self.about.without_model(self.given)
+        if self.value <= idle and not self.about.protects and self.metric != "epsilon":
+            raise ValueError(f"{self} is impossible: {self.about.guessing.format(plain(idle))}")
+
+    @classmethod
+    def parse(cls, text: str, argument: str = "target") -> Target:
+        """The target that a text means.
+
+        Parameters
+        ----------
+        text : str
+            A metric and its limit, such as "bayes_security>=0.95", "success<=52%", "tpr<=0.05@fpr=0.01" or
+            "epsilon<=1@delta=1e-5".
+        argument : str
+            The name of the argument, for errors.
+
+        Returns
+        -------
+        Target
+            The target.
+
+        Raises
+        ------
+        ValueError
+            If the text has no such meaning.
+
+        Examples
+        --------
+        >>> import betastar as bs
+        >>> bs.Target.parse("success<=52%")
+        Target(success=0.52, prior=0.5)
+        """
+
+        def wrong(allowed: str, **values: str) -> WrongValueError:
+            return WrongValueError(argument, f"{{argument}} {allowed}, got {{text}}.", {"text": repr(text), **values})
+
+        match = TARGET.fullmatch(text)
+        if not match:
+            raise wrong("must be a metric and its limit, as in {example}", example=METRICS["bayes_security"].example)
+        word, sign, value, condition, given = match.groups()
+        metric = METRICS[validation.word(argument, word, METRICS, ALSO_CALLED)]
+        if (sign in (">=", "≥")) != metric.protects:
+            raise wrong("must limit what an attacker can do, as in {example}", example=metric.example)
+        if condition not in (None, metric.at) or (condition is None and metric.at is not None and metric.usual is None):
+            raise wrong("must say it as in {example}", example=metric.example)
+        numbers = {}
+        for name, number in ((metric.name, value), (metric.at, given)):
+            if name is None or number is None:
+                continue
+            try:
+                numbers[name] = _number(number, percent=name != metric.name or metric.limited)
+            except (ValueError, InvalidOperation):
+                raise wrong("must have a number where {word} stands", word=repr(number)) from None
+        try:
+            return cls(**numbers)
+        except (ValueError, TypeError) as problem:
+            values = {"text": repr(text), "problem": str(problem)}
+            raise WrongValueError(argument, "{argument} {text}: {problem}", values) from None
 
     @property
     def about(self) -> Metric:
-        """The metric in the vocabulary; δ at ε belongs to ε."""
-        return METRICS["epsilon" if self.metric == "delta" else self.metric]
-
-    def _idle(self) -> float:
-        """The metric of an attacker who has no model."""
-        return self.about.without_model(self.given)
+        """The metric in the table of metrics."""
+        return METRICS[self.metric]
 
     def bound(self, risk: Risk) -> Bound:
         reading: Any = getattr(risk, self.metric)
@@ -107,44 +160,81 @@ class Target:
 
     def reached(self, risk: Risk) -> float:
         """The metric's number to rely on: the end that is not too optimistic."""
-        bound = self.bound(risk)
-        return float(getattr(bound, self.about.safe_end))
+        return float(getattr(self.bound(risk), self.about.safe_end))
 
     def met(self, risk: Risk) -> bool:
-        return self.about.met(self.reached(risk), self.value)
+        number, limit = self._compared(risk)
+        return self.about.met(number, limit)
 
-    def straight(self, number: float) -> float:
-        """A transform in which the metric depends on log noise, log rate or log steps almost linearly; grows with risk."""
+    def excess(self, risk: Risk) -> float:
+        """How far the risk is above the target, in a transform that depends on log noise, rate or steps almost linearly."""
+        number, limit = self._compared(risk)
+        return self._straight(number) - self._straight(limit)
+
+    def _compared(self, risk: Risk) -> tuple[float, float]:
+        """The number to rely on and its limit. ε ≤ 1 at δ is compared as δ at ε = 1, which is one reading of the curve."""
+        if self.metric == "epsilon":
+            assert self.given is not None
+            return float(risk.delta(self.value).upper), self.given
+        return self.reached(risk), self.value
+
+    def _straight(self, number: float) -> float:
         if self.about.protects:
             return 60.0 if number <= 0.0 else log(max(float(erfcinv(min(number, 1.0))), 1e-18))
-        return log(max(number - self._idle(), 1e-300)) if number < inf else 60.0
+        idle = self.about.without_model(self.given)
+        return log(max(number - idle, 1e-300)) if number < inf else 60.0
+
+    def __str__(self) -> str:
+        usual = self.given in (None, self.about.usual)
+        more = "" if usual else f"@{self.condition}={plain(self.given)}"
+        return f"{self.metric}{self.about.sign}{plain(self.value)}{more}"
 
     def __repr__(self) -> str:
         more = "" if self.given is None else f", {self.condition}={self.given!r}"
         return f"Target({self.metric}={self.value!r}{more})"
 
 
-def _parse(metric: dict[str, float]) -> tuple[str, str | None]:
-    """The metric that is named, and what it depends on. ε at δ and δ at ε are the same target."""
-    named = [name for name in metric if name in conditions()]
+def _named(metric: dict[str, float]) -> str:
+    """The metric that is named, beside what it depends on."""
+    named = [name for name in metric if name in METRICS]
     if len(named) != 1:
-        raise TypeError(
-            f"Target needs one of {', '.join(conditions())} (or epsilon and delta), got {', '.join(metric) or 'nothing'}."
-        )
-    name = named[0]
-    condition = conditions()[name]
+        raise TypeError(f"Target needs one of {', '.join(METRICS)}, got {', '.join(metric) or 'nothing'}.")
+    name, condition = named[0], METRICS[named[0]].at
     for other in metric:
         if other not in (name, condition):
             raise TypeError(f"Target({name}=…) takes {condition or 'nothing else'}, got {other}.")
-    if condition is not None and condition not in metric and name != "success":
-        raise TypeError(f"Target({name}=…) needs {condition}, too.")
-    return name, condition
+    return name
 
 
-def _valid(name: str, value: Any) -> float:
+def _in_range(name: str, value: Any) -> float:
     if name in ("epsilon", "gdp_mu"):
         return float(validation.numbers(name, value, "a finite number of at least 0", low=0.0, high=inf))
     return float(validation.probability(name, value, strict=True))
+
+
+def _number(text: str, percent: bool) -> float:
+    """A number, or a percentage where that makes sense."""
+    if percent and text.endswith("%"):
+        return float(Decimal(text.removesuffix("%").strip()) / 100)
+    return float(text)
+
+
+# ---- calibrate
+
+
+class NoNoiseNeeded(UserWarning):
+    """A warning: sampling alone meets the target. The attacker fails because the record is hardly ever used.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import betastar as bs
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     run = bs.calibrate(bs.Target(bayes_security=0.5), sample_rate=0.001, steps=10)
+    >>> caught[0].category is bs.NoNoiseNeeded
+    True
+    """
 
 
 def calibrate(
@@ -166,9 +256,9 @@ def calibrate(
 ) -> DPSGD:
     """The run that just meets the target, with the one parameter that was left out filled in.
 
-    Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs, and leave out one. The
-    answer has the least noise, the largest rate or batch, the most steps or epochs, or the fewest records (in whole batches). It
-    is checked by the same method.
+    Give noise_multiplier, sample_rate and steps, or noise_multiplier, batch_size, dataset_size and epochs (or steps), and leave
+    out one. The answer has the least noise, the largest rate or batch, the most steps or epochs, or the fewest records (in whole
+    batches). It is checked by the same method.
 
     Parameters
     ----------
@@ -191,7 +281,7 @@ def calibrate(
     sampling : "poisson", "fixed-size", "balls-in-bins" or "shuffled"
         How the batches are drawn, as for `DPSGD`.
     max_batch_size : int, optional
-        With "poisson": of a larger batch, so many records are kept at random.
+        With "poisson": of a larger batch, this many records are kept at random.
     threat : Threat, optional
         Who attacks; membership inference by substitution by default.
     method : str
@@ -229,113 +319,84 @@ def calibrate(
             "Calibrate with sees='updates', and look at analyze(run, sees='final-model') beside it."
         )
     threat = Membership() if threat is None else threat
-    given = {
-        "noise_multiplier": noise_multiplier,
-        "sample_rate": sample_rate,
-        "steps": steps,
-        "batch_size": batch_size,
-        "dataset_size": dataset_size,
-        "epochs": epochs,
-    }
-    known = {name: value for name, value in given.items() if value is not None}
-    search = _search(known, target, threat, Drawn(sampling, max_batch_size, opacus))
+    numbers = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
+    numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}
+    given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    counts_records = sampling != "poisson" or max_batch_size is not None
+    missing, needed = missing_numbers(given, counts_records=counts_records, opacus=opacus)
+    if len(missing) != 1:
+        text = f"leave out exactly one of {_in_braces(needed)}; missing: {_in_braces(missing) or 'none'}."
+        raise WrongTypeError("", text)
+    name = missing[0]
+    _refuse(name, sampling, "dataset_size" in given)
+    unit = _unit(name, given, sampling)
+    # Nobody is warned of Opacus's rate at each step of a search.
+    quiet = bool(opacus) if sampling == "poisson" and "sample_rate" not in needed else opacus
+    drawn: dict[str, Any] = {"sampling": sampling, "max_batch_size": max_batch_size, "opacus": quiet}
+
+    def make(value: float) -> DPSGD:
+        return DPSGD.from_numbers(**{**given, name: value * unit}, **drawn)
+
+    search = _search(name, make, given, unit, max_batch_size, target, threat)
 
     @cache
     def risk(value: float, tolerance: float = tolerance) -> Risk:
-        return reliable(search.make(value), threat, method, tolerance)
+        return reliable(make(value), threat, method, tolerance)
 
-    if search.name == "noise_multiplier":
-        without = threat.steps(search.make(1.0))
+    if name == "noise_multiplier":
+        without = threat.steps(make(1.0))
         if target.met(_sampling_only(without)):
             warnings.warn(
-                f"{target!r} needs no noise: a record is used at all with probability {-expm1(never_sampled(without)):.3g} only. "
+                f"{target} needs no noise: a record is used at all with probability {-expm1(never_sampled(without)):.3g} only. "
                 f"Returning the least noise that is considered, noise_multiplier={LEAST_NOISE}.",
                 NoNoiseNeeded,
                 stacklevel=2,
             )
-            return search.make(LEAST_NOISE)
-    value = confirmed(search, target, risk, takes_seconds(threat, method, tolerance, search.make(search.low)))
-    sizes = {"batch_size": batch_size, "dataset_size": dataset_size, search.name: round(value) * search.unit}
+            return make(LEAST_NOISE)
+    value = confirmed(search, target, risk, takes_seconds(threat, method, tolerance, make(search.low)))
+    sizes = {"batch_size": batch_size, "dataset_size": dataset_size, name: round(value) * unit}
     chosen = opacus is not None or sampling != "poisson" or not (sizes["batch_size"] and sizes["dataset_size"])
     if not chosen and (told := opacus_differs(sizes["batch_size"], sizes["dataset_size"])):
         warnings.warn(told, RateWarning, stacklevel=2)
-    return search.make(value)
+    return make(value)
 
 
-def _sampling_only(steps: tuple[AnyStep, ...]) -> Risk:
-    """The risk of the same sampling without noise."""
-    curve, beta = ceiling_curve(steps), exp(never_sampled(steps))
-    return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
+def _refuse(name: str, sampling: str, records_given: bool) -> None:
+    """Refuse to search for what the sampling does not leave open, or what the bound does not depend on."""
+    if sampling == "shuffled" and name in ("sample_rate", "batch_size", "dataset_size"):
+        text = "{argument} cannot be chosen with sampling 'shuffled': what is proved does not depend on it. "
+        raise WrongValueError(name, text + "Leave out {noise_multiplier}, or {steps} (or {epochs}), instead.")
+    instead = "Leave out {batch_size}, with {dataset_size} and {epochs}, instead."
+    if name == "sample_rate" and sampling == "balls-in-bins":
+        text = "{argument} cannot be chosen with sampling 'balls-in-bins', where an epoch has a whole number of batches. "
+        raise WrongValueError(name, text + instead)
+    if name == "sample_rate" and sampling == "fixed-size" and records_given:
+        text = "{argument} cannot be chosen with sampling 'fixed-size' and {dataset_size}, which make a whole batch. "
+        raise WrongValueError(name, text + instead)
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """How the batches are drawn."""
-
-    sampling: str
-    max_batch_size: int | None
-    opacus: bool | None
-
-    def run(self, by_epoch: bool, numbers: dict[str, Any]) -> DPSGD:
-        more: dict[str, Any] = {"sampling": self.sampling, "max_batch_size": self.max_batch_size}
-        if not by_epoch:
-            return DPSGD(**numbers, **more)
-        # Nobody is warned of Opacus's rate at each step of a search.
-        return DPSGD.from_epochs(**numbers, **more, opacus=bool(self.opacus) if self.sampling == "poisson" else self.opacus)
-
-    @property
-    def counts_records(self) -> bool:
-        """Whether the number of records matters beside the rate."""
-        return self.max_batch_size is not None or self.sampling != "poisson"
-
-    def refuse(self, name: str, given: dict[str, Any]) -> None:
-        """Refuse to search for what the sampling does not leave open, or what the bound does not depend on."""
-        instead = "Leave out {noise_multiplier}, or {steps} (or {epochs}), instead."
-        if self.sampling == "shuffled" and name in ("sample_rate", "batch_size", "dataset_size"):
-            text = "{argument} cannot be chosen with sampling 'shuffled': what is proved does not depend on it. " + instead
-            raise WrongValueError(name, text)
-        if name == "sample_rate" and self.sampling == "balls-in-bins":
-            text = (
-                "{argument} cannot be chosen with sampling 'balls-in-bins', where an epoch has a whole number of batches. Leave "
-            )
-            raise WrongValueError(name, text + "out {batch_size}, with {dataset_size} and {epochs}, instead.")
-        if name == "sample_rate" and self.sampling == "fixed-size" and "dataset_size" in given:
-            text = (
-                "{argument} cannot be chosen with sampling 'fixed-size' and {dataset_size}, which make a whole batch. Leave out "
-            )
-            raise WrongValueError(name, text + "{batch_size}, with {dataset_size} and {epochs}, instead.")
-
-
-def _search(given: dict[str, Any], target: Target, threat: Threat, drawn: Drawn) -> Search:
-    """Which parameter is missing, and how a run follows from it."""
-    by_rate = "sample_rate" in given or "steps" in given
-    beside = {"dataset_size": given["dataset_size"]} if drawn.counts_records and by_rate and "dataset_size" in given else {}
-    given = {name: value for name, value in given.items() if name not in beside}
-    by_epoch = any(name in given for name in ("batch_size", "dataset_size", "epochs"))
-    wanted = (
-        ("noise_multiplier", "batch_size", "dataset_size", "epochs") if by_epoch else ("noise_multiplier", "sample_rate", "steps")
-    )
-    for name in given:
-        if name not in wanted:
-            others = _in_braces(sorted(set(given) - {name}))
-            raise WrongTypeError(name, f"{{argument}} cannot go with {others}: give {_in_braces(wanted)} but one.")
-    missing = [name for name in wanted if name not in given]
-    if len(missing) != 1:
-        text = f"leave out exactly one of {_in_braces(wanted)}; missing: {_in_braces(missing) or 'none'}."
-        raise WrongTypeError("", text)
-    name = missing[0]
-    drawn.refuse(name, beside)
-    unit = 1
+def _unit(name: str, given: dict[str, Any], sampling: str) -> int:
+    """What one of a parameter stands for in the search."""
     if name == "dataset_size":
         # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
-        unit = int(validation.whole("batch_size", given["batch_size"]))
-    elif name == "steps" and drawn.sampling in dpsgd.IN_EPOCHS:
-        unit = int(dpsgd.batches_per_epoch(validation.fraction("sample_rate", given["sample_rate"]), drawn.sampling))
+        return int(validation.whole("batch_size", given["batch_size"]))
+    if name == "steps" and sampling in IN_EPOCHS:
+        return int(batches_per_epoch(validation.fraction("sample_rate", given["sample_rate"]), sampling))
+    return 1
 
-    def make(value: float) -> DPSGD:
-        return drawn.run(by_epoch, {**given, **beside, name: value * unit})
 
-    largest_rate = 1.0 if drawn.max_batch_size is None or not beside else min(1.0, drawn.max_batch_size / beside["dataset_size"])
+def _search(
+    name: str,
+    make: Callable[[float], DPSGD],
+    given: dict[str, Any],
+    unit: int,
+    max_batch_size: int | None,
+    target: Target,
+    threat: Threat,
+) -> Search:
+    """The range of the parameter, and a first guess."""
+    records = given.get("dataset_size")
+    largest_rate = 1.0 if max_batch_size is None or records is None else min(1.0, max_batch_size / records)
     # Checks what was given (and that it is no array) before any search.
     probe = make({"noise_multiplier": 1.0, "sample_rate": largest_rate}.get(name, 1))
     if probe.shape != ():
@@ -345,17 +406,24 @@ def _search(given: dict[str, Any], target: Target, threat: Threat, drawn: Drawn)
     if name == "sample_rate":
         return Search(name, make, LEAST_RATE, largest_rate, True, False, min(0.01, largest_rate))
     if name == "batch_size":
-        most = float(min(given["dataset_size"], drawn.max_batch_size or given["dataset_size"]))
+        most = float(min(given["dataset_size"], max_batch_size or given["dataset_size"]))
         return Search(name, make, 1.0, most, True, True, min(64.0, most))
     if name == "dataset_size":
-        return Search(name, make, 1.0, float(max(1, floor(MOST_STEPS / max(given["epochs"], 1.0)))), False, True, 100.0, unit)
-    most = MOST_STEPS // unit if name == "steps" else floor(MOST_STEPS / ceil(given["dataset_size"] / given["batch_size"]))
-    return Search(name, make, 1.0, float(most), True, True, 100.0, unit)
+        most = float(max(1, floor(MOST_STEPS / max(given.get("epochs", 1.0), 1.0))))
+        return Search(name, make, 1.0, most, False, True, 100.0, unit)
+    per_unit = unit if name == "steps" else ceil(given["dataset_size"] / given["batch_size"])
+    return Search(name, make, 1.0, float(floor(MOST_STEPS / per_unit)), True, True, 100.0, unit)
 
 
 def _in_braces(names: Iterable[str]) -> str:
     """Names of arguments as the text of an error has them."""
     return ", ".join(f"{{{name}}}" for name in names)
+
+
+def _sampling_only(steps: tuple[AnyStep, ...]) -> Risk:
+    """The risk of the same sampling without noise."""
+    curve, beta = ceiling_curve(steps), exp(never_sampled(steps))
+    return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
 
 
 def guess_noise(steps: tuple[AnyStep, ...], target: Target) -> float:
@@ -372,3 +440,365 @@ def guess_noise(steps: tuple[AnyStep, ...], target: Target) -> float:
     need = 8.0 * float(erfcinv(beta)) ** 2 / power
     near = all(isinstance(step, Step) and step.distance <= 1.0 for step in steps)
     return min(max(1.0 / sqrt(log1p(need) if near else asinh(need)), LEAST_NOISE), MOST_NOISE)
+
+
+# ---- plan: both targets at once, with a gap
+
+# With gap clipping (theory, section 9) the values of a secret are at most `gap` apart at every step, whatever the data: the risk
+# of attribute inference is then known before training, and depends on a parameter of its own.
+
+
+def enforced(gap: float) -> float:
+    """The distance that gap clipping with this gap is sure to keep, rounding included."""
+    return min(FARTHEST, gap * (1.0 + OUTWARD[0]) + OUTWARD[1])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run with gap clipping: what to train with, and what is known of it in advance.
+
+    Parameters
+    ----------
+    run : DPSGD
+        Noise, rate and steps.
+    gap : float
+        The largest distance between the gradients of two values of the secret, in clipping norms.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> plan = bs.Plan(bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500), gap=0.1)
+    >>> plan.attribute().bayes_security.lower > plan.membership().bayes_security.upper
+    True
+    """
+
+    run: DPSGD
+    gap: float
+
+    def attribute(self, method: str = "certified") -> Risk:
+        return analyze(self.run, AttributeInference(enforced(self.gap)), method)
+
+    def membership(self, relation: str = "substitution", method: str = "certified") -> Risk:
+        return analyze(self.run, Membership(relation), method)
+
+
+def plan(
+    *,
+    membership: Target | None = None,
+    attribute: Target | None = None,
+    run: DPSGD | None = None,
+    gap: float | None = None,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    dataset_size: int | None = None,
+    epochs: float | None = None,
+    opacus: bool | None = None,
+    relation: str = "substitution",
+    method: str = "certified",
+    tolerance: float = TOLERANCE,
+) -> Plan:
+    """The run and the gap that just meet both targets, with what was left out filled in and checked.
+
+    Leave out the gap, or one of noise_multiplier, sample_rate (batch_size) and steps (epochs), or the gap and one of these. In
+    the last case the membership target decides the parameter of the run, and the attribute target the gap.
+
+    Parameters
+    ----------
+    membership : Target, optional
+        What must hold against membership inference.
+    attribute : Target, optional
+        What must hold against attribute inference. At least one of the two targets must be given.
+    run : DPSGD, optional
+        A whole run, instead of its numbers.
+    gap : float, optional
+        The largest distance between the gradients of two values, in clipping norms.
+    noise_multiplier, sample_rate, steps, batch_size, dataset_size, epochs : float, optional
+        The numbers of a run, as for `calibrate`.
+    opacus : bool, optional
+        The rate that follows from batch_size and dataset_size, as for `DPSGD.from_epochs`.
+    relation : "substitution" or "add-remove"
+        The membership game.
+    method : str
+        As for `analyze`.
+    tolerance : float
+        As for `analyze`.
+
+    Returns
+    -------
+    Plan
+        The run and the gap.
+
+    Raises
+    ------
+    TypeError
+        If there is no target, or the targets cannot decide what was left out.
+    ValueError
+        If a target is not met by what was given, or cannot be reached.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> run = bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500)
+    >>> plan = bs.plan(attribute=bs.Target(bayes_security=0.99), run=run)
+    >>> plan.attribute().bayes_security.lower >= 0.99
+    True
+    """
+    _check_targets(membership, attribute)
+    gap = None if gap is None else _checked(gap)
+    numbers = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
+    numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}
+    given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
+    made, member = _whole_run(run, given, opacus), Membership(relation)
+    how: dict[str, Any] = {"method": method, "tolerance": tolerance}
+    if made is None:
+        wanted: list[tuple[Target, Threat]] = [] if membership is None else [(membership, member)]
+        if gap is not None and attribute is not None:
+            wanted.append((attribute, AttributeInference(enforced(gap))))
+        if not wanted:
+            raise TypeError("gap must be given, or a membership target: the attribute target alone cannot decide two parameters.")
+        made = _strictest([calibrate(target, threat=threat, opacus=opacus, **given, **how) for target, threat in wanted])
+    elif membership is not None and not membership.met(reached := reliable(made, member, method, tolerance)):
+        raise ValueError(
+            f"{membership} is not met by the run, whatever the gap: {membership.metric} is {_told(membership, reached)}. "
+            "Leave out its noise, rate or steps, so that it can be chosen."
+        )
+    return Plan(made, _gap_for(attribute, gap, made, method, tolerance))
+
+
+def _check_targets(membership: Target | None, attribute: Target | None) -> None:
+    for name, target in {"membership": membership, "attribute": attribute}.items():
+        if target is not None and not isinstance(target, Target):
+            raise TypeError(f"{name} must be a Target, got {target!r}.")
+    if membership is None and attribute is None:
+        raise TypeError("give a target: membership=Target(…), attribute=Target(…) or both.")
+
+
+def _checked(gap: Any) -> float:
+    if np.ndim(gap):
+        raise TypeError(f"gap must be one number, got {gap!r}; call plan for each of them.")
+    return float(validation.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST))
+
+
+def _gap_for(attribute: Target | None, gap: float | None, run: DPSGD, method: str, tolerance: float) -> float:
+    """The gap that was given, if it meets the target; otherwise the widest that does."""
+    if gap is None:
+        if attribute is None:
+            raise TypeError("gap was left out, but there is no attribute target that it could follow from.")
+        return _widest(attribute, run, method, tolerance)
+    if attribute is not None:
+        reached = reliable(run, AttributeInference(enforced(gap)), method, tolerance)
+        if not attribute.met(reached):
+            raise ValueError(f"{attribute} is not met with gap {plain(gap)}: {attribute.metric} is {_told(attribute, reached)}.")
+    return gap
+
+
+def _told(target: Target, risk: Risk) -> str:
+    """The number to rely on."""
+    return significant(target.reached(risk), 6, upwards=not target.about.protects)
+
+
+def _whole_run(run: DPSGD | None, given: dict[str, Any], opacus: bool | None) -> DPSGD | None:
+    """The run, if nothing of it is missing."""
+    if run is not None:
+        if given:
+            raise TypeError(f"{next(iter(given))} cannot go with run, which holds it.")
+        if run.shape != ():
+            raise TypeError("run must be one run, got a sweep; call plan for each of its settings.")
+        return run
+    missing, _ = missing_numbers(given, opacus=opacus)
+    return None if missing else DPSGD.from_numbers(**given, opacus=opacus)
+
+
+def _strictest(runs: Sequence[DPSGD]) -> DPSGD:
+    """Of runs that differ in one parameter, the one with most noise, the smallest rate, the fewest steps."""
+    return max(runs, key=lambda run: (float(run.noise_multiplier), -float(run.sample_rate), -int(run.steps)))
+
+
+def _widest(target: Target, run: DPSGD, method: str, tolerance: float) -> float:
+    """The widest gap that meets the target."""
+
+    @cache
+    def risk(distance: float, tolerance: float = tolerance) -> Risk:
+        return reliable(run, AttributeInference(distance), method, tolerance)
+
+    # A gap of 2 is membership inference, of which balls in bins have no certificate; of any smaller gap they have one.
+    bins = any(segment.sampling == "balls-in-bins" for segment in run.segments)
+    farthest = float(np.nextafter(FARTHEST, 0.0)) if bins else FARTHEST
+    if target.met(risk(farthest)):
+        return FARTHEST
+    search = Search("gap", lambda _: run, enforced(0.0), farthest, True, False, 0.1)
+    distance = confirmed(search, target, risk, takes_seconds(AttributeInference(FARTHEST), method, tolerance, run))
+    return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))
+
+
+# ---- The search
+
+
+@dataclass(frozen=True)
+class Search:
+    """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole.
+
+    unit: what one of it stands for; a data set is searched for in whole batches.
+    """
+
+    name: str
+    make: Callable[[float], DPSGD]
+    low: float
+    high: float
+    grows: bool
+    whole: bool
+    guess: float
+    unit: int = 1
+
+
+def solve(search: Search, target: Target, risk: Callable[[float], Risk], accuracy: float = ACCURACY) -> float:
+    """The largest (or, for noise and records, smallest) value that meets the target."""
+
+    def met(value: float) -> bool:
+        return target.met(risk(value))
+
+    def place(value: float) -> float:
+        return float(round(value)) if search.whole else value
+
+    def excess(logarithm: float) -> float:
+        """Above 0 where the risk is too large."""
+        value = place(min(max(exp(logarithm), search.low), search.high))
+        return target.excess(risk(value))
+
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    inside = log(min(max(search.guess, search.low), search.high))
+    towards_safe = -1.0 if search.grows else 1.0
+    jump = max(0.004, 10.0 * accuracy)
+    start = excess(inside)
+    direction = towards_safe if start > 0.0 else -towards_safe
+    other = inside
+    while (excess(other) > 0.0) == (start > 0.0):
+        end = log(safe if start > 0.0 else unsafe)
+        if other == end:
+            return _edge(search, target, risk, safe, unsafe, start > 0.0)
+        inside = other
+        other = max(end, other - jump) if direction < 0.0 else min(end, other + jump)
+        jump = min(4.0 * jump, LONGEST_JUMP)
+    low, high = sorted((inside, other))
+    if search.whole:
+        return _whole(search, met, lambda value: excess(log(value)), exp(low), exp(high))
+
+    def outward(value: float) -> float:
+        """A short number, so that what is printed is what was checked."""
+        return min(max(shortened(value, CALIBRATED, not search.grows), search.low), search.high)
+
+    value, nudge = outward(exp(float(brentq(excess, low, high, xtol=0.3 * accuracy, rtol=1e-12)))), accuracy
+    while not met(value):
+        value = outward(value * (1.0 - nudge if search.grows else 1.0 + nudge))
+        nudge *= 2.0
+    return value
+
+
+def confirmed(search: Search, target: Target, risk: Callable[..., Risk], takes_seconds: bool) -> float:
+    """The value that `solve` looks for. If risk(value) takes seconds, risk(value, COARSE) is quick and is used for the search."""
+    if not takes_seconds:
+        return solve(search, target, risk)
+    return _solve_with_few(search, target, risk, lambda value: risk(value, COARSE))
+
+
+def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk], rough: Callable[[float], Risk]) -> float:
+    """The value that `solve` looks for, where `risk` takes seconds and `rough` is quick and never below it; `risk` confirms it.
+
+    The search among rough figures gives a value and how the risk grows there; few secant steps lead to the one to rely on.
+    """
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    onwards = 1.0 if search.grows else -1.0
+
+    def moved(value: float, by: float) -> float:
+        """Further by that much of the logarithm, inside the range, and rounded to the safe side."""
+        value *= exp(min(max(by, -LONGEST_JUMP), LONGEST_JUMP))
+        rounding = floor if search.grows else ceil
+        value = float(rounding(value)) if search.whole else shortened(value, CALIBRATED, not search.grows)
+        return min(max(value, search.low), search.high)
+
+    try:
+        value = solve(search, target, rough, ROUGH)
+    except ValueError:  # no rough figure meets the target, or all do
+        return solve(search, target, risk, CLOSE)
+    before = moved(value, -0.05 * onwards)
+    slope = (target.excess(rough(value)) - target.excess(rough(before))) / log(value / before) if before != value else onwards
+    slope = slope if 0.1 < onwards * slope < 100.0 else onwards
+    farthest = None  # that meets the target, of those that were looked at
+    for _ in range(TRIES):
+        over = target.excess(risk(value))
+        if target.met(risk(value)) and (farthest is None or onwards * (value - farthest) > 0.0):
+            farthest = value
+        following = moved(value, -over / slope - CLOSE * onwards)
+        if target.met(risk(value)) and (abs(over / slope) <= 4.0 * CLOSE or following == value):
+            break
+        if following != value:
+            secant = (target.excess(risk(following)) - over) / log(following / value)
+            slope = secant if 0.5 < secant / slope < 2.0 else slope
+        value = following
+    if farthest is not None and not (target.met(risk(value)) and onwards * (value - farthest) > 0.0):
+        value = farthest
+    by = CLOSE
+    while not target.met(risk(value)):
+        if value == safe:
+            return _edge(search, target, risk, safe, unsafe, True)
+        value = moved(value, -by * onwards)
+        by *= 2.0
+    while search.whole and value != unsafe and 4.0 * CLOSE * value < 1.0 and target.met(risk(value + onwards)):
+        value += onwards
+    return value
+
+
+def _edge(search: Search, target: Target, risk: Callable[[float], Risk], safe: float, unsafe: float, too_risky: bool) -> float:
+    """No crossing inside the range: the safe end fails, or the far end still meets the target."""
+    if too_risky:
+        reached = target.reached(risk(safe))
+        best = f"at most {significant(reached, 6, False)}" if target.about.protects else f"at least {significant(reached, 6)}"
+        end = f"{search.name}={safe * search.unit:g}"
+        raise WrongValueError(
+            search.name,
+            "{goal} cannot be reached by choosing {argument}: {metric} is {best}, at {end}.",
+            {"goal": str(target), "metric": target.metric, "best": best, "end": end},
+        )
+    if search.name in ("sample_rate", "batch_size", "noise_multiplier", "dataset_size", "gap"):
+        return unsafe
+    values = {"goal": str(target), "end": f"{unsafe:g}"}
+    raise WrongValueError(search.name, "{goal} does not limit {argument}: {end} still meets it.", values)
+
+
+def _whole(search: Search, met: Callable[[float], bool], excess: Callable[[float], float], low: float, high: float) -> float:
+    """The whole number next to the first that fails: secant steps in the logarithm, halving where they stall."""
+    ends = max(float(floor(low)), search.low), min(float(ceil(high)), search.high)
+    good, bad = ends if search.grows else ends[::-1]
+    safe, unsafe = (search.low, search.high) if search.grows else (search.high, search.low)
+    onwards = 1.0 if search.grows else -1.0
+
+    def further(value: float, end: float) -> float:
+        """A tenth of it towards an end of the range."""
+        return max(end, floor(value * 0.9)) if end < value else min(end, ceil(value * 1.1) + 1.0)
+
+    while good != safe and not met(good):
+        good = further(good, safe)
+    while bad != unsafe and met(bad):
+        good, bad = bad, further(bad, unsafe)
+    stalled = 0
+    while abs(bad - good) > 1.0:
+        f_good, f_bad = excess(good), excess(bad)
+        middle = exp(log(good) + (log(bad) - log(good)) * (-f_good / (f_bad - f_good) if f_bad > f_good else 0.5))
+        first, last = sorted((good, bad))
+        if stalled > 2 or not first < middle < last:
+            middle, stalled = 0.5 * (good + bad), 0
+        middle = min(max(float(floor(middle) if search.grows else ceil(middle)), first + 1.0), last - 1.0)
+        if met(middle):
+            # Next to the secant's answer there is usually the first value that fails.
+            stalled = stalled + 1 if abs(middle - good) < 0.5 * abs(bad - good) else 0
+            good = middle
+            if middle + onwards != bad and not met(middle + onwards):
+                bad = middle + onwards
+        else:
+            stalled = stalled + 1 if abs(bad - middle) < 0.5 * abs(bad - good) else 0
+            bad = middle
+            if middle - onwards != good and met(middle - onwards):
+                good = middle - onwards
+    return good

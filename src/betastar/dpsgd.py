@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -204,6 +204,42 @@ def opacus_differs(batch_size: Any, dataset_size: Any) -> str | None:
     )
 
 
+#: The numbers that make a run, and what each is.
+NUMBERS = {
+    "noise_multiplier": "the standard deviation of the noise divided by the clipping norm, e.g. 1.0",
+    "sample_rate": "the probability of each record at each step, e.g. 0.01",
+    "batch_size": "the expected number of records in a batch, e.g. 256",
+    "dataset_size": "the number of training records, e.g. 50000",
+    "steps": "the total number of updates, e.g. 2000",
+    "epochs": "the number of passes over the training records, e.g. 20",
+}
+
+
+def missing_numbers(
+    given: Collection[str], *, counts_records: bool = False, opacus: bool | None = None
+) -> tuple[list[str], tuple[str, ...]]:
+    """Which numbers of a run are missing, and which are needed in all. Numbers that contradict each other are a `TypeError`.
+
+    counts_records: the sampling needs the number of records beside the rate.
+    """
+    if opacus is not None and "sample_rate" in given:
+        text = "{argument} must be left out with {sample_rate}: it says how {batch_size} and {dataset_size} make the rate."
+        raise validation.WrongTypeError("opacus", text)
+    if "sample_rate" in given and ("batch_size" in given or ("dataset_size" in given and not counts_records)):
+        text = "{argument} must be left out with {batch_size} or {dataset_size}, which make the rate."
+        raise validation.WrongTypeError("sample_rate", text)
+    if "steps" in given and "epochs" in given:
+        raise validation.WrongTypeError("steps", "{argument} must be left out with {epochs}, or the other way round.")
+    if "epochs" in given and "sample_rate" in given:
+        text = "{argument} must come with {batch_size} and {dataset_size}; give {steps} with {sample_rate}."
+        raise validation.WrongTypeError("epochs", text)
+    sized = "batch_size" in given or ("dataset_size" in given and not counts_records)
+    needed: tuple[str, ...] = ("noise_multiplier", "batch_size", "dataset_size", "steps" if "steps" in given else "epochs")
+    if "sample_rate" in given or ("steps" in given and not sized):
+        needed = ("noise_multiplier", "sample_rate", "steps")
+    return [name for name in needed if name not in given], needed
+
+
 class DPSGD:
     """A run of DP-SGD.
 
@@ -340,37 +376,77 @@ class DPSGD:
         >>> bs.DPSGD.from_epochs(noise_multiplier=1.0, batch_size=100, dataset_size=10_000, epochs=2)
         DPSGD(noise_multiplier=1.0, sample_rate=0.01, steps=200)
         """
-        batch = np.asarray(validation.whole("batch_size", batch_size))
-        size = np.asarray(validation.whole("dataset_size", dataset_size))
-        length = np.asarray(validation.positive("epochs", epochs))
-        if (batch > size).any():
-            sizes = {"batch": repr(batch_size), "records": repr(dataset_size)}
-            raise validation.WrongValueError(
-                "batch_size", "{argument} must be at most {dataset_size}, got {batch} > {records}.", sizes
-            )
-        validation.choice("sampling", sampling, SAMPLINGS)
-        batches = -(-size // batch)
-        rate = batch / size
-        if sampling != "poisson":
-            if opacus is not None:
-                text = "{argument} must be left out with sampling {word}: it is about the rate of Poisson sampling."
-                raise validation.WrongValueError("opacus", text, {"word": repr(sampling)})
-        elif opacus:
-            rate = 1.0 / batches
-        elif opacus is None and (told := opacus_differs(batch, size)):
-            warnings.warn(told, RateWarning, stacklevel=2)
-        if sampling in IN_EPOCHS:
-            rate = 1.0 / batches
-            whole_epochs(length, sampling)
+        rate, batches, notice = _rate_of_sizes(batch_size, dataset_size, opacus, sampling)
+        if notice:
+            warnings.warn(notice, RateWarning, stacklevel=2)
         known = sampling != "poisson" or max_batch_size is not None
         return cls(
             noise_multiplier,
             rate,
-            validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9)),
+            _steps_of_epochs(epochs, batches, sampling),
             sampling,
             max_batch_size=max_batch_size,
-            dataset_size=one_size(size) if known else None,
+            dataset_size=one_size(dataset_size) if known else None,
         )
+
+    @classmethod
+    def from_numbers(
+        cls,
+        noise_multiplier: Any = None,
+        sample_rate: Any = None,
+        steps: Any = None,
+        *,
+        batch_size: Any = None,
+        dataset_size: Any = None,
+        epochs: Any = None,
+        sampling: str = "poisson",
+        max_batch_size: int | None = None,
+        opacus: bool | None = None,
+    ) -> DPSGD:
+        """From whichever numbers are known: the rate or the sizes, the steps or the epochs.
+
+        Parameters
+        ----------
+        noise_multiplier, sample_rate, steps : float, optional
+            As for `DPSGD`.
+        batch_size, dataset_size, epochs : float, optional
+            As for `from_epochs`. The two sizes stand for the rate, and the epochs for the steps.
+        sampling, max_batch_size, opacus
+            As for `from_epochs`.
+
+        Returns
+        -------
+        DPSGD
+            The run.
+
+        Raises
+        ------
+        TypeError
+            If a number is missing, or two of them contradict each other.
+        ValueError
+            If a number is outside its range.
+
+        Examples
+        --------
+        >>> import betastar as bs
+        >>> bs.DPSGD.from_numbers(noise_multiplier=1.0, batch_size=100, dataset_size=10_000, steps=50)
+        DPSGD(noise_multiplier=1.0, sample_rate=0.01, steps=50)
+        """
+        numbers = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
+        numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}
+        given = [name for name, value in numbers.items() if value is not None]
+        counts_records = sampling != "poisson" or max_batch_size is not None
+        missing, _ = missing_numbers(given, counts_records=counts_records, opacus=opacus)
+        if missing:
+            other = " (or give {sample_rate} and {steps})" if missing[0] == "batch_size" and "dataset_size" in missing else ""
+            raise validation.WrongTypeError(missing[0], f"{{argument}} is missing: {NUMBERS[missing[0]]}{other}.")
+        if sample_rate is None:
+            sample_rate, batches, notice = _rate_of_sizes(batch_size, dataset_size, opacus, sampling)
+            if notice:
+                warnings.warn(notice, RateWarning, stacklevel=2)
+            steps = _steps_of_epochs(epochs, batches, sampling) if steps is None else steps
+            dataset_size = one_size(dataset_size) if counts_records else None
+        return cls(noise_multiplier, sample_rate, steps, sampling, max_batch_size=max_batch_size, dataset_size=dataset_size)
 
     @classmethod
     def from_dp_event(cls, event: Any) -> DPSGD:
@@ -474,6 +550,33 @@ class DPSGD:
             return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps}{more})"
 
         return " + ".join(show(segment) for segment in self.segments)
+
+
+def _rate_of_sizes(batch_size: Any, dataset_size: Any, opacus: bool | None, sampling: str) -> tuple[Any, Any, str | None]:
+    """The sampling rate, the number of batches of an epoch, and a notice if Opacus would take another rate."""
+    batch = np.asarray(validation.whole("batch_size", batch_size))
+    size = np.asarray(validation.whole("dataset_size", dataset_size))
+    if (batch > size).any():
+        sizes = {"batch": repr(batch_size), "records": repr(dataset_size)}
+        raise validation.WrongValueError(
+            "batch_size", "{argument} must be at most {dataset_size}, got {batch} > {records}.", sizes
+        )
+    validation.choice("sampling", sampling, SAMPLINGS)
+    batches = -(-size // batch)
+    if sampling != "poisson" and opacus is not None:
+        text = "{argument} must be left out with sampling {word}: it is about the rate of Poisson sampling."
+        raise validation.WrongValueError("opacus", text, {"word": repr(sampling)})
+    if opacus or sampling in IN_EPOCHS:
+        return 1.0 / batches, batches, None
+    return batch / size, batches, opacus_differs(batch, size) if opacus is None and sampling == "poisson" else None
+
+
+def _steps_of_epochs(epochs: Any, batches: Any, sampling: str) -> Any:
+    """The steps of so many epochs; a fraction of an epoch is rounded up to whole steps."""
+    length = np.asarray(validation.positive("epochs", epochs))
+    if sampling in IN_EPOCHS:
+        whole_epochs(length, sampling)
+    return validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9))
 
 
 # ---- dp events

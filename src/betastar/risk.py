@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log, nan, tanh
 from typing import Any
@@ -15,8 +15,173 @@ from betastar.arrays import Real
 from betastar.curves import Curve, DiscreteCurve, LeastCurve, Side
 from betastar.display import Display, Displayed
 from betastar.display import curve as draw_curve
-from betastar.rounding import nearest, plain, significant
-from betastar.vocabulary import METHODS, METRICS
+from betastar.rounding import nearest, percent, plain, significant
+
+# ---- The table of metrics
+
+#: Decimals of a percentage: so many, and more (up to the second number) where these hide the excess over guessing.
+DECIMALS, MOST_DECIMALS = 2, 6
+#: Significant digits of every other metric.
+DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number about a risk. `name` is the attribute of Risk, the argument of Target, the JSON key and the value of --metric."""
+
+    name: str
+    #: In a table, and where there is little room; {} stands for what it depends on.
+    title: str
+    short: str
+    #: A target that people can copy.
+    example: str
+    #: What it depends on: the argument of the method of Risk, the JSON key, and the word after @ in a target.
+    at: str | None = None
+    #: What `at` is unless it is given.
+    usual: float | None = None
+    #: A large number is safe, so its lower end is the one to rely on; otherwise it is the upper end.
+    protects: bool = False
+    #: It is a probability that people are told as a percentage.
+    share: bool = False
+    #: It lies between 0 and 1.
+    limited: bool = True
+    #: Further numbers of its bound, which are keys of its JSON, too.
+    also: tuple[str, ...] = ()
+    #: Why a target that asks for no more than guessing is impossible.
+    guessing: str = "guessing alone reaches {}."
+    #: `analyze` and `sweep` report it; otherwise it is a target only.
+    told: bool = True
+
+    @property
+    def sign(self) -> str:
+        """How a target compares it."""
+        return ">=" if self.protects else "<="
+
+    @property
+    def safe_end(self) -> str:
+        """The end of its bound to rely on."""
+        return "lower" if self.protects else "upper"
+
+    def without_model(self, given: float | None = None) -> float:
+        """What an attacker reaches who has no model."""
+        if self.protects:
+            return 1.0
+        if given is None or self.at == "delta":
+            return 0.0
+        return max(given, 1.0 - given) if self.name == "success" else given
+
+    def met(self, value: float, limit: float) -> bool:
+        return value >= limit if self.protects else value <= limit
+
+    def rounded(self, value: float | None, given: float | None = None, digits: int = DIGITS) -> str:
+        """The number to rely on, rounded to the safe side. It is written like this wherever people see it."""
+        if self.share and value is not None:
+            return percent(value, decimals(value - self.without_model(given)))
+        return significant(value, digits, upwards=not self.protects)
+
+    def row(self, bound: Mapping[str, Any], given: float | None = None, short: bool = False) -> tuple[str, str, str, str]:
+        """A row for people: its title, the number to rely on, the estimate, and what it is without a model.
+
+        Parameters
+        ----------
+        bound : mapping
+            The estimate and the end to rely on, by their names.
+        given : float, optional
+            What the metric depends on, or what its title names.
+        short : bool
+            Whether there is little room for the title.
+        """
+        title = (self.short if short else self.title).format(given and plain(given))
+        at = given if self.at else None
+        relied, idle = self.rounded(bound[self.safe_end], at), self.without_model(at)
+        if not self.share:
+            return title, relied, nearest(bound["estimate"]), plain(idle)
+        near = f"{100 * bound['estimate']:.{decimals(bound[self.safe_end] - idle)}f} %"
+        return title, relied, near, f"{100 * idle:.10g} %"
+
+
+def decimals(excess: float) -> int:
+    """Decimals of a percentage that show an excess over guessing."""
+    number = DECIMALS
+    while number < MOST_DECIMALS and 0.0 < 100.0 * excess < 10.0**-number:
+        number += 1
+    return number
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            "bayes_security",
+            "Bayes security β*",
+            "β*",
+            "bayes_security>=0.98",
+            protects=True,
+        ),
+        Metric("advantage", "advantage", "advantage", "advantage<=0.05"),
+        Metric(
+            "success",
+            "right guesses, prior {}",
+            "right guesses",
+            "success<=0.51 (or success<=0.75@prior=0.3)",
+            at="prior",
+            usual=0.5,
+            share=True,
+            guessing="guessing alone succeeds with probability {}.",
+        ),
+        Metric("tpr", "true positives at FPR {}", "TPR at FPR {}", "tpr<=0.05@fpr=0.01", at="fpr"),
+        Metric("epsilon", "ε at δ {}", "ε at δ {}", "epsilon<=1@delta=1e-5", at="delta", limited=False),
+        Metric(
+            "gdp_mu",
+            "Gaussian μ, fitted down to FPR {}",
+            "μ down to FPR {}",
+            "gdp_mu<=0.3",
+            limited=False,
+            also=("regret", "smallest_fpr"),
+        ),
+        Metric(
+            "reconstruction",
+            "reconstructed records, prior {}",
+            "reconstruction",
+            "reconstruction<=0.1@prior=0.01",
+            at="prior",
+            guessing="guessing alone succeeds with probability {}.",
+            told=False,
+        ),
+    )
+}
+
+
+def told() -> tuple[str, ...]:
+    """The metrics that `analyze` and `sweep` report."""
+    return tuple(name for name, metric in METRICS.items() if metric.told)
+
+
+# ---- The bands of β*: a word for a number, for people who have no number of their own yet. They are an example, and whatever
+# shows one says so. 0.98 is a coin that comes up right 51 times in 100 instead of 50, which no single person would notice; 0.9,
+# the protection that the paper trains for, is 55 times in 100.
+
+#: Lowest β* of each band, the best band first.
+BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
+#: What a band means for a single record.
+MEANING = {
+    "strong": "the model tells an attacker next to nothing about a single record.",
+    "moderate": "the model gives a determined attacker a small but measurable edge.",
+    "weak": "the model gives a determined attacker a clear edge over guessing.",
+}
+#: The β* at which a band begins, which figures mark.
+LEVELS = tuple(sorted(least for least, _ in BANDS if least > 0.0))
+
+
+def band(beta: float) -> str:
+    """The name of the band that a β* is in."""
+    return next(name for least, name in BANDS if beta >= least)
+
+
+def next_band(beta: float) -> tuple[float, str] | None:
+    """The lowest β* and the name of the next better band; None in the best one."""
+    return next(((least, name) for least, name in reversed(BANDS) if least > beta), None)
+
 
 # ---- conversions
 # Between Bayes security and (ε, δ): the two bounds of the paper, and what β* alone says about an attack.
@@ -583,7 +748,7 @@ def display(risk: Risk, brief: bool) -> Display:
 
 def _approximate(risk: Risk) -> bool:
     """Whether the ends of the bound say little, so that people are told the estimate. A heuristic has no ends at all."""
-    return not isfinite(risk.bayes_security.lower) or (risk.method in METHODS and METHODS[risk.method].approximate)
+    return not isfinite(risk.bayes_security.lower) or risk.method == "paper"
 
 
 def _sentence(risk: Risk) -> str:

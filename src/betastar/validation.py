@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
@@ -119,6 +120,17 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
         listed = ", ".join(repr(option) for option in options)
         raise WrongValueError(name, MUST, {"allowed": f"one of {listed}", "value": repr(value)})
     return str(value)
+
+
+def word(name: str, value: str, allowed: Iterable[str], also_called: Mapping[str, str] | None = None) -> str:
+    """One of the words that are allowed; the error suggests the nearest, or what people mean by another word."""
+    options = list(allowed)
+    if value in options:
+        return value
+    meant = (also_called or {}).get(value)
+    near = [meant] if meant else get_close_matches(str(value), options, 1, 0.4)
+    values = {"allowed": ", ".join(options), "value": repr(value), "hint": f" Did you mean {near[0]}?" if near else ""}
+    raise WrongValueError(name, "{argument} must be one of {allowed}, got {value}.{hint}", values)
 
 
 def _array(name: str, value: Any, allowed: str) -> Array:

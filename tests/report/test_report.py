@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import betastar as bs
-from betastar.plan import enforced
+from betastar.calibrate import enforced
 from betastar.report import statement
 from betastar.report.facts import load
 from betastar.report.report import Request, draw, render, summarise, write

@@ -50,8 +50,8 @@ def test_a_setting_from_json(tmp_path: Path) -> None:
     [
         ("{", "setting.json is not JSON"),
         ("[1]", "must hold one JSON object, got list"),
-        ("{}", "has no noise_multiplier: expected noise_multiplier, sample_rate"),
-        ('{"noise_multiplier": 1, "sample_rate": 0.1}', "has no steps"),
+        ("{}", "noise_multiplier is missing: the standard deviation of the noise"),
+        ('{"noise_multiplier": 1, "sample_rate": 0.1}', "steps is missing: the total number of updates"),
         ('{"noise_multiplier": 1, "sample_rate": [0.1, 0.2], "steps": 3}', "sample_rate must be one number"),
         ('{"noise_multiplier": -1, "sample_rate": 0.1, "steps": 3}', "noise_multiplier must be a finite number greater than 0"),
         ('{"noise_multiplier": 1, "sample_rate": 0.1, "steps": 3, "distance": 3}', "distances must be between 0 and 2"),

@@ -8,7 +8,7 @@ import pytest
 
 import betastar as bs
 from betastar import AttributeInference, Target
-from betastar.plan import enforced
+from betastar.calibrate import enforced
 
 SAMPLING = {"batch_size": 256, "dataset_size": 26048, "epochs": 20}
 RUN = bs.DPSGD.from_epochs(noise_multiplier=3.51, **SAMPLING)
@@ -61,8 +61,8 @@ def test_the_stricter_target_decides(missing: str) -> None:
 
 
 def test_less_noise_needs_a_narrower_gap() -> None:
-    plans = bs.noise_against_gap(Target(bayes_security=0.99), noises=(3.51, 0.8, 0.5), **SAMPLING)
-    assert [float(plan.run.noise_multiplier) for plan in plans] == [3.51, 0.8, 0.5]
+    target = Target(bayes_security=0.99)
+    plans = [bs.plan(attribute=target, noise_multiplier=noise, **SAMPLING) for noise in (3.51, 0.8, 0.5)]
     gaps = [plan.gap for plan in plans]
     assert gaps == sorted(gaps, reverse=True)
     for plan in plans:

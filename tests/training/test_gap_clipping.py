@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import betastar as bs
-from betastar.plan import enforced
+from betastar.calibrate import enforced
 from betastar.training import Records, Secret
 from betastar.training.gap_clipping import GapClipping
 

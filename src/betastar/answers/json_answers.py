@@ -9,10 +9,10 @@ from math import isfinite
 from typing import Any
 
 import betastar as bs
-from betastar.answers import advice, wording
+from betastar import advice
+from betastar.answers import wording
 from betastar.answers.settings import Setting
 from betastar.answers.targets import Wish
-from betastar.validation import ArgumentError
 from betastar.vocabulary import METRICS, PARAMETERS, RUN, Metric
 
 Answer = dict[str, Any]
@@ -65,7 +65,7 @@ def answer(setting: Setting, advised: bool = False, wishes: Sequence[Wish] = ())
 
 def _advice(setting: Setting, risk: bs.Risk, wishes: Sequence[Wish]) -> Answer | None:
     """What would reach the target or the next band; None if it is reached, or if no bound is certified for the setting."""
-    said = advice.advise(setting, float(risk.bayes_security.lower), wishes)
+    said = advice.advise(setting.given | setting.sampled | {"opacus": setting.opacus}, setting.attack, risk, wishes)
     return None if said is None else said.as_json()
 
 
@@ -93,23 +93,20 @@ def calibrated(setting: Setting, wish: Wish) -> Answer:
     given = setting.arguments()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        try:
-            run = bs.calibrate(
-                wish.target,
-                threat=setting.attack,
-                method=setting.chosen_method,
-                tolerance=setting.tolerance,
-                opacus=setting.opacus if setting.sampling != "poisson" else bool(setting.opacus),
-                **given,
-                **setting.sampled,
-            )
-        except ArgumentError as problem:
-            raise type(problem)(problem.argument, problem.text, problem.values | {"goal": str(wish)}) from None
+        run = bs.calibrate(
+            wish,
+            threat=setting.attack,
+            method=setting.chosen_method,
+            tolerance=setting.tolerance,
+            opacus=setting.opacus,
+            **given,
+            **setting.sampled,
+        )
     full = setting.with_run(run)
     name = next(name for name in RUN if name in full.given and name not in setting.given)
     more = answer(full)
-    more["warnings"] = [str(one.message).replace(repr(wish.target), str(wish)) for one in said] + more["warnings"]
-    more["python"] = setting.python(wish.python())
+    more["warnings"] = [str(one.message) for one in said if one.category is not bs.RateWarning] + more["warnings"]
+    more["python"] = setting.python(f"bs.{wish!r}")
     more["command"] = setting.command("calibrate", "--target", f'"{wish}"')
     return {"target": str(wish), "found": {name: getattr(full, name)}, **more}
 

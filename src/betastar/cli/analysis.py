@@ -253,7 +253,7 @@ def demand(cases: Iterable[tuple[Setting, str]], wishes: list[Wish]) -> None:
     for setting, name in cases if wishes else ():
         risk = setting.risk()
         for wish in wishes:
-            if not wish.target.met(risk):
+            if not wish.met(risk):
                 missed += 1
                 floor = f", down to FPR {plain(SMALLEST_FPR)}" if wish.metric == "gdp_mu" else ""
                 reached = significant(wish.reached(risk), DIGITS, not METRICS[wish.metric].protects)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from betastar import files
 from betastar.cli.options import option
-from betastar.vocabulary import quality_sentence
+from betastar.quality import quality_sentence
 
 if TYPE_CHECKING:
     from betastar.runs.prediction import Prediction

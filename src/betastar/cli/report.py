@@ -34,14 +34,14 @@ def report(options: ReportOptions) -> None:
       betastar report runs/adult --public --author "A. Person" --purpose "before the model is given to partners"
       echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
     """
-    from betastar.answers.targets import parse
+    from betastar.calibrate import Target
     from betastar.cli import printing
     from betastar.report.facts import Against
     from betastar.report.next_steps import next_steps
     from betastar.report.report import write
     from betastar.report.statement import verdicts
 
-    wish = None if options.target is None else parse(options.target)
+    target = None if options.target is None else Target.parse(options.target)
     with printing.phase("computing the certified curves, and drawing the figures"):
         facts, files = write(
             options.source,
@@ -52,7 +52,7 @@ def report(options: ReportOptions) -> None:
             options.public,
             options.author or "",
             options.purpose or "",
-            wish,
+            target,
         )
     said = verdicts(facts)
     if not options.json:
@@ -65,7 +65,7 @@ def report(options: ReportOptions) -> None:
     people = [] if facts.person is None else [facts.person]
     against = zip((facts.membership, *people, *facts.attributes), said, strict=True)
     every = [told(one) | {"band": verdict.band} for one, verdict in against]
-    advised = [{"threat": step.threat, **step.advice.as_json()} for step in next_steps(facts, wish)]
+    advised = [{"threat": step.threat, **step.advice.as_json()} for step in next_steps(facts, target)]
     answer = {
         "files": [str(file) for file in files],
         "public": options.public,

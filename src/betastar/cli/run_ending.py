@@ -13,11 +13,11 @@ from typing import Any
 
 from betastar.answers import wording
 from betastar.cli import printing
+from betastar.quality import main_figure, quality_sentence
 from betastar.report import model_card
 from betastar.report.facts import Against, Facts
 from betastar.report.statement import notices, verdicts
 from betastar.runs.folder import ENCODER, MODEL
-from betastar.vocabulary import main_figure, quality_sentence
 
 #: Where the trade-off curve of membership is read off, and δ of its ε.
 FPR, DELTA = 0.01, 1e-5

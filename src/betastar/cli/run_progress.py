@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from betastar.quality import main_figure
 from betastar.rounding import down
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Json
-from betastar.vocabulary import main_figure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from betastar import validation
 from betastar.figures.style import ATTRIBUTE, LEGEND, OTHER, TITLE, panels, plain
-from betastar.vocabulary import METRICS
+from betastar.risk import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

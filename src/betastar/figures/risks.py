@@ -12,9 +12,8 @@ from betastar.analyze import RegimeWarning, analyze
 from betastar.dpsgd import DPSGD, IN_EPOCHS, all_plain
 from betastar.dpsgd import batches_per_epoch as batches
 from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, axes, colorbar, few_ticks, legend
-from betastar.risk import Risk
+from betastar.risk import LEVELS, Risk
 from betastar.threats import AttributeInference, Candidates, Threat
-from betastar.vocabulary import LEVELS, RUN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -174,8 +173,8 @@ def heatmap(
     ax: Axes | None = None,
     x: ArrayLike | None = None,
     y: ArrayLike | None = None,
-    xlabel: str = RUN["sample_rate"].label,
-    ylabel: str = RUN["noise_multiplier"].label,
+    xlabel: str = "sampling rate",
+    ylabel: str = "noise multiplier",
     title: str = BAYES_SECURITY,
     levels: Sequence[float] = LEVELS,
     limits: tuple[float, float] | None = None,

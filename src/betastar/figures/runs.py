@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from betastar.arrays import Real
 from betastar.figures.style import ATTRIBUTE, BAYES_SECURITY, MEMBERSHIP, OTHER, PROVED, axes, few_ticks, legend, plain
-from betastar.vocabulary import main_figure
+from betastar.quality import main_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

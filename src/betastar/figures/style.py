@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from betastar import files
-from betastar.vocabulary import METRICS
+from betastar.risk import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from betastar.quality import quality_sentence
 from betastar.report.facts import Facts
-from betastar.vocabulary import quality_sentence
 
 
 @dataclass(frozen=True)

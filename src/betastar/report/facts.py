@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 
 from betastar.analyze import analyze
+from betastar.calibrate import enforced
 from betastar.datasets.seeds import guessable
 from betastar.dpsgd import DPSGD
-from betastar.plan import enforced
 from betastar.report import recomputed, setting
 from betastar.report.audits import Played, played
 from betastar.report.errors import ReportError
-from betastar.risk import Risk
+from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
 from betastar.run_files import TRAINING
 from betastar.runs.config import Config
@@ -27,7 +27,6 @@ from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, Ru
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.status import Status
 from betastar.threats import AttributeInference, Membership, Threat
-from betastar.vocabulary import METRICS, PARAMETERS
 
 BETA = METRICS["bayes_security"]
 
@@ -346,8 +345,10 @@ def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
     return shown | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}
 
 
-#: Fields of a configuration whose option has another name.
-OPTION_OF_FIELD = {"target": "label", "values": "value", "along": "with", "records": "synthetic_records"}
+#: Fields of a configuration whose option has another name, or a shorter one.
+OPTION_OF_FIELD = {"target": "label", "values": "value", "along": "with", "records": "synthetic-records"}
+OPTION_OF_FIELD |= {"noise_multiplier": "noise", "batch_size": "batch", "max_batch_size": "max-batch"}
+OPTION_OF_FIELD |= {"max_grad_norm": "clip", "learning_rate": "lr"}
 #: Fields of a configuration that no option sets; the command leaves out the seed, because whoever knows it can compute the noise.
 NOT_OPTIONS = ("study", "seed", "ledger", "monitor")
 
@@ -359,7 +360,7 @@ def _command(config: Config) -> str:
     for name, value in vars(config).items():
         if name in NOT_OPTIONS or value == getattr(usual, name):
             continue
-        option = PARAMETERS[OPTION_OF_FIELD.get(name, name)].brief
+        option = "--" + OPTION_OF_FIELD.get(name, name.replace("_", "-"))
         if value is True:
             words.append(option)
         elif name in ("between", "label_range"):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from betastar.datasets.encoders import Encoder
 from betastar.files import write_all
+from betastar.quality import quality_sentence
 from betastar.report import statement
 from betastar.report.facts import Facts, load
 from betastar.report.report import _environment
 from betastar.rounding import plain
 from betastar.runs.folder import RunFolder
-from betastar.vocabulary import quality_sentence
 
 CARD = "model-card.md"
 #: So many classes are named.

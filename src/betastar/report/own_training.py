@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from betastar import files, validation
+from betastar.calibrate import enforced
 from betastar.dpsgd import DPSGD
-from betastar.plan import enforced
 from betastar.report import recomputed
 from betastar.report.errors import ReportError
 from betastar.report.facts import Against, Facts

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from betastar import closed_forms, validation
-from betastar.calibrate import Target
+from betastar.calibrate import Target, plan
 from betastar.closed_forms import step_leakage as charge
 from betastar.dpsgd import DPSGD, IN_EPOCHS
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
-from betastar.plan import plan
 from betastar.report.errors import ReportError
 from betastar.runs.config import PARAMETERS, Config
 from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from betastar import validation
-from betastar.answers.targets import Wish
+from betastar.calibrate import Target
 from betastar.figures import plots
 from betastar.files import check, write_all
+from betastar.quality import main_figure
 from betastar.report import odds, publication, statement
 from betastar.report.about import Made, about, quality
 from betastar.report.errors import ReportError
 from betastar.report.facts import Facts, load
 from betastar.report.next_steps import next_steps
 from betastar.report.recomputed import SAME, contradiction
+from betastar.risk import BANDS, MEANING, METRICS
 from betastar.rounding import plain
 from betastar.runs.code_commit import code_commit
 from betastar.runs.folder import EPOCHS, STEPS
-from betastar.vocabulary import BANDS, MEANING, METRICS, main_figure
 
 if TYPE_CHECKING:
     import jinja2
@@ -61,7 +62,7 @@ class Request:
         Whether everything that depends on the training records is left out.
     author, purpose : str
         Who makes the report, and what for.
-    wish : Wish or None
+    target : Target or None
         The target that the advice is about; the next band by default.
     """
 
@@ -69,7 +70,7 @@ class Request:
     public: bool = False
     author: str = ""
     purpose: str = ""
-    wish: Wish | None = None
+    target: Target | None = None
 
     def made(self) -> Made:
         """When, by whom, what for and with which code."""
@@ -89,7 +90,7 @@ def write(
     public: bool = False,
     author: str = "",
     purpose: str = "",
-    wish: Wish | None = None,
+    target: Target | None = None,
 ) -> tuple[Facts, list[Path]]:
     """Write the report on a run folder or a JSON file.
 
@@ -109,7 +110,7 @@ def write(
         Whether everything that depends on the training records is left out.
     author, purpose : str
         Who makes the report, and what for.
-    wish : Wish, optional
+    target : Target, optional
         The target that the advice is about; the next band by default.
 
     Returns
@@ -131,7 +132,7 @@ def write(
     kind = validation.choice("format", kind or (ending if ending in FORMATS else "html"), FORMATS)
     if public and records:
         raise ReportError("--public leaves out single records: choose between it and --list-records.")
-    request = Request(records, public, author, purpose, wish)
+    request = Request(records, public, author, purpose, target)
     path = _place(source, output, kind, "report-public" if public else "report")
     _keep([path], force)  # before the work
     facts = load(source)
@@ -278,7 +279,7 @@ def render(
         quality=quality(facts),
         odds=[] if brief else odds.sentences(facts),
         weaker=None if brief else statement.weaker(facts),
-        next_steps=[] if brief else next_steps(facts, request.wish),
+        next_steps=[] if brief else next_steps(facts, request.target),
         metrics=statement.metrics(facts, brief),
         appendix=[] if brief else statement.appendix(facts),
         appendix_words=statement.APPENDIX,

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from betastar import validation
-from betastar.dpsgd import DPSGD, opacus_differs
+from betastar.dpsgd import DPSGD, NUMBERS, RateWarning
 from betastar.report.errors import ReportError
 from betastar.runs.reading import Json
 from betastar.threats import RELATIONS, AttributeInference
-from betastar.vocabulary import THREATS
-
-#: What gives a run, by the names that are needed: the rate or the sizes, the steps or the epochs.
-BY_RATE = ("noise_multiplier", "sample_rate", "steps")
-BY_SIZES = ("noise_multiplier", "batch_size", "dataset_size", "steps")
-BY_EPOCHS = ("noise_multiplier", "batch_size", "dataset_size", "epochs")
 
 
 @dataclass(frozen=True)
@@ -54,24 +49,22 @@ def read(given: Json, source: str) -> Setting:
     opacus = known.get("opacus")
     if opacus not in (None, True, False):
         raise ReportError(f"{source}: opacus must be true or false, got {opacus!r}.")
-    names: tuple[str, ...] = BY_SIZES if "steps" in known else BY_EPOCHS
-    if "sample_rate" in known and ("steps" in known or "epochs" not in known):
-        names = BY_RATE
-    numbers = _numbers(known, names, source)
+    sampled = {name: known[name] for name in ("sampling", "max_batch_size") if known.get(name, "poisson") != "poisson"}
+    numbers = _numbers(known, counts_records=bool(sampled), source=source)
     distance = known.get("distance", known.get("distances"))
     try:
-        run = _run(names, numbers, known)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", RateWarning)
+            run = DPSGD.from_numbers(**numbers, **sampled, opacus=opacus if "batch_size" in numbers else None)
         threat = None if distance is None else AttributeInference(distance)
         if threat is not None:
             threat.steps(run)  # complains of a wrong number of distances
     except (ValueError, TypeError) as problem:
         raise ReportError(f"{source}: {problem}") from None
-    parameters = dict(zip(names, numbers, strict=True)) | {"sample_rate": run.sample_rate, "steps": run.steps}
-    parameters |= _sampled(known)
+    parameters = numbers | {"sample_rate": run.sample_rate, "steps": run.steps} | sampled
     if threat is not None:
         parameters["distance"] = distance
-    asked = opacus is None and "batch_size" in names and run.sampling == "poisson"
-    notice = opacus_differs(known["batch_size"], known["dataset_size"]) if asked else None
+    notice = str(said[0].message) if said else None
     return Setting(run, parameters, threat, _secret(known.get("threat")), notice, _prior(known.get("prior"), source))
 
 
@@ -85,39 +78,19 @@ def _prior(given: Any, source: str) -> float | None:
         raise ReportError(f"{source}: {problem}") from None
 
 
-def _numbers(known: Json, names: tuple[str, ...], source: str) -> list[Any]:
-    if missing := [name for name in names if name not in known]:
-        raise ReportError(
-            f"{source} has no {missing[0]}: expected noise_multiplier, sample_rate (or batch_size and dataset_size) and "
-            "steps (or epochs), at the top or under parameters."
-        )
-    for name in names:
-        if not isinstance(known[name], int | float) or isinstance(known[name], bool):
-            raise ReportError(f"{source}: {name} must be one number, got {known[name]!r}; a report is about one setting.")
-    return [known[name] for name in names]
-
-
-def _run(names: tuple[str, ...], numbers: list[Any], known: Json) -> DPSGD:
-    sampled = _sampled(known)
-    size = {"dataset_size": known["dataset_size"]} if sampled and "dataset_size" in known else {}
-    if names is BY_RATE:
-        noise, rate, steps = numbers
-        return DPSGD(noise, rate, steps, **sampled, **size)
-    noise, batch, records, length = numbers
-    # Opacus's rate belongs to Poisson sampling; for others it is refused.
-    opacus = bool(known.get("opacus")) if sampled.get("sampling", "poisson") == "poisson" else known.get("opacus")
-    if names is BY_EPOCHS:
-        return DPSGD.from_epochs(noise, batch, records, length, opacus=opacus, **sampled)
-    rate = DPSGD.from_epochs(noise, batch, records, 1, opacus=opacus, **sampled).sample_rate
-    return DPSGD(noise, rate, length, **sampled, **size)
-
-
-def _sampled(known: Json) -> Json:
-    """How batches are drawn, unless that is plain Poisson sampling."""
-    return {name: known[name] for name in ("sampling", "max_batch_size") if known.get(name, "poisson") != "poisson"}
+def _numbers(known: Json, counts_records: bool, source: str) -> Json:
+    """The numbers that make the run: an answer of betastar has the rate and the steps beside those that they follow from."""
+    by_rate = "sample_rate" in known and ("steps" in known or "epochs" not in known)
+    needless = ("batch_size", "epochs", *(() if counts_records else ("dataset_size",))) if by_rate else ("sample_rate",)
+    needless = needless if "steps" not in known else (*needless, "epochs")
+    numbers = {name: known[name] for name in NUMBERS if name in known and name not in needless}
+    for name, value in numbers.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ReportError(f"{source}: {name} must be one number, got {value!r}; a report is about one setting.")
+    return numbers
 
 
 def _secret(threat: object) -> str:
     """The name of the attribute; a word for a threat is not one."""
-    words = (*THREATS, "attribute inference", *RELATIONS)
+    words = ("membership", "membership-add-remove", "attribute", "attribute inference", *RELATIONS)
     return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat

@@ -14,9 +14,9 @@ from betastar.analyze import RegimeWarning, analyze
 from betastar.dpsgd import DPSGD, all_plain
 from betastar.report.facts import Against, Facts
 from betastar.report.publication import LEFT_OUT
+from betastar.risk import DIGITS, METRICS, band
+from betastar.risk import MEANING as MEANING
 from betastar.rounding import nearest_percent, plain, significant, tiny
-from betastar.vocabulary import DIGITS, METRICS, band
-from betastar.vocabulary import MEANING as MEANING
 
 BETA = METRICS["bayes_security"]
 

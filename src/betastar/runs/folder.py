@@ -21,6 +21,7 @@ from betastar import files
 from betastar.arrays import Real
 from betastar.datasets.encoders import Encoder, encoder_of
 from betastar.datasets.errors import StudyError
+from betastar.quality import main_figure
 from betastar.run_files import LEDGER as LEDGER
 from betastar.run_files import STEPS as STEPS
 from betastar.run_files import ledger_text
@@ -28,7 +29,6 @@ from betastar.runs.code_commit import code_commit
 from betastar.runs.config import Config
 from betastar.runs.reading import FolderError, Inside, Json, lines_of, object_of, rows_of
 from betastar.runs.status import Status
-from betastar.vocabulary import main_figure
 
 if TYPE_CHECKING:
     from betastar.training import JsonLines

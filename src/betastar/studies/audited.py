@@ -15,11 +15,10 @@ from torch.utils.data import TensorDataset
 
 from betastar import validation
 from betastar.audit import training
-from betastar.calibrate import Target
+from betastar.calibrate import Target, plan
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
 from betastar.dpsgd import DPSGD
-from betastar.plan import plan
 from betastar.runs.config import Config
 from betastar.runs.folder import DATA, LEDGER, RunFolder
 from betastar.runs.loop import quietly

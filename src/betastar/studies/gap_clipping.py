@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from betastar import validation
+from betastar.calibrate import Plan
 from betastar.dpsgd import DPSGD
-from betastar.plan import Plan
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, quietly

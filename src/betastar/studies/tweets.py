@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from betastar import validation
+from betastar.calibrate import Plan
 from betastar.datasets.study import Study
 from betastar.datasets.tweets import DEVICES
 from betastar.dpsgd import DPSGD
-from betastar.plan import Plan
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, quietly

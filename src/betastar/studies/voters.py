@@ -14,12 +14,12 @@ import numpy as np
 
 from betastar import validation
 from betastar.analyze import analyze
+from betastar.calibrate import Plan
 from betastar.datasets.encoders import TableEncoder
 from betastar.datasets.sensitive import with_public
 from betastar.datasets.study import Study
 from betastar.datasets.voters import ANSWERS, OPINION, SECRETS, VOTE
 from betastar.dpsgd import DPSGD
-from betastar.plan import Plan
 from betastar.risk import Risk
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder

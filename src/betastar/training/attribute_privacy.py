@@ -14,8 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from betastar import validation
-from betastar.calibrate import Target
-from betastar.plan import plan
+from betastar.calibrate import Target, plan
 from betastar.threats import FARTHEST
 from betastar.training.batch_capture import Criterion
 from betastar.training.batch_samplers import EpochSampler

@@ -11,10 +11,10 @@ from torch import nn
 
 from betastar import validation
 from betastar.analyze import analyze
+from betastar.calibrate import enforced
 from betastar.display import Display
 from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnSteps
-from betastar.plan import enforced
 from betastar.risk import Risk
 from betastar.rounding import down, plain
 from betastar.threats import AttributeInference, Membership

@@ -14,11 +14,11 @@ import torch
 
 from betastar import files
 from betastar.display import Display, Displayed
+from betastar.risk import METRICS
 from betastar.rounding import plain
 from betastar.run_files import GAP_CLIPPING, LEDGER, MONITOR, STEPS, TRAINING, TRAINING_FORMAT, ledger_text
 from betastar.training import processes
 from betastar.training.checks.step_checks import NotProved
-from betastar.vocabulary import METRICS
 
 if TYPE_CHECKING:
     from betastar.dpsgd import DPSGD

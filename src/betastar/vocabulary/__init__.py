@@ -4,12 +4,11 @@ The command line, the JSON answers, the page, the targets, the reports and the t
 Whoever adds an entry to METRICS, THREATS or METHODS adds a word to all of them (CONTRIBUTING.md has a recipe for each).
 """
 
-from betastar.vocabulary.bands import BANDS, LEVELS, MEANING, band, next_band
+from betastar.quality import QUALITY, QualityFigure, main_figure, quality_sentence
+from betastar.risk import BANDS, DIGITS, LEVELS, MEANING, METRICS, Metric, band, decimals, next_band, told
 from betastar.vocabulary.json_keys import KEYS
 from betastar.vocabulary.methods import LITTLE_NOISE, METHODS, Method, usual_method
-from betastar.vocabulary.metrics import DIGITS, METRICS, Metric, decimals, told
 from betastar.vocabulary.parameters import PARAMETERS, RUN, SAMPLED, Parameter, filled, listed, parameter_of, parameters_of
-from betastar.vocabulary.quality import QUALITY, QualityFigure, main_figure, quality_sentence
 from betastar.vocabulary.samplings import SAMPLINGS, SEES, SamplingWord
 from betastar.vocabulary.threats import OF_THREATS, THREATS, ThreatWord
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from betastar.risk import told
 from betastar.rounding import plain
 from betastar.vocabulary.methods import LITTLE_NOISE, METHODS
-from betastar.vocabulary.metrics import told
 from betastar.vocabulary.samplings import SAMPLINGS, SEES
 from betastar.vocabulary.threats import THREATS
 

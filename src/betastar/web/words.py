@@ -82,7 +82,7 @@ def _metric(metric: Metric) -> dict[str, object]:
     return {
         "title": metric.title.replace("{}", floor),
         "short": metric.short.replace("{}", floor),
-        "meaning": metric.meaning,
+        "meaning": "",
         "sign": metric.sign,
         "end": metric.safe_end,
         "share": metric.share,

@@ -6,28 +6,28 @@ proved to reach the target, and is at most a few per cent more careful than it h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, floor, log
 from typing import Any
 
+import numpy as np
+
 from betastar.analyze import TOLERANCE, reliable, takes_seconds
-from betastar.answers.settings import Setting
-from betastar.answers.targets import Wish
 from betastar.calibrate import MOST_NOISE, Target, guess_noise
 from betastar.certified.enclosure import COARSE
-from betastar.dpsgd import DPSGD
+from betastar.dpsgd import DPSGD, RateWarning
 from betastar.exact.curve import LEAST_NOISE
-from betastar.risk import SMALLEST_FPR, Risk
+from betastar.risk import DIGITS, SMALLEST_FPR, Risk, next_band
 from betastar.rounding import plain, shortened
-from betastar.threats import FARTHEST, Threat
-from betastar.vocabulary import DIGITS, METRICS, next_band
+from betastar.threats import FARTHEST, AttributeInference, Threat
 
 #: Significant digits of what is advised, unless it is a whole number.
 ADVISED = 3
 #: How often a parameter is looked at, at most, and how near (in its logarithm) to the edge is near enough.
 TRIES, NEAR = 10, 0.02
-#: How `Target.straight` grows with the logarithm of a parameter, where nothing better is known.
+#: How `Target.excess` grows with the logarithm of a parameter, where nothing better is known.
 SLOPES = {"noise_multiplier": -1.0, "epochs": 0.5, "steps": 0.5, "distance": 1.0, "gap": 1.0}
 #: A parameter with its value, in words.
 WORDS = {
@@ -100,7 +100,7 @@ class Option:
 class Advice:
     """What would reach a target: any one of the options does, alone."""
 
-    wish: Wish
+    target: Target
     band: str | None
     options: tuple[Option, ...]
     tried: tuple[str, ...]
@@ -108,11 +108,11 @@ class Advice:
     @property
     def sentence(self) -> str:
         """The advice for people."""
-        metric, given = METRICS[self.wish.metric], self.wish.given
-        at = "" if given in (None, metric.usual) or "{}" in metric.short else f" at {self.wish.condition} {plain(given)}"
+        metric, given = self.target.about, self.target.given
+        at = "" if given in (None, metric.usual) or "{}" in metric.short else f" at {self.target.condition} {plain(given)}"
         sign = "≥" if metric.protects else "≤"
         depends = SMALLEST_FPR if metric.name == "gdp_mu" else given
-        goal = f"{metric.short.format(depends and plain(depends))}{at} {sign} {plain(self.wish.value)}"
+        goal = f"{metric.short.format(depends and plain(depends))}{at} {sign} {plain(self.target.value)}"
         goal += f" ({self.band} protection)" if self.band else ""
         if not self.options:
             return f"No other {' or '.join(map(_name, self.tried))} alone reaches {goal}."
@@ -121,23 +121,25 @@ class Advice:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "target": str(self.wish),
+            "target": str(self.target),
             "band": self.band,
             "sentence": self.sentence,
             "options": [option.as_json() for option in self.options],
         }
 
 
-def advise(setting: Setting, beta: float, wishes: Sequence[Wish] = ()) -> Advice | None:
+def advise(numbers: Mapping[str, Any], threat: Threat, risk: Risk, targets: Sequence[Target] = ()) -> Advice | None:
     """What would reach a person's own target, or the next band.
 
     Parameters
     ----------
-    setting : Setting
-        What was run, and who attacks.
-    beta : float
-        The β* to rely on today.
-    wishes : sequence of Wish
+    numbers : mapping
+        The run, as arguments of `DPSGD.from_numbers`.
+    threat : Threat
+        Who attacks. Of attribute inference with one distance, a smaller distance is an option as well.
+    risk : Risk
+        What was found.
+    targets : sequence of Target
         The person's own targets; the first that is not met is meant.
 
     Returns
@@ -145,60 +147,55 @@ def advise(setting: Setting, beta: float, wishes: Sequence[Wish] = ()) -> Advice
     Advice or None
         None if all targets are met, or if there is no better band.
     """
-    if wishes:
-        risk = setting.risk()
-        wish = next((one for one in wishes if not one.target.met(risk)), None)
-        return None if wish is None else towards(wish, levers(setting))
-    return towards_next_band(beta, levers(setting))
+    if targets:
+        missed = next((one for one in targets if not one.met(risk)), None)
+        return None if missed is None else towards(missed, levers(numbers, threat, distance=True))
+    return towards_next_band(float(risk.bayes_security.lower), levers(numbers, threat, distance=True))
 
 
 def towards_next_band(beta: float, ways: Iterator[Lever]) -> Advice | None:
     """What would reach the next band; None if there is none."""
     better = next_band(beta)
-    if better is None:
-        return None
-    return towards(Wish("bayes_security", better[0], None, None), ways, better[1])
+    return None if better is None else towards(Target(bayes_security=better[0]), ways, better[1])
 
 
-def levers(setting: Setting) -> Iterator[Lever]:
-    """What can be changed in a setting: the noise, the epochs (or steps), and the distance between the values of an attribute."""
+def levers(numbers: Mapping[str, Any], threat: Threat, distance: bool = False) -> Iterator[Lever]:
+    """What can be changed in a run: the noise, the epochs (or steps), and the distance between the values of an attribute."""
 
     def changed(name: str) -> Callable[[float], tuple[DPSGD, Threat]]:
         def make(value: float) -> tuple[DPSGD, Threat]:
-            field: dict[str, Any] = {name: int(value) if name in ("epochs", "steps") else value}
-            other = replace(setting, **field)
-            return other.run(), other.attack
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RateWarning)
+                return DPSGD.from_numbers(**{**numbers, name: int(value) if name in ("epochs", "steps") else value}), threat
 
         return make
 
-    if setting.noise_multiplier is not None:
-        yield Lever("noise_multiplier", setting.noise_multiplier, changed("noise_multiplier"), LEAST_NOISE, MOST_NOISE)
-    length = "epochs" if setting.epochs is not None else "steps"
-    value = getattr(setting, length)
-    if value is not None and value > 1:
-        yield Lever(length, value, changed(length), 1.0, float(floor(value)))
-    if setting.distance:
-        yield Lever("distance", setting.distance, changed("distance"), 1e-6 * FARTHEST, setting.distance)
+    yield Lever("noise_multiplier", numbers["noise_multiplier"], changed("noise_multiplier"), LEAST_NOISE, MOST_NOISE)
+    length = "epochs" if "epochs" in numbers else "steps"
+    if numbers[length] > 1:
+        yield Lever(length, numbers[length], changed(length), 1.0, float(floor(numbers[length])))
+    if distance and isinstance(threat, AttributeInference) and np.ndim(threat.distances) == 0 and threat.distances:
+        run, farthest = changed("noise_multiplier")(numbers["noise_multiplier"])[0], float(threat.distances)
+        yield Lever("distance", farthest, lambda value: (run, AttributeInference(value)), 1e-6 * FARTHEST, farthest)
 
 
-def towards(wish: Wish, ways: Iterator[Lever], band: str | None = None) -> Advice | None:
+def towards(target: Target, ways: Iterator[Lever], band: str | None = None) -> Advice | None:
     """The changes that reach a target, each alone; None if no bound is certified for any of them."""
     options: list[Option] = []
     tried: list[str] = []
     for lever in ways:
         try:
-            option = _reach(wish, lever)
+            option = _reach(target, lever)
         except (ValueError, ArithmeticError):  # not every sampling allows every number, or has a certified bound
             continue
         tried.append(lever.parameter)
         options += [] if option is None else [option]
-    return Advice(wish, band, tuple(options), tuple(tried)) if tried else None
+    return Advice(target, band, tuple(options), tuple(tried)) if tried else None
 
 
-def _reach(wish: Wish, lever: Lever) -> Option | None:
+def _reach(target: Target, lever: Lever) -> Option | None:
     """The mildest change of one parameter that reaches the target: secant steps in the logarithm, to a value that is checked."""
-    target = wish.target
-    slope, goal = SLOPES[lever.parameter], target.straight(target.value)
+    slope = SLOPES[lever.parameter]
     met: dict[float, Risk] = {}
     failed: list[float] = [lever.value]
     before: tuple[float, float] | None = None
@@ -212,7 +209,7 @@ def _reach(wish: Wish, lever: Lever) -> Option | None:
             met[value] = risk
         else:
             failed.append(value)
-        over = target.straight(target.reached(risk)) - goal
+        over = target.excess(risk)
         if before is not None and before[0] != value:
             secant = (over - before[1]) / log(value / before[0])
             slope = secant if 0.2 < secant / SLOPES[lever.parameter] < 50.0 else slope
@@ -227,7 +224,7 @@ def _reach(wish: Wish, lever: Lever) -> Option | None:
     if not met:
         return None
     mildest = max(met) if lever.grows else min(met)
-    return Option(lever.parameter, mildest, lever.value, wish.reached(met[mildest]))
+    return Option(lever.parameter, mildest, lever.value, target.reached(met[mildest]))
 
 
 def _start(target: Target, lever: Lever) -> float:
@@ -236,8 +233,7 @@ def _start(target: Target, lever: Lever) -> float:
         run, threat = lever.make(1.0)
         guess = guess_noise(threat.steps(run), target)
         return guess if guess > lever.value else 2.0 * lever.value
-    number = target.reached(_certified(lever, lever.value))
-    return lever.value * exp((target.straight(target.value) - target.straight(number)) / SLOPES[lever.parameter])
+    return lever.value * exp(-target.excess(_certified(lever, lever.value)) / SLOPES[lever.parameter])
 
 
 def _certified(lever: Lever, value: float) -> Risk:
