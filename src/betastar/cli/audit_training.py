@@ -26,7 +26,7 @@ NEEDED, OPTIONAL = (
     ("criterion", "secret", "threat", "gap", "split", "loss_reduction"),
 )
 WHAT = (
-    f"'adult', 'purchase', 'tweets', the folder of a run, or a Python file that defines {', '.join(NEEDED[:-1])} and "
+    f"'adult', the folder of a run, or a Python file that defines {', '.join(NEEDED[:-1])} and "
     f"{NEEDED[-1]} (and perhaps {', '.join(OPTIONAL[:-1])} and {OPTIONAL[-1]})."
 )
 OWN = "the study's, or the run's"
@@ -271,7 +271,7 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
     """A study or a run as an audit wants it."""
     from betastar.runs.config import Config
     from betastar.runs.private_training import criterion_of
-    from betastar.studies.audited import MOST_EXPOSED, attacked, exposed_in, of_run
+    from betastar.runs.audited import MOST_EXPOSED, attacked, exposed_in, of_run
 
     folder = Path(what).is_dir()
     if folder and attack.sensitive is not None:

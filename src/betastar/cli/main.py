@@ -15,7 +15,6 @@ from betastar.cli import analysis, audit_code, audit_mechanism, audit_training
 from betastar.cli.options import command
 from betastar.cli.predict import predict
 from betastar.cli.report import report
-from betastar.cli.studies import gaps, raters, reproduce, tweets, voters
 from betastar.cli.train import train
 from betastar.vocabulary import PARAMETERS
 
@@ -32,13 +31,14 @@ app = typer.Typer(
 INTERRUPTED = 130
 #: Exit code of a command that failed, neither for its input (2) nor for a bound or requirement that does not hold (1).
 FAILED = 3
-GO_ON = {
-    "train": "; the same command with --resume goes on.",
-    "reproduce": "; the same command goes on where it stopped.",
-    "gaps": "; the same command goes on where it stopped.",
-    "tweets": "; the same command goes on where it stopped.",
-    "voters": "; the same command goes on where it stopped.",
-    "raters": "; the same command goes on where it stopped.",
+GO_ON = {"train": "; the same command with --resume goes on."}
+#: Commands of former versions, and what does the same in a clone.
+MOVED = {
+    "reproduce": "studies.paper",
+    "gaps": "studies.gap_clipping",
+    "tweets": "studies.tweets",
+    "voters": "studies.voters",
+    "raters": "studies.raters",
 }
 
 
@@ -102,10 +102,21 @@ def _options(
 analysis.register(app)
 audit_training.register(audit_mechanism.app)
 audit_code.register(audit_mechanism.app)
-for function in (train, reproduce, gaps, tweets, voters, raters, report):
+for function in (train, report):
     command(app, pipeline=False)(function)
 command(app)(predict)
 app.add_typer(audit_mechanism.app)
+
+
+def _moved(context: typer.Context) -> None:
+    """Say where a study went."""
+    name = str(context.info_name)
+    raise ValueError(f"{name} is now a study beside the package: in a clone, python -m {MOVED[name]}.")
+
+
+for name in MOVED:
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, hidden=True, add_help_option=False, context_settings=anything)(_moved)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class PredictOptions:
     run: Path = option(help="Folder of a complete run.", argument="RUN")
     table: str = option(
-        help="CSV or Parquet table with the columns of the training, or 'adult', 'tweets', 'voters' or 'raters'.",
+        help="CSV or Parquet table with the columns of the training, or 'adult'.",
         argument="TABLE",
     )
     output: Path | None = option(None, "CSV file for the predictions.", "standard output")

@@ -23,12 +23,12 @@ class TrainOptions:
     """What a run is asked for; `runs.config.Config` has the same, with what a study has of its own."""
 
     study: str = option(
-        "adult", "'adult', 'purchase', 'tweets', 'voters', 'raters', or the path of a CSV or Parquet table.", argument="study"
+        "adult", "'adult', or the path of a CSV or Parquet table.", argument="study"
     )
     label: str | None = None
     task: str | None = None
     label_range: str | None = None
-    sensitive: str | None = option(None, default="age, for adult; person, for tweets; vote, for voters; liked, for raters")
+    sensitive: str | None = option(None, default="age, for adult")
     value: tuple[str, ...] = option((), default="all in the table")
     between: str | None = None
     along: tuple[str, ...] = ()
@@ -37,10 +37,6 @@ class TrainOptions:
     person: str | None = None
     max_records_per_person: int | None = option(None, min=1)
     public: str | None = None
-    data: str | None = None
-    checksum: str | None = None
-    synthetic_records: int | None = option(None, min=1000)
-    sample: int | None = option(None, "Tweets, voters: the number of them that are used.", "all", min=400)
     epochs: int | None = option(None, "Number of epochs.", OWN, min=1)
     batch_size: int | None = option(None, "Batch size.", OWN, min=1)
     noise_multiplier: float | None = option(None, default=OWN, min=0.01)
@@ -91,9 +87,6 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
       betastar train houses.csv --label price --label-range 0:2000000 --sensitive rooms -o runs/houses
       betastar train adult --seeds 5 --jobs 2 -o runs/five
       betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
-      betastar train tweets --sample 8000 --epochs 3 -o runs/tweets
-      betastar train voters --sensitive vote --with race -o runs/voters
-      betastar train raters --max-records-per-person 50 -o runs/raters
     """
     from betastar.cli import printing, run_progress
 

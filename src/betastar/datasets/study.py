@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from betastar import validation
-from betastar.datasets.encoders import Encoder
 from betastar.datasets.errors import StudyError as StudyError
 from betastar.datasets.label_scale import LabelScale
 from betastar.datasets.persons import Persons as Persons
 from betastar.datasets.recipe import Recipe as Recipe
 from betastar.datasets.seeds import derive
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.training import Secret
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ class Study:
         The labels of the classes; empty if the label is a number (`encoder.label_scale`).
     recipe : Recipe
         The parameters of training.
-    synthetic : bool
-        Whether the records are made up.
     raw : DataFrame or None
         The test records before they were encoded, where they are a table.
     restated : tuple of str
@@ -51,14 +48,10 @@ class Study:
         What was done to the columns of a table, in sentences.
     people : Persons or None
         The persons of the training part, where a column says whose record it is.
-    encoder : Encoder or None
-        What makes records of a table of its kind into inputs of the model.
-    public : Tensor or None
-        Texts that count as public, as a model sees them; it is pre-trained on them.
-    public_table : DataFrame or None
-        Records that count as public, before they were encoded. An attacker may learn from them, and no model is trained on them.
-    owners : tuple of int
-        Whose record each training record is; empty unless the study knows it.
+    encoder : TableEncoder or None
+        What makes records of a table of its kind into inputs of the model; None if no model of the study is kept for use.
+    model : callable or None
+        Makes the model, with new weights from torch's random numbers. None: linear layers with tanh between them.
     """
 
     name: str
@@ -67,26 +60,18 @@ class Study:
     secret: Secret
     classes: Sequence[object]
     recipe: Recipe
-    synthetic: bool = False
     raw: DataFrame | None = None
     restated: tuple[str, ...] = ()
     told: tuple[str, ...] = ()
     people: Persons | None = None
-    encoder: Encoder | None = None
-    public: Tensor | None = None
-    public_table: DataFrame | None = None
-    owners: tuple[int, ...] = ()
-
-    @property
-    def title(self) -> str:
-        return f"{self.name} (synthetic)" if self.synthetic else self.name
+    encoder: TableEncoder | None = None
+    model: Callable[[], nn.Module] | None = None
 
     def fingerprint(self) -> str:
         """A hash of the records as they are trained and tested on, and of the secret."""
         secret = self.secret
         total = hashlib.sha256(repr((self.classes, secret.name, list(map(str, secret.labels)))).encode())
-        others = [tensor for tensor in (secret.prior, self.public) if tensor is not None]
-        for tensor in (*self.train.tensors, *self.test.tensors, *others):
+        for tensor in (*self.train.tensors, *self.test.tensors, *(() if secret.prior is None else (secret.prior,))):
             total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
             total.update(tensor.contiguous().numpy().tobytes())
         return total.hexdigest()
@@ -109,16 +94,6 @@ def tensors(x: ArrayLike | Tensor, y: ArrayLike | Tensor, kind: torch.dtype = to
     table: Tensor = torch.as_tensor(x, dtype=kind)
     targets = torch.as_tensor(y)
     return TensorDataset(table, targets if targets.is_floating_point() else targets.long())
-
-
-def drawn(frame: DataFrame, sample: int | None, seed: int, what: str, fewest: int) -> DataFrame:
-    """So many records of a table, drawn at random, or all of them; raises StudyError for more than there are or too few."""
-    if sample is None:
-        return frame
-    number = validation.whole("sample", sample, low=fewest)
-    if number > len(frame):
-        raise StudyError(f"sample must be at most the {len(frame):,} {what}, got {number:,}.")
-    return frame.sample(number, random_state=derive(seed, "sample"))
 
 
 def split(number: int, seed: int, share: float = 0.2) -> tuple[list[int], list[int]]:

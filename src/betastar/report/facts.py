@@ -346,7 +346,7 @@ def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
 
 
 #: Fields of a configuration whose option has another name, or a shorter one.
-OPTION_OF_FIELD = {"target": "label", "values": "value", "along": "with", "records": "synthetic-records"}
+OPTION_OF_FIELD = {"target": "label", "values": "value", "along": "with"}
 OPTION_OF_FIELD |= {"noise_multiplier": "noise", "batch_size": "batch", "max_batch_size": "max-batch"}
 OPTION_OF_FIELD |= {"max_grad_norm": "clip", "learning_rate": "lr"}
 #: Fields of a configuration that no option sets; the command leaves out the seed, because whoever knows it can compute the noise.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from betastar.datasets.encoders import Encoder
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.files import write_all
 from betastar.quality import quality_sentence
 from betastar.report import statement
@@ -75,7 +75,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
     )
 
 
-def _predicted(encoder: Encoder) -> str:
+def _predicted(encoder: TableEncoder) -> str:
     """What the model predicts, in words."""
     if encoder.label_scale is not None:
         return "a number"

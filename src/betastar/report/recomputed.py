@@ -23,8 +23,8 @@ from betastar.threats import FARTHEST
 
 #: Two values of the same number that differ by more are of different runs.
 SAME = 1e-6
-#: The secret of a study that has one of its own.
-SECRETS = {"adult": "age", "purchase": "first item", "tweets": "person", "voters": "vote", "raters": "liked"}
+#: The secret of Adult, unless another one is chosen.
+ADULTS_SECRET = "age"
 
 
 def contradiction(path: Path, claim: str, evidence: str) -> ReportError:
@@ -98,7 +98,7 @@ def agree(record: RunRecord, run: DPSGD) -> None:
 
 def _secret(config: Config) -> str:
     """The name that a run gives to the column that it was told to watch."""
-    name = str(config.sensitive or SECRETS.get(config.study))
+    name = config.sensitive or ADULTS_SECRET
     return f"{name} with {' and '.join(config.along)}" if config.along else name
 
 

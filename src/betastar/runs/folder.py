@@ -19,8 +19,8 @@ import numpy as np
 
 from betastar import files
 from betastar.arrays import Real
-from betastar.datasets.encoders import Encoder, encoder_of
 from betastar.datasets.errors import StudyError
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.quality import main_figure
 from betastar.run_files import LEDGER as LEDGER
 from betastar.run_files import STEPS as STEPS
@@ -131,11 +131,6 @@ class RunFolder:
         """Whether the run is complete."""
         return (self / STATUS).exists()
 
-    @property
-    def has_weights(self) -> bool:
-        """Whether a training has written weights here, of its last epoch or of its end."""
-        return self.complete or (self / CHECKPOINT).exists()
-
     # Reading
 
     @property
@@ -228,13 +223,12 @@ class RunFolder:
         return unpack_weights(self / MODEL)
 
     @property
-    def encoder(self) -> Encoder:
+    def encoder(self) -> TableEncoder:
         """What makes the records of a table into inputs of the model."""
         if not (self / ENCODER).exists():
             raise FolderError(f"{self.path} has no {ENCODER}: an earlier version of betastar made this run. Train it again.")
         with Inside(self / ENCODER):
-            values = object_of(self / ENCODER)
-            return encoder_of(values)
+            return TableEncoder.from_json(object_of(self / ENCODER))
 
     @property
     def checkpoint(self) -> dict[str, Any] | None:
@@ -362,7 +356,7 @@ class RunFolder:
         """Write how exposed each record is that was measured."""
         self.write(LEDGER, ledger_text((one.record, one.leakage, one.bayes_security) for one in entries))
 
-    def finish(self, status: Status, weights: dict[str, Any], encoder: Encoder | None) -> None:
+    def finish(self, status: Status, weights: dict[str, Any], encoder: TableEncoder | None) -> None:
         """Write the model, its encoder and status.json, which makes the run complete, and delete what tells the noise."""
         from betastar.runs.checkpoint import pack_weights
 

@@ -43,13 +43,9 @@ class Training(PrivateTraining):
         Where the run is kept.
     study : Study, optional
         The study of the configuration, if it is loaded already.
-    tell : callable, optional
-        Called with what is done.
     """
 
-    def __init__(
-        self, config: Config, folder: RunFolder, study: Study | None = None, tell: Callable[[Json], None] | None = None
-    ) -> None:
+    def __init__(self, config: Config, folder: RunFolder, study: Study | None = None) -> None:
         seed = config.chosen_seed()
         self.config, self.folder = replace(config, seed=seed), folder
         self.study = study = self.config.load() if study is None else study
@@ -57,7 +53,7 @@ class Training(PrivateTraining):
         if recipe.batch_size > len(study.train):
             raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
         seeds.start(seed, "weights")
-        module = network(study, tell, pretrain=not folder.has_weights)
+        module = network(study)
         if seed >= seeds.SMALL:
             seeds.start(seed, "sampling and noise")
         chosen = ("gap", "target_attribute_beta", "sampling", "max_batch_size")
@@ -231,7 +227,7 @@ class Training(PrivateTraining):
             versions=versions(),
             finished=True,
             stopped=self.stopped,
-            study=self.study.title,
+            study=self.study.name,
             secret=secret.name if watched else None,
             values=secret.count if watched else None,
             label=None if monitor is None else monitor.label,
@@ -260,7 +256,13 @@ class Training(PrivateTraining):
         return None if number == len(records) else number
 
 
-def train(config: Config, path: str | Path, resume: bool = False, tell: Callable[[Json], None] | None = None) -> RunFolder:
+def train(
+    config: Config,
+    path: str | Path,
+    resume: bool = False,
+    tell: Callable[[Json], None] | None = None,
+    study: Study | None = None,
+) -> RunFolder:
     """Train a configuration in a folder.
 
     Parameters
@@ -273,6 +275,8 @@ def train(config: Config, path: str | Path, resume: bool = False, tell: Callable
         Whether to go on with the run that is there, and with its seed unless one is given.
     tell : callable, optional
         Called before each phase, after each step and after each epoch with what is known then.
+    study : Study, optional
+        A study of one's own, as `config.applied_to` returns it, in place of the one that `config.study` names.
 
     Returns
     -------
@@ -280,7 +284,7 @@ def train(config: Config, path: str | Path, resume: bool = False, tell: Callable
         The folder of the complete run.
     """
     folder = RunFolder(path)
-    with opened(config, folder, resume, tell=tell) as training:
+    with opened(config, folder, resume, tell=tell, study=study) as training:
         if training is not None:
             training.run(tell)
     return folder
@@ -288,9 +292,14 @@ def train(config: Config, path: str | Path, resume: bool = False, tell: Callable
 
 @contextmanager
 def opened(
-    config: Config, folder: RunFolder, resume: bool = False, again: bool = False, tell: Callable[[Json], None] | None = None
+    config: Config,
+    folder: RunFolder,
+    resume: bool = False,
+    again: bool = False,
+    tell: Callable[[Json], None] | None = None,
+    study: Study | None = None,
 ) -> Iterator[Training | None]:
-    """The training of a folder, while no other process may train there.
+    """The training of a folder, while no other process may train there; parameters as for `train`.
 
     It is None if the run is complete, unless `again` is given.
     """
@@ -298,7 +307,7 @@ def opened(
     if tell:
         tell({"phase": f"reading {config.study}"})
     seeded = replace(config, seed=config.chosen_seed())
-    study = None if folder.begun else seeded.load()  # complain before anything is written
+    given, study = study, study if study is not None or folder.begun else seeded.load()  # complain before anything is written
     with folder.locked():
         folder.check(resume)
         if folder.begun:
@@ -308,7 +317,7 @@ def opened(
                 if not again:
                     yield None
                     return
-            seeded, study = replace(config, seed=folder.seed), None
+            seeded, study = replace(config, seed=folder.seed), given
         else:
             folder.begin(config, seeded.chosen_seed())
         if tell:
@@ -316,7 +325,7 @@ def opened(
                 tell({"told": study.told})
             watched = "" if study is None else f", and what watches {study.secret.name} ({study.secret.count} values)"
             tell({"phase": f"preparing the model{watched}"})
-        yield Training(seeded, folder, study, tell)
+        yield Training(seeded, folder, study)
 
 
 def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: int = 1, resume: bool = False) -> list[RunFolder]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from betastar.arrays import Real, Whole
-from betastar.datasets.encoders import Encoder
 from betastar.datasets.errors import StudyError
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.runs.folder import RunFolder
 from betastar.runs.quality import errors
 from betastar.runs.trained_model import PREDICTION, load
@@ -18,8 +18,8 @@ from betastar.runs.trained_model import PREDICTION, load
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-#: The studies whose tables come with packages.
-PACKAGED = ("adult", "tweets", "voters", "raters")
+#: The table that comes with betastar.
+ADULT = "adult"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     path : path
         The folder of a complete run.
     table : path
-        A CSV or Parquet file, or "adult", "tweets", "voters" or "raters" for the table of that study.
+        A CSV or Parquet file, or "adult" for the table that comes with betastar.
     drop : tuple of str
         Columns of the table that are left out.
 
@@ -102,7 +102,7 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
     return Prediction(label, rows, judged, len(held_out), tested)
 
 
-def _judged(labels: Series, predictions: Series, encoder: Encoder) -> dict[str, float]:
+def _judged(labels: Series, predictions: Series, encoder: TableEncoder) -> dict[str, float]:
     """How good predictions are, by the names of `QUALITY`."""
     if encoder.label_scale is None:
         return {"accuracy": float((_classes(labels, encoder.classes) == predictions).mean())}
@@ -120,11 +120,10 @@ def _numbers(labels: Series) -> Real:
 
 
 def _read(table: str | Path) -> DataFrame:
-    from betastar.datasets import adult, raters, tweets, voters
+    from betastar.datasets import adult
     from betastar.datasets.table import read
 
-    packaged = {"adult": adult, "tweets": tweets, "voters": voters, "raters": raters}
-    return packaged[str(table)].table() if str(table) in PACKAGED else read(table, least=0)
+    return adult.table() if str(table) == ADULT else read(table, least=0)
 
 
 def _classes(labels: Series, classes: tuple[str, ...]) -> Series:
@@ -141,7 +140,7 @@ def _held_out(folder: RunFolder, table: str) -> Whole | None:
     if not folder.begun:
         return None
     config, data = folder.config, folder.data
-    if data is None or (table != config.study and (table in PACKAGED or config.study in PACKAGED)):
+    if data is None or (table != config.study and ADULT in (table, config.study)):
         return None
     try:
         study = replace(config, study=table, seed=int(data["seed"])).load()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,32 +10,15 @@ from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.datasets.encoders import RatingEncoder, TextEncoder
 from betastar.datasets.study import Recipe, Study
 from betastar.runs.layers import fully_connected
-from betastar.runs.rating_model import RatingModel
-from betastar.runs.reading import Json
-from betastar.runs.text_model import text_model
 from betastar.training import AttributeMonitor, GapClipping, Secret, make_attribute_private, private_loader
 
 
-def network(study: Study, tell: Callable[[Json], None] | None = None, pretrain: bool = True) -> nn.Module:
-    """The model of a study, with new weights, which public texts have trained already if the study has some.
-
-    Parameters
-    ----------
-    study : Study
-        The study.
-    tell : callable, optional
-        Called with what is done.
-    pretrain : bool
-        False if other weights are loaded afterwards.
-    """
-    if isinstance(study.encoder, TextEncoder):
-        phase = None if tell is None else lambda line: tell({"phase": line})
-        return text_model(study.encoder, study.public if pretrain else None, phase)
-    if isinstance(study.encoder, RatingEncoder):
-        return RatingModel(study.encoder, study.recipe.hidden)
+def network(study: Study) -> nn.Module:
+    """The model of a study, with new weights."""
+    if study.model is not None:
+        return study.model()
     return fully_connected([study.columns, *study.recipe.hidden, len(study.classes) or 1])
 
 

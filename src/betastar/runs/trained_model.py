@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from betastar.datasets.encoders import Encoder, RatingEncoder, TableEncoder, TextEncoder
+from betastar.datasets.table_encoder import TableEncoder
 from betastar.runs.folder import MODEL, RunFolder
 from betastar.runs.layers import fully_connected
-from betastar.runs.rating_model import RatingModel
 from betastar.runs.reading import FolderError
-from betastar.runs.text_model import text_model
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,14 +37,14 @@ class TrainedModel(NamedTuple):
 
     Attributes
     ----------
-    encoder : TableEncoder, TextEncoder or RatingEncoder
+    encoder : TableEncoder
         What makes the records of a table into inputs.
     network : Module
         The model: inputs to a number for each class, the largest of which is the prediction; or to one number, of which
         `encoder.label_scale.labels` makes the prediction.
     """
 
-    encoder: Encoder
+    encoder: TableEncoder
     network: nn.Module
 
     def predict(self, frame: DataFrame) -> DataFrame:
@@ -100,24 +98,7 @@ def load(path: str | os.PathLike[str]) -> TrainedModel:
     if folder.begun or not (folder / MODEL).exists():
         _ = folder.status
     encoder = folder.encoder
-    if isinstance(encoder, TextEncoder):
-        return TrainedModel(encoder, _with_weights(text_model(encoder), folder.weights, folder))
-    if isinstance(encoder, RatingEncoder):
-        weights = folder.weights
-        layers = [
-            len(weights[name]) for name in sorted(weights, key=_place) if name.startswith("head.") and name.endswith(".weight")
-        ]
-        return TrainedModel(encoder, _with_weights(RatingModel(encoder, tuple(layers[:-1])), weights, folder))
     return TrainedModel(encoder, _fully_connected(folder.weights, encoder, folder))
-
-
-def _with_weights(network: nn.Module, weights: dict[str, Any], folder: RunFolder) -> nn.Module:
-    """The network with these weights, which must fit the encoder that it was made for."""
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise _other_model(folder, str(error).splitlines()[-1].strip()) from None
-    return network.eval()
 
 
 def _fully_connected(weights: dict[str, Any], encoder: TableEncoder, folder: RunFolder) -> nn.Module:
@@ -135,13 +116,9 @@ def _fully_connected(weights: dict[str, Any], encoder: TableEncoder, folder: Run
             return network.eval()
         except RuntimeError as error:
             problem = str(error).splitlines()[-1].strip()
-    raise _other_model(folder, problem)
-
-
-def _other_model(folder: RunFolder, problem: str) -> FolderError:
-    return FolderError(f"{folder / MODEL} is not the model that the encoder of the run belongs to: {problem}.")
+    raise FolderError(f"{folder / MODEL} is not the model that the encoder of the run belongs to: {problem}.")
 
 
 def _place(name: str) -> tuple[int, str]:
-    number = name.removeprefix("head.").split(".")[0]
+    number = name.split(".")[0]
     return (int(number) if number.isdecimal() else -1), name

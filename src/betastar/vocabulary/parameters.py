@@ -217,14 +217,6 @@ _TRAINING = (
     ),
     Parameter("max_records_per_person", "With --person: train on at most so many records of a person, chosen at random."),
     Parameter("public", "Own table, with --gap: a table of public records, which tells how frequent the sensitive values are."),
-    Parameter("data", "Purchase: path or URL of the archive; without it, synthetic records are used."),
-    Parameter("checksum", "Purchase: the SHA-256 checksum that the archive must have."),
-    Parameter(
-        "synthetic_records",
-        "Purchase: the number of synthetic records.",
-        former=("--records",),
-        arguments=("records",),
-    ),
     Parameter("seeds", "Train with so many seeds, 0, 1, …, each in a folder of its own."),
     Parameter("backend", "The joblib backend for --seeds: loky, threading, dask or ray.", default="loky"),
     Parameter(
@@ -284,8 +276,6 @@ _FILES = (
     Parameter("author", "Who makes the report.", metavar="NAME"),
     Parameter("purpose", "What the report is for.", metavar="TEXT"),
     Parameter("list_records", "List the most exposed records by their index.", former=("--records",)),
-    Parameter("quick", "Take minutes instead of an hour: one seed, few epochs.", negatable=True),
-    Parameter("redraw", "Only draw the figures of the folder anew, from what was measured there."),
     Parameter("port", "Port of the page; if it is busy, the next free one is taken."),
     Parameter("export", "Write the page as one file that needs no server, instead of serving it.", metavar="FILE"),
     Parameter("browser", "Open the page in a browser.", negatable=True),

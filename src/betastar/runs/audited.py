@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +13,6 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from betastar import validation
-from betastar.audit import training
 from betastar.calibrate import Target, plan
 from betastar.datasets import seeds
 from betastar.datasets.study import Study, StudyError
@@ -22,14 +20,10 @@ from betastar.dpsgd import DPSGD
 from betastar.runs.config import Config
 from betastar.runs.folder import DATA, LEDGER, RunFolder
 from betastar.runs.loop import quietly
-from betastar.runs.private_training import PrivateTraining, criterion_of, network
-from betastar.runs.reading import Inside, Json
+from betastar.runs.private_training import PrivateTraining, network
+from betastar.runs.reading import Inside
 from betastar.training import ShufflingWarning
 
-#: How many games a study plays, in short and in full, and how many records its attackers estimate the others from.
-QUICK_GAMES, GAMES, REFERENCES = 24, 200, 99
-#: The widest intervals that a study accepts, in full and in short.
-FULL_WIDTH, QUICK_WIDTH = 0.35, 1.0
 #: The record that the ledger names first.
 MOST_EXPOSED = "most-exposed"
 
@@ -119,45 +113,12 @@ class Attacked:
         return ledger.most_exposed(1)[0].record
 
 
-def played(one: Attacked, folder: Path, games: int, jobs: int, values: Sequence[object] | None = None) -> Json:
-    """The result of an audit of training, as JSON; games that are in the folder already are not played again.
-
-    Parameters
-    ----------
-    one : Attacked
-        What is trained.
-    folder : path
-        Where the games are kept.
-    games, jobs : int
-        How many games are played, and how many at a time.
-    values : sequence, optional
-        The values between which the attacker hesitates about the most exposed record. Without them, the challenge is a canary.
-    """
-    secret = None if values is None else one.study.secret
-    trials = training(
-        one.factory,
-        one.train,
-        one.data,
-        one.run(),
-        max_grad_norm=one.max_grad_norm,
-        challenge="canary" if values is None else one.most_exposed(),
-        secret=secret,
-        values=values,
-        criterion=criterion_of(one.data),
-        games=games,
-        seed=1,
-        width=QUICK_WIDTH if games < GAMES else FULL_WIDTH,
-        references=REFERENCES,
-        jobs=jobs,
-        folder=folder,
-    )
-    return trials.as_dict()
-
-
-def attacked(config: Config, sample: int | None = None, include: int | None = None) -> Attacked:
-    """The training records of a configuration, or so many of them, one of which may be named."""
+def attacked(
+    config: Config, sample: int | None = None, include: int | None = None, study: Study | None = None
+) -> Attacked:
+    """The training records of a configuration, or so many of them, one of which may be named. study: as for `train`."""
     config = replace(config, seed=config.chosen_seed())
-    study = config.load()
+    study = config.load() if study is None else study
     size = len(study.train)
     number = size if sample is None else int(validation.whole("sample", sample, low=study.recipe.batch_size))
     if number > size:
