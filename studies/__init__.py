@@ -1,6 +1,7 @@
-"""Studies that people can repeat.
+"""Studies that people can repeat, with the package's public names only. They are not in the wheel.
 
-They are the paper's figures (`paper`), the cost of gap clipping (`gap_clipping`), fine-tuning on tweets (`tweets`), secrets of
-`voters`, persons with many ratings (`raters`), and studies as audits play them (`audited`). `results`, `without_privacy` and
-`informed_attacker` are what they have in common.
+Each is one command, `python -m studies.NAME`, in a clone with an editable install, and one page in its folder `results`:
+`paper` (the paper's figures, table and numbers), `gap_clipping` (what it costs), `tweets` (with LoRA), `voters` (their
+secrets), `raters` (persons with many ratings), `audits` (attackers against the bound) and `one_run_power`. `purchase` is a data
+set of two of them. `trainings`, `pages` and `command` are what they have in common.
 """

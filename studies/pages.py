@@ -8,16 +8,17 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from betastar import files
-from betastar.audit.training_audit.trials import WHO
 from betastar.figures import plots
 from betastar.rounding import down, nearest_percent, percent, up
-from betastar.runs.reading import Json
+from studies.trainings import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TEMPLATES = Path(__file__).parent / "templates"
+#: The formats of a figure.
+FORMATS = ("png", "svg")
+#: What each attacker of an audit of training sees.
+WHO = {"updates": "sees every update", "weights": "has the final weights", "outputs": "asks the final model"}
 #: One training of a study: an entry of results.json.
 Run = Json
 #: The colour of what is no method of privacy.
@@ -25,7 +26,7 @@ PALE = "#c9c4b8"
 
 
 def write_page(
-    folder: str | Path, template: str, figures: Callable[[Json], Mapping[str, Axes]], words: Callable[[Json], Json]
+    folder: str | Path, template: Path, figures: Callable[[Json], Mapping[str, Axes]], words: Callable[[Json], Json]
 ) -> Path:
     """Write README.md and its figures beside results.json."""
     import jinja2
@@ -33,10 +34,10 @@ def write_page(
     path = Path(folder)
     results = json.loads((path / "results.json").read_text())
     for name, ax in figures(results).items():
-        plots.save(ax, path / name, *plots.FORMATS)
-    made = jinja2.Template((TEMPLATES / template).read_text(encoding="utf-8"), trim_blocks=True)
+        plots.save(ax, path / name, *FORMATS)
+    made = jinja2.Template(template.read_text(encoding="utf-8"), trim_blocks=True)
     file = path / "README.md"
-    files.write(file, made.render(words(results)) + "\n", private=False)
+    file.write_text(made.render(words(results)) + "\n", encoding="utf-8")
     return file
 
 

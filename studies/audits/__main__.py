@@ -1,35 +1,27 @@
-"""The page of docs/audits: three attackers against the bound, on Adult. `make audits` plays the games and writes it.
+"""The page on three attackers against the bound, on Adult. `make audits` plays the games, draws them and writes it.
 
-`python -m betastar.report.audit_page docs/audits` writes it again, with its figures, from the games that were played.
+`python -m studies.audits FOLDER` writes the page again from the games that were played.
 """
 
 from __future__ import annotations
 
-import ast
+import json
 import sys
-from dataclasses import fields
 from pathlib import Path
 
-from betastar import files
-from betastar.audit import Audit, Trials
-from betastar.audit.results import RocPoint
-from betastar.audit.training_audit.trials import WHO
-from betastar.dpsgd import DPSGD
-from betastar.figures import plots
-from betastar.risk import Bound
-from betastar.rounding import down, nearest, nearest_percent, up
-from betastar.runs.reading import FolderError, Inside, Json, object_of
-from betastar.threats import AttributeInference, Membership, Threat
+import jinja2
 
-TEMPLATES = Path(__file__).parent / "templates"
+from betastar.rounding import down, nearest, nearest_percent, up
+from studies.pages import WHO
+from studies.trainings import Json
+
+TEMPLATE = Path(__file__).with_name("page.md.j2")
 #: The audits of the page, by the names of their files.
 GAMES = {
     "canary": "Membership, a canary: the worst case",
     "membership": "Membership, the record that the ledger names first",
     "attribute": "The age of that record: 17 or 90?",
 }
-#: Who attacks there.
-THREATS: dict[str, Threat] = {"canary": Membership(), "membership": Membership(), "attribute": AttributeInference(2.0)}
 HEADS = (
     "attacker",
     "attack",
@@ -44,42 +36,15 @@ HEADS = (
 
 
 def write(folder: Path) -> Path:
-    """Write README.md and its figures from the files beside it."""
-    import jinja2
-
+    """Write README.md from the games beside it."""
     games = []
     for name, title in GAMES.items():
-        with Inside(folder / f"{name}.json"):
-            told = object_of(folder / f"{name}.json")
-            plots.save(plots.trials(_trials(told, THREATS[name])), folder / name, *plots.FORMATS)
-            games.append({"name": name, "title": title, "words": _words(told), "table": games_table(told)})
-    template = jinja2.Template((TEMPLATES / "audit_page.md.j2").read_text(encoding="utf-8"), trim_blocks=True)
+        told = json.loads((folder / f"{name}.json").read_text())
+        games.append({"name": name, "title": title, "words": _words(told), "table": games_table(told)})
+    template = jinja2.Template(TEMPLATE.read_text(encoding="utf-8"), trim_blocks=True)
     path = folder / "README.md"
-    files.write(path, template.render(games=games) + "\n", private=False)
+    path.write_text(template.render(games=games) + "\n", encoding="utf-8")
     return path
-
-
-def _trials(told: Json, threat: Threat) -> Trials:
-    """The audits that a file tells of, for a figure."""
-    return Trials(told["challenge"], {place: _audit(one, threat) for place, one in told["audits"].items()}, leakage=None)
-
-
-def _audit(told: Json, threat: Threat) -> Audit:
-    if told["threat"] != threat.describe():
-        raise FolderError(f"the threat must be {threat.describe()}, got {told['threat']}.")
-    roc = tuple(RocPoint(**{rate: Bound(**point[rate]) for rate in ("fpr", "tpr")}) for point in told["roc"])
-    bounds = {name: Bound(**value) for name, value in told.items() if isinstance(value, dict)}
-    kept = {one.name for one in fields(Audit)}
-    given = {**told, **bounds, "run": _run(told["run"]), "threat": threat, "roc": roc}
-    return Audit(**{name: value for name, value in given.items() if name in kept})
-
-
-def _run(text: str) -> DPSGD:
-    """The run that prints itself as this text."""
-    call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or call.args:
-        raise FolderError(f"the run must be DPSGD(…) with the names of its parameters, got {text}.")
-    return DPSGD(**{one.arg: ast.literal_eval(one.value) for one in call.keywords if one.arg})
 
 
 def _words(told: Json) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from betastar.figures import plots
-from betastar.report.study_pages import (
+from betastar.rounding import down
+from studies.pages import (
     PALE,
     Run,
     accuracies,
@@ -20,12 +21,12 @@ from betastar.report.study_pages import (
     table,
     write_page,
 )
-from betastar.rounding import down
-from betastar.runs.reading import Json
+from studies.trainings import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TEMPLATE = Path(__file__).with_name("page.md.j2")
 COLOURS = {"age": "#c8553d", "sex": "#3b6ea8", "race": "#5b8c5a", "marital_status": "#8e6c8a", "item": "#c8553d"}
 #: Marks of the lines, for print without colours.
 MARKS = {"age": "o-", "sex": "s-", "race": "^-", "marital_status": "D-", "item": "o-"}
@@ -40,7 +41,7 @@ NOTICEABLE = 0.0005
 
 def write(folder: str | Path) -> Path:
     """Write README.md and its figures beside results.json."""
-    return write_page(folder, "gap_page.md.j2", lambda results: figures(results["runs"]), _words)
+    return write_page(folder, TEMPLATE, lambda results: figures(results["runs"]), _words)
 
 
 def figures(runs: list[Run]) -> dict[str, Axes]:

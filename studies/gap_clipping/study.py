@@ -11,14 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from betastar import validation
-from betastar.calibrate import Plan
-from betastar.dpsgd import DPSGD
-from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training, opened, quietly
-from betastar.runs.reading import Json
-from betastar.studies.results import Groups, each_run, group_counts, kept, write_results
+from betastar import DPSGD, Plan
+from betastar.runs import Config, RunFolder, Study, Training, opened, quietly
+from studies.purchase import SECRET, purchase
+from studies.trainings import Groups, Json, each_run, group_counts, kept, write_results
 
 GAPS = (0.5, 0.1, 0.01)
 NOISES = (3.51, 1.5, 0.8, 0.5)
@@ -27,7 +23,7 @@ SECRETS = ("age", "sex", "race", "marital_status")
 #: Ages are grouped by these.
 AGES = (0, 30, 45, 60, 200)
 #: The stand-in is made smaller and trained for less long than the paper's, to take minutes.
-PURCHASE = Config(study="purchase", records=20_000, epochs=10)
+PURCHASE, PURCHASE_RECORDS = Config(study="purchase", sensitive=SECRET.name, epochs=10), 20_000
 PURCHASE_GAPS, PURCHASE_NOISES, PURCHASE_SEEDS = (0.5, 0.1, 0.02), (1.8, 0.8, 0.5), 3
 
 
@@ -39,6 +35,15 @@ class Case:
     secret: str
     kind: str  # plain, gap, target, delete
     config: Config
+    records: int | None = None  # of the stand-in
+
+    def load(self, seed: int) -> tuple[Config, Study]:
+        """The configuration with a seed, and its study."""
+        config = replace(self.config, seed=seed)
+        if self.records is None:
+            return config, config.load()
+        made = purchase(seed=config.data_seed(), records=self.records, drop=config.drop)
+        return config, config.applied_to(made)
 
     @property
     def folder(self) -> str:
@@ -69,16 +74,17 @@ def cases(quick: bool = False) -> list[Case]:
             Case("adult", secret, "delete", replace(mine, sensitive=other, gap=2.0, drop=(secret,), noise_multiplier=noise))
             for noise in (noises[0], noises[-1])
         ]
-    bought = replace(PURCHASE, epochs=1, records=5000) if quick else PURCHASE
+    bought, records = (replace(PURCHASE, epochs=1), 5000) if quick else (PURCHASE, PURCHASE_RECORDS)
     levels = PURCHASE_NOISES[:1] if quick else PURCHASE_NOISES
     for noise in levels:
         plain = replace(bought, noise_multiplier=noise)
-        settings.append(Case("purchase", "none", "plain", replace(plain, gap=2.0)))
-        settings.append(Case("purchase", "item", "target", replace(plain, target_attribute_beta=TARGET)))
-        settings.append(Case("purchase", "item", "delete", replace(plain, gap=2.0, drop=("0",))))
+        settings.append(Case("purchase", "none", "plain", replace(plain, gap=2.0), records))
+        settings.append(Case("purchase", "item", "target", replace(plain, target_attribute_beta=TARGET), records))
+        settings.append(Case("purchase", "item", "delete", replace(plain, gap=2.0, drop=("0",)), records))
     mine = replace(bought, noise_multiplier=levels[0])
     settings += [
-        Case("purchase", "item", "gap", replace(mine, gap=gap)) for gap in (PURCHASE_GAPS[:1] if quick else PURCHASE_GAPS)
+        Case("purchase", "item", "gap", replace(mine, gap=gap), records)
+        for gap in (PURCHASE_GAPS[:1] if quick else PURCHASE_GAPS)
     ]
     return settings
 
@@ -87,7 +93,7 @@ def run(
     output: str | Path, seeds: int = 5, jobs: int = 2, quick: bool = False, tell: Callable[[str], None] | None = None
 ) -> Json:
     """Train all cases (those that are there already are kept), and write results.json."""
-    path, seeds = Path(output), validation.whole("seeds", seeds)
+    path = Path(output)
     every = [
         (case, seed)
         for seed in range(seeds)
@@ -111,13 +117,13 @@ def _proved(run: DPSGD, gap: float) -> float:
 
 def _one(case: Case, seed: int, path: Path, threads: int) -> Json:
     """Accuracy after the last epoch, for all records and for groups of them, and what is proved."""
-    config, folder = replace(case.config, seed=seed), RunFolder(path)
+    folder = RunFolder(path)
     with quietly(threads):
-        return kept(folder, lambda: _trained(config, folder))
+        return kept(folder, lambda: _trained(*case.load(seed), folder))
 
 
-def _trained(config: Config, folder: RunFolder) -> Json:
-    with opened(config, folder, resume=True, again=True) as training:
+def _trained(config: Config, study: Study, folder: RunFolder) -> Json:
+    with opened(config, folder, resume=True, again=True, study=study) as training:
         assert training is not None
         training.run()
         last = folder.epochs[-1]

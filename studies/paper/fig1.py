@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import betastar as bs
 from betastar.figures import plots
-from betastar.runs.reading import Json
-from betastar.studies.paper.sheet import Sheet, at, mean
+from studies.paper.sheet import Sheet, at, mean
+from studies.trainings import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from scipy.integrate import trapezoid
 from scipy.stats import norm
 
 from betastar.figures import plots
-from betastar.studies.paper.sheet import Sheet
+from studies.paper.sheet import Sheet
 
 
 def error(rate: float, noise: float) -> float:

@@ -7,7 +7,7 @@ from scipy.special import erfinv
 
 import betastar as bs
 from betastar.figures import plots
-from betastar.studies.paper.sheet import Sheet
+from studies.paper.sheet import Sheet
 
 STEPS = 5000
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 import betastar as bs
 from betastar.figures import plots
-from betastar.runs.reading import Json
-from betastar.studies.paper.sheet import Sheet
-from betastar.studies.paper.tightness import accountant
+from studies.paper.sheet import Sheet
+from studies.paper.tightness import accountant
+from studies.trainings import Json
 
 RATE, NOISE = 1e-3, 1.0
 #: The colour of each line.

@@ -6,8 +6,7 @@ import numpy as np
 
 import betastar as bs
 from betastar.figures import plots
-from betastar.risk import advantage_from_epsilon
-from betastar.studies.paper.sheet import Sheet
+from studies.paper.sheet import Sheet
 
 RATE = 10 / 100_000
 
@@ -19,7 +18,7 @@ def make(sheet: Sheet) -> None:
         implied = []
         for noise in noises:
             delta = float(bs.analyze(bs.DPSGD(float(noise), RATE, 1)).delta(epsilon).upper)
-            implied.append(advantage_from_epsilon(epsilon, min(delta, 1.0 - 1e-12)) if epsilon else delta)
+            implied.append(bs.advantage_from_epsilon(epsilon, min(delta, 1.0 - 1e-12)) if epsilon else delta)
         ax.semilogy(noises, implied, color=str(shade), lw=1.2, label=f"from (ε, δ), ε = {epsilon:g}")
     exact = bs.analyze(bs.DPSGD(noises, RATE, 1)).advantage.upper
     ax.semilogy(noises, exact, "--", color=plots.ATTRIBUTE, label="advantage 1 − β*")
@@ -27,6 +26,6 @@ def make(sheet: Sheet) -> None:
     plots.legend(ax)
     sheet.save(ax, "fig6")
     one = bs.analyze(bs.DPSGD(1.0, RATE, 1))
-    loose = advantage_from_epsilon(0.1, float(one.delta(0.1).upper))
+    loose = bs.advantage_from_epsilon(0.1, float(one.delta(0.1).upper))
     text = f"{loose:.2e} against {one.advantage.upper:.2e}"
     sheet.add("advantage from ε = .1 against the true one, σ = 1", "looser", text, "tight at ε = 0 only, as in the paper")

@@ -6,7 +6,7 @@ import numpy as np
 
 import betastar as bs
 from betastar.figures import plots
-from betastar.studies.paper.sheet import Sheet
+from studies.paper.sheet import Sheet
 
 RUN = bs.DPSGD(2.0, 1e-4, 500_000)
 

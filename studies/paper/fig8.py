@@ -12,12 +12,9 @@ import torch
 from torch import nn
 
 from betastar.figures import plots
-from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training
-from betastar.runs.private_training import network
-from betastar.runs.reading import Json
-from betastar.studies.paper.sheet import Sheet
+from betastar.runs import Config, RunFolder, Training, network
+from studies.paper.sheet import Sheet
+from studies.trainings import Json
 
 PAPER = {"no DP": 0.19, "MIA": 0.40, "accountant": 0.42, "AI approximate": 74.5, "AI full": 1436.6}
 #: The same for people, in two lines.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from betastar.figures import plots
 from betastar.rounding import down
-from betastar.studies.paper.sheet import Sheet, at, mean
+from studies.paper.sheet import Sheet, at, mean
 
 #: The lines: the key in an epoch, which of its numbers, the dashes and the colour of the line, and words.
 LINES = (

@@ -6,7 +6,7 @@ from math import erfc, sqrt
 
 import betastar as bs
 from betastar.rounding import percent
-from betastar.studies.paper.sheet import Sheet
+from studies.paper.sheet import Sheet
 
 
 def make(sheet: Sheet) -> None:

@@ -10,12 +10,10 @@ import numpy as np
 
 import betastar as bs
 from betastar.figures import plots
-from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training
-from betastar.runs.reading import Json
-from betastar.studies.paper.sheet import Sheet
+from betastar.runs import Config, RunFolder, Training
 from betastar.training import AttributeMonitor
+from studies.paper.sheet import Sheet
+from studies.trainings import Json
 
 #: The β* of single records are kept to a ten-thousandth, rounded down.
 DIGITS = 10_000

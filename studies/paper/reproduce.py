@@ -10,12 +10,10 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from betastar import files
-from betastar.datasets.study import StudyError
-from betastar.figures import plots
-from betastar.runs.reading import Json, object_of
-from betastar.studies.paper import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, numbers, ours, table, tightness
-from betastar.studies.paper.sheet import Sheet, training_seconds
+from betastar.runs import StudyError
+from studies.paper import fig1, fig2, fig3, fig5, fig6, fig7, fig8, fig9, numbers, ours, table, tightness
+from studies.paper.sheet import Sheet, training_seconds
+from studies.trainings import Json
 
 SCRIPTS: dict[str, Callable[[Sheet], None]] = {
     "fig1": fig1.make,
@@ -79,13 +77,13 @@ def reproduce(
         tell(name)
         SCRIPTS[name](sheet)
     if redraw:
-        files.write(output / "comparison.md", page(object_of(output / "comparison.json"), output), private=False)
+        (output / "comparison.md").write_text(page(json.loads((output / "comparison.json").read_text()), output))
         return output / "comparison.md"
     took = time.perf_counter() - start
     trained = training_seconds(sheet.runs, jobs)
     versions = {name: version(name) for name in ("betastar", "torch", "opacus", "numpy", "scipy", "dp-accounting")}
     versions["python"] = platform.python_version()
-    command = f"betastar reproduce {' '.join(which)}{' --quick' if quick else ''}"
+    command = f"python -m studies.paper {' '.join(which)}{' --quick' if quick else ''}"
     comparison: Json = {
         "command": command,
         "seeds": list(range(sheet.seeds)),
@@ -95,11 +93,8 @@ def reproduce(
         "versions": versions,
         "rows": [asdict(row) for row in sheet.rows],
     }
-    contents: dict[Path, str | bytes] = {
-        output / "comparison.json": json.dumps(comparison, indent=1) + "\n",
-        output / "comparison.md": page(comparison, output),
-    }
-    files.write_all(contents, private=False)
+    (output / "comparison.json").write_text(json.dumps(comparison, indent=1) + "\n")
+    (output / "comparison.md").write_text(page(comparison, output))
     return output / "comparison.md"
 
 
@@ -119,8 +114,7 @@ def _figures(folder: Path) -> list[str]:
     lines = []
     for name, caption in CAPTIONS.items():
         if (folder / f"{name}.png").exists():
-            others = [kind for kind in plots.FORMATS[1:] if (folder / f"{name}.{kind}").exists()]
-            links = f" ({', '.join(f'[{kind.upper()}]({name}.{kind})' for kind in others)})" if others else ""
+            links = f" ([SVG]({name}.svg))" if (folder / f"{name}.svg").exists() else ""
             said = caption.replace("β*", "β\\*")
             lines += [f"![{caption}]({name}.png)", "", f"{said}{links}", ""]
     return lines

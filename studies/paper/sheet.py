@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from betastar import files
-from betastar.datasets.study import StudyError
 from betastar.figures import plots
-from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import train_seeds
-from betastar.runs.reading import Json, object_of
+from betastar.runs import Config, RunFolder, StudyError, train, train_seeds
+from studies.pages import FORMATS
+from studies.purchase import RECORDS, SECRET, purchase
+from studies.trainings import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,9 +79,10 @@ class Sheet:
 
     def purchase(self) -> list[RunFolder]:
         """The synthetic stand-in for Purchase with the paper's parameters. It takes fewer epochs, as its records are made up."""
-        epochs, records = (2, 20_000) if self.quick else (10, None)
-        config = Config(study="purchase", epochs=epochs, records=records, ledger=False)
-        return train_seeds(config, self.runs / f"purchase-{epochs}", range(1), 1, resume=True)
+        epochs, records = (2, 20_000) if self.quick else (10, RECORDS)
+        config = Config(study="purchase", sensitive=SECRET.name, epochs=epochs, ledger=False, seed=0)
+        study = config.applied_to(purchase(seed=config.data_seed(), records=records))
+        return [train(config, self.runs / f"purchase-{epochs}" / "seed-0", resume=True, study=study)]
 
     def measured(self, name: str, measure: Callable[[], Json]) -> Json:
         """What a figure is drawn from, where that takes long: it is kept beside the figures, and read when these are redrawn."""
@@ -92,8 +91,8 @@ class Sheet:
             if self.redraw and not path.exists():
                 raise StudyError(f"{path} is missing; {name} was not measured here, so it has to be reproduced first.")
             if not self.redraw:
-                files.write(path, json.dumps(measure()) + "\n", private=False)
-            self._found[name] = object_of(path)
+                path.write_text(json.dumps(measure()) + "\n")
+            self._found[name] = json.loads(path.read_text())
         return self._found[name]
 
     def training(self, name: str, folders: Callable[[], list[RunFolder]]) -> Json:
@@ -108,7 +107,7 @@ class Sheet:
         return self.measured(name, measure)
 
     def save(self, ax: Axes, name: str) -> None:
-        plots.save(ax, self.output / name, *plots.FORMATS)
+        plots.save(ax, self.output / name, *FORMATS)
 
 
 def training_seconds(runs: Path, jobs: int) -> float:

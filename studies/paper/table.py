@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import betastar as bs
 from betastar.rounding import down, percent
-from betastar.studies.paper.sheet import Sheet
+from studies.paper.sheet import Sheet
 
+ADULT, PURCHASE = "Adult", "Purchase-100 (synthetic)"
 PAPER = {
-    "Adult": ("0.93 (0.88)", "53 % (56 %)", "≤ 16 % (20 %)"),
-    "Purchase-100 (synthetic)": ("0.99 (0.87)", "51 % (57 %)", "≤ 11 % (23 %)"),
+    ADULT: ("0.93 (0.88)", "53 % (56 %)", "≤ 16 % (20 %)"),
+    PURCHASE: ("0.99 (0.87)", "51 % (57 %)", "≤ 11 % (23 %)"),
 }
 
 
 def make(sheet: Sheet) -> None:
-    for name, folders in (("Adult", sheet.adult()), ("Purchase-100 (synthetic)", sheet.purchase())):
+    for name, folders in ((ADULT, sheet.adult()), (PURCHASE, sheet.purchase())):
         folder = folders[0]
         last, status = folder.epochs[-1], folder.status
         run = bs.DPSGD(status.noise_multiplier, status.sample_rate, last["steps"])
         secret = bs.analyze(run, bs.AttributeInference(folder.distances["exact"]), method="certified")
         member = bs.analyze(run)
         why = sheet.note or (
-            f"synthetic stand-in, {last['epoch']} epochs"
-            if "synthetic" in name
-            else "seed 0; exact curve instead of FPR + 1 − β*"
+            f"synthetic stand-in, {last['epoch']} epochs" if name == PURCHASE else "seed 0; exact curve instead of FPR + 1 − β*"
         )
         paper = PAPER[name]
         closed = f"{last['exact']['paper']:.4f} ({last['membership']['paper']:.4f})"

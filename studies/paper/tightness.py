@@ -6,12 +6,12 @@ import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 import betastar as bs
-from betastar.arrays import Real
 from betastar.figures import plots
-from betastar.runs.reading import Json
-from betastar.studies.paper.sheet import Sheet
+from studies.paper.sheet import Sheet
+from studies.trainings import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ RATES = (1e-4, 5e-4, 1e-3, 5e-3, 1e-2)
 FAILS = 0.005
 
 
-def errors(rate: float) -> tuple[Real, Real]:
+def errors(rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """|closed form - exact| and the exact advantage, noise by epochs."""
     steps = [round(epochs / rate) for epochs in EPOCHS]
     run = bs.DPSGD(np.array(NOISES)[:, None], rate, np.array(steps)[None, :])

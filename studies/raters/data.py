@@ -6,16 +6,17 @@ most get embeddings of their own. Of the ratings of every other user, four fifth
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.datasets import persons
-from betastar.datasets.packaged import packaged
-from betastar.datasets.persons import Persons
-from betastar.datasets.rating_encoder import FILM, GENRES, USER, RatingEncoder
-from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
+from betastar.runs import Persons, Recipe, Study, StudyError, split, tensors
 from betastar.training import Secret
+from studies.raters.encoder import FILM, GENRES, USER, RatingEncoder
+from studies.raters.model import RatingModel
+from studies.trainings import packaged
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,6 +36,17 @@ KINDS = (
 FEATURES, FILMS, PUBLIC = 4, 500, 0.2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Raters(Study):
+    """The study, with its encoder, the public ratings, and whose rating each training rating is."""
+
+    people: Persons
+    raw: DataFrame
+    rating_encoder: RatingEncoder
+    public_table: DataFrame
+    owners: tuple[int, ...]
+
+
 def table() -> DataFrame:
     """The 100,004 ratings of 671 users, with a column that says whether the user liked the film.
 
@@ -50,7 +62,7 @@ def table() -> DataFrame:
     return frame
 
 
-def raters(seed: int = 0, sensitive: str = LABEL, max_records_per_person: int | None = None) -> Study:
+def raters(seed: int = 0, sensitive: str = LABEL, max_records_per_person: int | None = None) -> Raters:
     """The study of raters.
 
     Parameters
@@ -70,10 +82,10 @@ def raters(seed: int = 0, sensitive: str = LABEL, max_records_per_person: int | 
     known = frame[frame[USER].isin(public)]
     counts = known[FILM].value_counts()
     films = sorted(counts.index, key=lambda film: (-counts[film], film))[:FILMS]
-    encoder = RatingEncoder(LABEL, CLASSES, tuple(users.tolist()), tuple(map(int, films)), KINDS, FEATURES, ("rating",))
+    encoder = RatingEncoder(tuple(users.tolist()), tuple(map(int, films)), KINDS, FEATURES)
     train, test, people = _parts(frame[frame[USER].isin(private)], seed, max_records_per_person)
     parts = [tensors(encoder.tensor(part), (part[LABEL] == CLASSES[1]).to_numpy(copy=True)) for part in (train, test)]
-    return Study(
+    return Raters(
         "Raters",
         parts[0],
         parts[1],
@@ -83,7 +95,8 @@ def raters(seed: int = 0, sensitive: str = LABEL, max_records_per_person: int | 
         raw=test,
         told=_told(len(public), people),
         people=people,
-        encoder=encoder,
+        model=lambda recipe: RatingModel(encoder, len(CLASSES), recipe.hidden),
+        rating_encoder=encoder,
         public_table=known,
         owners=tuple(train[USER].tolist()),
     )
@@ -93,10 +106,22 @@ def _parts(frame: DataFrame, seed: int, most: int | None) -> tuple[DataFrame, Da
     """The ratings to train on and to test on, of the same users."""
     train, test = (np.array(part) for part in split(len(frame), seed))
     codes = frame[USER].to_numpy()
-    kept = persons.limited(codes, train, seed, most)
+    kept = _limited(codes, train, seed, most)
     counts = np.bincount(codes[kept])
     facts = Persons(USER, int((counts > 0).sum()), int(counts.max()), len(train) - len(kept))
     return frame.iloc[kept], frame.iloc[test], facts
+
+
+def _limited(codes: NDArray[np.int64], train: NDArray[np.int64], seed: int, most: int | None) -> NDArray[np.int64]:
+    """Of the training ratings, at most so many of each user, chosen at random. `codes` has the user of every rating."""
+    import pandas as pd
+
+    if most is None:
+        return train
+    if most < 1:
+        raise StudyError(f"max_records_per_person must be a whole number of at least 1, got {most}.")
+    mixed = np.random.default_rng(seed).permutation(train)
+    return np.sort(mixed[pd.Series(codes[mixed]).groupby(codes[mixed]).cumcount().to_numpy() < most])
 
 
 def _told(public: int, people: Persons) -> tuple[str, ...]:

@@ -1,71 +1,38 @@
-"""The encoder of a table of ratings: the numbers of user and film, and the genres of the film. It is kept as JSON."""
+"""The encoder of a table of ratings: the numbers of user and film, and the genres of the film."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from betastar.datasets.errors import StudyError
+from betastar.runs import StudyError
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
     from torch import Tensor
 
-#: Version of the format, in encoder.json.
-FORMAT = 1
 #: The columns of a table of ratings, and what stands between the genres of a film.
 USER, FILM, GENRES, BETWEEN = "userId", "movieId", "genres", "|"
 
 
 @dataclass(frozen=True)
 class RatingEncoder:
-    """How a rating becomes inputs of a model with embeddings, and which class each of its outputs is.
+    """How a rating becomes inputs of a model with embeddings.
 
     Attributes
     ----------
-    label : str
-        The column that the model predicts.
-    classes : tuple of str
-        The class of each output.
     users, films : tuple of int
         The users and the films that have an embedding of their own. All other films share one.
     genres : tuple of str
         The genres that the model knows.
     features : int
         The number of features of an embedding.
-    left_out : tuple of str
-        Columns that the table may have and the model does not see.
     """
 
-    label: str
-    classes: tuple[str, ...]
     users: tuple[int, ...]
     films: tuple[int, ...]
     genres: tuple[str, ...]
     features: int
-    left_out: tuple[str, ...] = ()
-
-    @property
-    def label_scale(self) -> None:
-        """None: the label is a class, not a number."""
-        return None
-
-    def model_words(self, hidden: tuple[int, ...]) -> str:
-        """The model with hidden layers of these widths, in words for its card."""
-        layers = f" and hidden layers of {', '.join(map(str, hidden))}" if hidden else ""
-        return (
-            f"A network with embeddings of {len(self.users):,} users, {len(self.films):,} films and {len(self.genres)} genres "
-            f"({self.features} features each){layers}"
-        )
-
-    @property
-    def fitted_words(self) -> str:
-        """What the encoder holds of the records, in words for the card of its model."""
-        return (
-            "the users, films and genres that the model knows. The users are all of the data set, and the films are those that "
-            "users who count as public rated most."
-        )
 
     def tensor(self, frame: DataFrame) -> Tensor:
         """Encode the ratings of a table as the model takes them.
@@ -102,19 +69,3 @@ class RatingEncoder:
 
     def _has(self, genres: Series, genre: str) -> Series:
         return (BETWEEN + genres.astype(str) + BETWEEN).str.contains(BETWEEN + genre + BETWEEN, regex=False)
-
-    def to_json(self) -> str:
-        """The text of encoder.json."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> RatingEncoder:
-        """The encoder that an object of JSON describes; raises ValueError, TypeError or KeyError for another object."""
-        if values["format"] != FORMAT:
-            raise ValueError(f"format must be {FORMAT}, got {values['format']!r}: install the version of betastar that made it")
-        features = values["features"]
-        if type(features) is not int or not 1 <= features <= 4096:
-            raise ValueError(f"features must be a whole number from 1 to 4096, got {features!r}")
-        classes, genres, left_out = (tuple(map(str, values[name])) for name in ("classes", "genres", "left_out"))
-        users, films = (tuple(map(int, values[name])) for name in ("users", "films"))
-        return cls(str(values["label"]), classes, users, films, genres, features, left_out)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
-from betastar.datasets.rating_encoder import RatingEncoder
-from betastar.runs.layers import fully_connected
+from studies.raters.encoder import RatingEncoder
 
 #: The deviation of an embedding before training. That of torch, 1, would drown what a rating says.
 SPREAD = 0.1
@@ -19,17 +20,22 @@ class RatingModel(nn.Module):
     ----------
     encoder : RatingEncoder
         The users, films and genres.
+    classes : int
+        The number of outputs.
     hidden : tuple of int
         The widths of the hidden layers.
     """
 
-    def __init__(self, encoder: RatingEncoder, hidden: tuple[int, ...] = ()) -> None:
+    def __init__(self, encoder: RatingEncoder, classes: int, hidden: tuple[int, ...] = ()) -> None:
         super().__init__()
         size = encoder.features
         self.user = nn.Embedding(len(encoder.users), size)
         self.film = nn.Embedding(len(encoder.films) + 1, size)
         self.genres = nn.Linear(len(encoder.genres), size)
-        self.head = fully_connected([3 * size, *hidden, len(encoder.classes)])
+        layers: list[nn.Module] = []
+        for wide, narrow in pairwise([3 * size, *hidden, classes]):
+            layers += [nn.Linear(wide, narrow), nn.Tanh()]
+        self.head = nn.Sequential(*layers[:-1])
         for embedding in (self.user, self.film):
             nn.init.normal_(embedding.weight, std=SPREAD)
 

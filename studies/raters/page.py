@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from betastar.audit.training_audit.trials import WHO
 from betastar.figures import plots
-from betastar.report.study_pages import (
+from betastar.rounding import down, nearest_percent, percent, up
+from studies.pages import (
     PALE,
+    WHO,
     Run,
     accuracies,
     accuracy,
@@ -24,13 +25,13 @@ from betastar.report.study_pages import (
     table,
     write_page,
 )
-from betastar.rounding import down, nearest_percent, percent, up
-from betastar.runs.reading import Json
-from betastar.studies.raters import ACTIVITY, SAMPLINGS
+from studies.raters.study import ACTIVITY, SAMPLINGS
+from studies.trainings import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TEMPLATE = Path(__file__).with_name("page.md.j2")
 POISSON, BINS = SAMPLINGS
 #: β* below this is said to be nothing.
 NOTHING = 1e-4
@@ -45,7 +46,7 @@ GAMES = {
 
 def write(folder: str | Path) -> Path:
     """Write README.md and its figures beside results.json."""
-    return write_page(folder, "raters_page.md.j2", figures, words)
+    return write_page(folder, TEMPLATE, figures, words)
 
 
 def figures(results: Json) -> dict[str, Axes]:

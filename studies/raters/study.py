@@ -14,21 +14,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from betastar import audit, validation
-from betastar.analyze import analyze
-from betastar.calibrate import Target, calibrate
-from betastar.datasets.raters import raters
-from betastar.datasets.rating_encoder import USER
-from betastar.datasets.study import Study
-from betastar.dpsgd import DPSGD
-from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import opened, quietly
-from betastar.runs.reading import Json
-from betastar.studies.audited import GAMES, QUICK_GAMES, attacked, played
-from betastar.studies.results import Groups, each_run, group_counts, kept, write_results
-from betastar.studies.without_privacy import without_privacy
-from betastar.threats import Membership
+from betastar import DPSGD, Membership, Target, analyze, audit, calibrate
+from betastar.runs import Config, RunFolder, attacked, opened, quietly
+from studies.raters.data import Raters, raters, table
+from studies.raters.encoder import USER
+from studies.trainings import (
+    GAMES,
+    QUICK_GAMES,
+    Groups,
+    Json,
+    each_run,
+    group_counts,
+    kept,
+    played,
+    without_privacy,
+    write_results,
+)
 
 #: Ratings of a person that are trained on at most; None for all.
 CAPS = (None, 100, 30, 10, 3)
@@ -41,10 +42,11 @@ RATINGS = (1, 2, 3, 5, 10, 20, 50, 100, 300, 1000)
 SAMPLINGS = ("poisson", "balls-in-bins")
 #: The number of ratings of a user from which on they belong to the next group.
 ACTIVITY = (0, 50, 150, 400, 100_000)
-FULL = Config(study="raters", epochs=EPOCHS, monitor=False)
+FULL = Config(study="raters", sensitive="liked", epochs=EPOCHS, monitor=False)
 #: The trainings that are attacked: few ratings and little noise, so that attacks can succeed.
 ATTACKED = Config(
     study="raters",
+    sensitive="liked",
     batch_size=20,
     epochs=6,
     noise_multiplier=0.6,
@@ -84,13 +86,15 @@ class Case:
             [self.kind, "all" if self.cap is None else str(self.cap), *([] if self.target is None else [f"{self.target:g}"])]
         )
 
-    def config(self, seed: int) -> Config:
-        """The configuration: as many steps with each cap, however many ratings there are."""
+    def load(self, seed: int) -> tuple[Config, Raters]:
+        """The configuration and its study: as many steps with each cap, however many ratings there are."""
         config = replace(FULL, seed=seed, max_records_per_person=self.cap)
-        records = len(config.load().train)
+        study = raters(config.data_seed(), max_records_per_person=self.cap)
+        records = len(study.train)
         noise = NOISE if self.target is None else noise_of(self.target, self.cap or 1, SAMPLINGS[0])
         sampling = SAMPLINGS[1] if self.kind == "bins" else SAMPLINGS[0]
-        return replace(config, batch_size=-(-records // BATCHES), noise_multiplier=noise, sampling=sampling)
+        config = replace(config, batch_size=-(-records // BATCHES), noise_multiplier=noise, sampling=sampling)
+        return config, config.applied_to(study)
 
 
 def cases(quick: bool = False) -> list[Case]:
@@ -119,7 +123,7 @@ def study(
     output: str | Path, seeds: int = 5, jobs: int = 2, quick: bool = False, tell: Callable[[str], None] | None = None
 ) -> Json:
     """Analyse, train all cases and play the audits (what is there already is kept), and write results.json."""
-    path, seeds = Path(output), validation.whole("seeds", seeds)
+    path = Path(output)
     every = [(case, seed) for seed in range(seeds) for case in cases(quick)]
     made = each_run(path, every, jobs, _one, tell)
     runs = [{"kind": case.kind, "cap": case.cap, "target": case.target, "seed": seed, **entry} for case, seed, entry in made]
@@ -131,7 +135,7 @@ def study(
 # ---------------------------------------------------------------------- without training
 
 
-def people(study: Study) -> Json:
+def people(study: Raters) -> Json:
     """How many ratings the users have among those that are trained on."""
     counts = np.sort(np.unique(study.owners, return_counts=True)[1])
     return {"ratings": counts.tolist(), "train": len(study.train), "test": len(study.test)}
@@ -165,23 +169,23 @@ def _one(case: Case, seed: int, path: Path, threads: int) -> Json:
 
 
 def _without(case: Case, seed: int) -> Json:
-    trained = without_privacy(case.config(seed))
+    _, study = case.load(seed)
+    trained = without_privacy(study, seed)
     return {
         "accuracy": trained.accuracy,
         "baseline": trained.baseline,
-        "records": len(trained.study.train),
-        "groups": _groups(trained.study, trained.right),
+        "records": len(study.train),
+        "groups": _groups(study, trained.right),
     }
 
 
 def _private(case: Case, seed: int, folder: RunFolder) -> Json:
     """Accuracy after the last epoch, and β* of a rating and of the person who has most."""
-    config = case.config(seed)
-    with opened(config, folder, resume=True, again=True) as training:
+    config, study = case.load(seed)
+    with opened(config, folder, resume=True, again=True, study=study) as training:
         assert training is not None
         training.run()
-        last, study = folder.epochs[-1], training.study
-        assert study.people is not None
+        last = folder.epochs[-1]
         largest = study.people.largest
         run = claimed(study.recipe.noise_multiplier, config.sampling)
         return {
@@ -198,11 +202,10 @@ def _private(case: Case, seed: int, folder: RunFolder) -> Json:
         }
 
 
-def _groups(study: Study, right: torch.Tensor) -> Groups:
+def _groups(study: Raters, right: torch.Tensor) -> Groups:
     """The test ratings of users with few and with many ratings."""
     import pandas as pd
 
-    assert study.raw is not None
     times = study.raw[USER].map(_ratings_of_users())
     activity = pd.cut(times, list(ACTIVITY), labels=[str(low) for low in ACTIVITY[:-1]]).astype(str)
     return group_counts(study.raw.assign(activity=activity), ["activity"], right)
@@ -211,8 +214,6 @@ def _groups(study: Study, right: torch.Tensor) -> Groups:
 @cache
 def _ratings_of_users() -> dict[int, int]:
     """The number of ratings of each user in the whole data set."""
-    from betastar.datasets.raters import table
-
     return {int(user): int(number) for user, number in table()[USER].value_counts().items()}
 
 
@@ -228,7 +229,8 @@ def audited(path: Path, games: int, jobs: int, tell: Callable[[str], None] | Non
                 tell(f"audit of the mechanism: {sampling}, {ratings} ratings")
             result = audit.mechanism(claimed(sampling=sampling), Membership(records=ratings), MECHANISM_GAMES, 1, jobs=jobs)
             told["mechanism"].append({"sampling": sampling, "ratings": ratings, **result.as_dict()})
-    one = attacked(ATTACKED, RECORDS)
+    made = raters(ATTACKED.data_seed(), max_records_per_person=ATTACKED.max_records_per_person)
+    one = attacked(ATTACKED, RECORDS, study=ATTACKED.applied_to(made))
     for name in ("canary", "label"):
         if tell:
             tell(f"audit of training: {name}, {games} games")

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from betastar.datasets.packaged import packaged
-from betastar.datasets.study import Recipe, Study, StudyError, drawn, split, tensors
-from betastar.datasets.text_encoder import PAD, SPECIAL_TOKENS, UNKNOWN, TextEncoder, TransformerShape
+from betastar.runs import Recipe, Study, StudyError, split, tensors
 from betastar.training import Records, Secret, TextField
+from studies.trainings import drawn, packaged
+from studies.tweets.encoder import PAD, SPECIAL_TOKENS, UNKNOWN, TextEncoder, TransformerShape
+from studies.tweets.model import text_model
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -75,6 +76,14 @@ SECRETS: dict[str, tuple[Candidate, ...]] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tweets(Study):
+    """The study, with its encoder of texts and the tokens of the public texts."""
+
+    text_encoder: TextEncoder
+    public: Tensor
+
+
 def table() -> DataFrame:
     """The tweets that were written on one of the three devices, each text once.
 
@@ -88,7 +97,7 @@ def table() -> DataFrame:
     return frame.astype(object).reset_index(drop=True)
 
 
-def tweets(seed: int = 0, sensitive: str = "person", sample: int | None = None) -> Study:
+def tweets(seed: int = 0, sensitive: str = "person", sample: int | None = None) -> Tweets:
     """The study of tweets: half of them are public, 40 % are trained on, 10 % are tested on.
 
     Parameters
@@ -105,12 +114,12 @@ def tweets(seed: int = 0, sensitive: str = "person", sample: int | None = None) 
     frame = drawn(table(), sample, seed, "tweets", FEWEST)
     public, private = split(len(frame), seed, share=0.5)
     train, test = (frame.iloc[[private[i] for i in part]] for part in split(len(private), seed))
-    encoder = TextEncoder(LABEL, DEVICES, TEXT, WIDTH, _tokenizer(frame.iloc[public][TEXT].tolist()), SHAPE)
+    encoder = TextEncoder(DEVICES, TEXT, WIDTH, _tokenizer(frame.iloc[public][TEXT].tolist()), SHAPE)
     ids = encoder.tensor(frame.iloc[public])
     secret = _secret(encoder, ids, sensitive)
     labels = {device: number for number, device in enumerate(DEVICES)}
     made = [tensors(encoder.tensor(part), part[LABEL].map(labels).tolist(), torch.long) for part in (train, test)]
-    return Study(
+    return Tweets(
         "Tweets",
         made[0],
         made[1],
@@ -119,7 +128,8 @@ def tweets(seed: int = 0, sensitive: str = "person", sample: int | None = None) 
         replace(RECIPE, batch_size=min(RECIPE.batch_size, len(train) // STEPS)),
         raw=test,
         told=_told(len(ids), sensitive, secret.labels),
-        encoder=encoder,
+        model=lambda recipe: text_model(encoder, ids),
+        text_encoder=encoder,
         public=ids,
     )
 

@@ -1,21 +1,18 @@
-"""The encoder of a table of texts: its tokenizer, and the shape of the transformer that reads the tokens. It is kept as JSON."""
+"""The encoder of a table of texts: its tokenizer, and the shape of the transformer that reads the tokens."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from betastar.datasets.errors import StudyError
+from betastar.runs import StudyError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from tokenizers import Tokenizer
     from torch import Tensor
 
-#: Version of the format, in encoder.json.
-FORMAT = 1
 #: The numbers of the tokens for padding, unknown words and the beginning of a text.
 PAD, UNKNOWN, BEGIN = 0, 1, 2
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BEGIN]")
@@ -52,8 +49,6 @@ class TextEncoder:
 
     Attributes
     ----------
-    label : str
-        The column that the model predicts.
     classes : tuple of str
         The class of each output.
     column : str
@@ -66,7 +61,6 @@ class TextEncoder:
         The shape of the model.
     """
 
-    label: str
     classes: tuple[str, ...]
     column: str
     width: int
@@ -84,27 +78,9 @@ class TextEncoder:
         return Tokenizer.from_str(self.tokenizer)
 
     @property
-    def label_scale(self) -> None:
-        """None: the label is a class, not a number."""
-        return None
-
-    @property
     def vocabulary_size(self) -> int:
         """The number of different tokens."""
         return int(self._tokenizer.get_vocab_size())
-
-    def model_words(self, hidden: tuple[int, ...]) -> str:
-        """The model, in words for its card. `hidden` is for models of tables."""
-        shape = self.shape
-        return (
-            f"A transformer ({shape.layers} layers of {shape.features} features, {self.vocabulary_size:,} tokens), which was "
-            f"pre-trained on texts that count as public and fine-tuned with LoRA of rank {shape.rank},"
-        )
-
-    @property
-    def fitted_words(self) -> str:
-        """What the encoder holds of the records, in words for the card of its model."""
-        return "the tokenizer, which was fitted on the texts that count as public, and the shape of the model."
 
     def tensor(self, frame: DataFrame) -> Tensor:
         """Encode the texts of a table as the model takes them.
@@ -136,30 +112,3 @@ class TextEncoder:
             tokens = [BEGIN, *text.ids][: self.width]
             row[: len(tokens)] = torch.tensor(tokens)
         return rows
-
-    def to_json(self) -> str:
-        """The text of encoder.json."""
-        values = asdict(self) | {"tokenizer": json.loads(self.tokenizer)}
-        return json.dumps({"format": FORMAT, **values}, ensure_ascii=False, indent=1) + "\n"
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> TextEncoder:
-        """The encoder that an object of JSON describes; raises ValueError, TypeError or KeyError for another object."""
-        if values["format"] != FORMAT:
-            raise ValueError(f"format must be {FORMAT}, got {values['format']!r}: install the version of betastar that made it")
-        width = values["width"]
-        if type(width) is not int or not 2 <= width <= 4096:
-            raise ValueError(f"width must be a whole number from 2 to 4096, got {width!r}")
-        made = cls(
-            str(values["label"]),
-            tuple(map(str, values["classes"])),
-            str(values["column"]),
-            width,
-            json.dumps(values["tokenizer"], ensure_ascii=False),
-            TransformerShape(**values["shape"]),
-        )
-        try:
-            _ = made._tokenizer
-        except Exception as problem:  # tokenizers raises Exception itself
-            raise ValueError(f"tokenizer is none: {problem}") from None
-        return made

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from betastar.datasets.errors import StudyError
-from betastar.datasets.text_encoder import BEGIN, PAD, TextEncoder
+from betastar.runs import StudyError
+from studies.tweets.encoder import BEGIN, PAD, TextEncoder
 
 if TYPE_CHECKING:
     from transformers import GPT2Model
@@ -49,21 +48,10 @@ class TextClassifier(nn.Module):
         return self.head((tokens * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True))
 
 
-def text_model(encoder: TextEncoder, public: Tensor | None = None, tell: Callable[[str], None] | None = None) -> TextClassifier:
-    """The model with new weights, pre-trained on public texts if there are any.
-
-    Parameters
-    ----------
-    encoder : TextEncoder
-        What makes texts into inputs.
-    public : Tensor, optional
-        The tokens of the public texts.
-    tell : callable, optional
-        Called with a line about the progress.
-    """
+def text_model(encoder: TextEncoder, public: Tensor) -> TextClassifier:
+    """The model with new weights, pre-trained on public texts, given as tokens."""
     gpt = _transformer(encoder)
-    if public is not None:
-        _pretrain(gpt, public, tell)
+    _pretrain(gpt, public)
     return TextClassifier(encoder, gpt)
 
 
@@ -73,7 +61,7 @@ def _transformer(encoder: TextEncoder) -> GPT2Model:
         from transformers import GPT2Config, GPT2Model
     except ImportError as missing:
         raise StudyError(
-            f'a model of texts needs the package {missing.name}, which is not installed: pip install "betastar[studies]".'
+            f'a model of texts needs the package {missing.name}, which is not installed: pip install -e ".[studies]".'
         ) from None
     shape = encoder.shape
     config = GPT2Config(  # type: ignore[call-arg]
@@ -95,17 +83,15 @@ def _transformer(encoder: TextEncoder) -> GPT2Model:
     return gpt
 
 
-def _pretrain(gpt: GPT2Model, public: Tensor, tell: Callable[[str], None] | None) -> None:
+def _pretrain(gpt: GPT2Model, public: Tensor) -> None:
     """Train the transformer to predict the next token of each text; a token is told from others by its embedding."""
     batches = -(-len(public) // BATCH)
     optimizer = torch.optim.AdamW(gpt.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=EPOCHS * batches)
     embeddings = gpt.wte.weight
     gpt.train()
-    for epoch in range(EPOCHS):
-        for number, rows in enumerate(torch.randperm(len(public)).split(BATCH)):
-            if tell and not number % 10:
-                tell(f"pre-training on {len(public):,} public texts: {(epoch * batches + number) / (EPOCHS * batches):.0%}")
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(len(public)).split(BATCH):
             ids = public[rows]
             ids = ids[:, : int((ids != PAD).sum(dim=1).max())]
             outputs = gpt(input_ids=ids, attention_mask=(ids != PAD).long()).last_hidden_state

@@ -7,7 +7,8 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from betastar.figures import plots
-from betastar.report.study_pages import (
+from betastar.rounding import down, up
+from studies.pages import (
     PALE,
     Run,
     accuracy,
@@ -18,12 +19,12 @@ from betastar.report.study_pages import (
     table,
     write_page,
 )
-from betastar.rounding import down, up
-from betastar.runs.reading import Json
+from studies.trainings import Json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TEMPLATE = Path(__file__).with_name("page.md.j2")
 #: The names of groups, short enough for an axis.
 SHORT = {"Twitter Web Client": "Web", "Twitter for Android": "Android", "Twitter for iPhone": "iPhone"}
 #: Groups of fewer test records, over all seeds, say nothing.
@@ -32,7 +33,7 @@ FEWEST = 10
 
 def write(folder: str | Path) -> Path:
     """Write README.md and its figures beside results.json."""
-    return write_page(folder, "tweets_page.md.j2", lambda results: figures(results["runs"]), words)
+    return write_page(folder, TEMPLATE, lambda results: figures(results["runs"]), words)
 
 
 def figures(runs: list[Run]) -> dict[str, Axes]:

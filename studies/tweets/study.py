@@ -13,25 +13,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from betastar import validation
-from betastar.calibrate import Plan
-from betastar.datasets.study import Study
-from betastar.datasets.tweets import DEVICES
-from betastar.dpsgd import DPSGD
-from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training, opened, quietly
-from betastar.runs.reading import Json
-from betastar.studies.results import kept, write_results
-from betastar.studies.without_privacy import without_privacy
+from betastar import DPSGD, Plan
+from betastar.runs import Config, RunFolder, Study, Training, opened, quietly
 from betastar.training import Records
+from studies.trainings import Json, kept, without_privacy, write_results
+from studies.tweets.data import DEVICES, Tweets, tweets
 
 GAPS = (0.1, 0.01)
 SECRET = "person"
 #: The name of the group of tweets that name none of the candidates, or several.
 NOBODY = "nobody"
-FULL = Config(study="tweets", sensitive=SECRET, sample=10_000, batch_size=160, epochs=5, every=5)
-QUICK = replace(FULL, sample=2_000, batch_size=100, epochs=2)
+FULL, SAMPLE = Config(study="tweets", sensitive=SECRET, batch_size=160, epochs=5, every=5), 10_000
+QUICK, QUICK_SAMPLE = replace(FULL, batch_size=100, epochs=2), 2_000
+
+
+def load(config: Config, sample: int) -> Tweets:
+    """The study of a configuration, with so many tweets."""
+    return config.applied_to(tweets(config.data_seed(), config.sensitive or SECRET, sample))
 
 
 def cases(quick: bool = False) -> dict[str, Config]:
@@ -43,7 +41,7 @@ def cases(quick: bool = False) -> dict[str, Config]:
 
 def study(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callable[[str], None] | None = None) -> Json:
     """Train all cases (those that are there already are kept), and write results.json."""
-    path, seeds = Path(output), validation.whole("seeds", seeds)
+    path, sample = Path(output), QUICK_SAMPLE if quick else SAMPLE
     every = [(name, replace(config, seed=seed)) for seed in range(seeds) for name, config in cases(quick).items()]
     entries: list[Json] = []
     for number, (name, config) in enumerate(every, start=1):
@@ -51,7 +49,7 @@ def study(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callabl
             tell(f"{number} of {len(every)}: {name}, seed {config.seed}")
         folder = RunFolder(path / "runs" / name / f"seed-{config.seed}")
         with quietly(torch.get_num_threads()):
-            result = kept(folder, partial(_result, name, config, folder))
+            result = kept(folder, partial(_result, name, config, sample, folder))
         entry = {"case": name, "seed": config.seed, **result}
         if name == "dp-sgd":
             entry["largest_distance"] = float(folder.distances["exact"].max())
@@ -62,16 +60,17 @@ def study(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callabl
     return write_results(path, {"seeds": seeds, "quick": quick, "secret": SECRET}, entries)
 
 
-def _result(name: str, config: Config, folder: RunFolder) -> Json:
-    return _without_privacy(config) if name == "plain" else _private(config, folder)
+def _result(name: str, config: Config, sample: int, folder: RunFolder) -> Json:
+    study = load(config, sample)
+    return _without_privacy(study, config.chosen_seed()) if name == "plain" else _private(config, study, folder)
 
 
-def _private(config: Config, folder: RunFolder) -> Json:
+def _private(config: Config, study: Tweets, folder: RunFolder) -> Json:
     """Accuracy after the last epoch, membership risk, and attribute risk as it was measured or proved."""
-    with opened(config, folder, resume=True, again=True) as training:
+    with opened(config, folder, resume=True, again=True, study=study) as training:
         assert training is not None
         training.run()
-        last, study = folder.epochs[-1], training.study
+        last = folder.epochs[-1]
         entry: Json = {
             "accuracy": last["accuracy"],
             "baseline": last["baseline"],
@@ -81,7 +80,7 @@ def _private(config: Config, folder: RunFolder) -> Json:
             "membership": last["membership"]["lower"],
             "gap": config.gap,
             "records": {
-                "public": 0 if study.public is None else len(study.public),
+                "public": len(study.public),
                 "train": len(study.train),
                 "test": len(study.test),
             },
@@ -107,9 +106,9 @@ def _measured(training: Training, folder: RunFolder) -> Json:
     }
 
 
-def _without_privacy(config: Config) -> Json:
-    trained = without_privacy(config)
-    groups = _groups(trained.study, trained.right)
+def _without_privacy(study: Study, seed: int) -> Json:
+    trained = without_privacy(study, seed)
+    groups = _groups(study, trained.right)
     return {"accuracy": trained.accuracy, "baseline": trained.baseline, "gap": None, "groups": groups}
 
 

@@ -8,14 +8,15 @@ here: nothing is fitted on the records.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from betastar.datasets.packaged import packaged
-from betastar.datasets.sensitive import check, declared_secret, with_public
-from betastar.datasets.study import Recipe, Study, StudyError, drawn, split, tensors
-from betastar.datasets.table_encoder import CATEGORY, NUMBER, Column, TableEncoder
+import numpy as np
+
+from betastar.runs import Column, Recipe, Study, StudyError, TableEncoder, restated, split, tensors
 from betastar.training import Secret
-from betastar.training.secrets.restated_columns import restated
+from studies.trainings import drawn, packaged
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -77,6 +78,15 @@ LABELS = {OPINION: OPINIONS, VOTE: ANSWERS[VOTE][2]}
 SECRETS = (VOTE, "born_again", "race", "ideology")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Voters(Study):
+    """The study, with the public respondents: an attacker may learn from them, and no model is trained on them."""
+
+    encoder: TableEncoder
+    public_table: DataFrame
+    raw: DataFrame
+
+
 def table() -> DataFrame:
     """The 64,600 respondents, with words for their answers. The opinion is missing where the question was not answered.
 
@@ -103,9 +113,9 @@ def encoder(label: str, drop: Sequence[str] = ()) -> TableEncoder:
     for name, (_, _, answers) in ANSWERS.items():
         categories[name] = answers if name in ("sex", "college") else (*answers, NO_ANSWER)
     words = [
-        Column(name, CATEGORY, (0.0,) * len(known), (1.0,) * len(known), categories=known) for name, known in categories.items()
+        Column(name, "category", (0.0,) * len(known), (1.0,) * len(known), categories=known) for name, known in categories.items()
     ]
-    columns = [Column("age", NUMBER, mean=(50.0,), scale=(20.0,)), *words]
+    columns = [Column("age", "number", mean=(50.0,), scale=(20.0,)), *words]
     left_out = [*drop, *(name for name in LABELS if name != label and name not in categories)]
     kept = tuple(column for column in columns if column.name not in (*drop, label))
     return TableEncoder(label, LABELS[label], kept, tuple(left_out), declared=True)
@@ -118,7 +128,7 @@ def voters(
     along: Sequence[str] = (),
     drop: Sequence[str] = (),
     sample: int | None = None,
-) -> Study:
+) -> Voters:
     """The study of voters: a fifth of the respondents is public, 64 % are trained on, 16 % are tested on.
 
     Parameters
@@ -154,7 +164,7 @@ def voters(
     parts = [tensors(encode.encode(part), part[label].map(numbers).tolist()) for part in (train, test)]
     seen = [column.name for column in encode.columns]
     known = frame.iloc[public][[*seen, label] if sensitive == label else seen]
-    return Study(
+    return Voters(
         "Voters",
         parts[0],
         parts[1],
@@ -178,11 +188,34 @@ def _secret(encode: TableEncoder, public: DataFrame, sensitive: str, along: Sequ
         secret = Secret.label(len(encode.classes), labels=encode.classes, name=sensitive, unseen=True)
         secret.restated_reported = True  # the study reports them
         return secret
-    names = [column.name for column in encode.columns if column.kind == CATEGORY]
-    check(public, [sensitive, *along])
+    names = [column.name for column in encode.columns if column.kind == "category"]
     if strange := [name for name in (sensitive, *along) if name not in names]:
         raise StudyError(f"the secret of voters must be a column of words ({', '.join(names)}), got {strange[0]!r}.")
-    return with_public(declared_secret(encode, [sensitive, *along]), public, sensitive, along)
+    return with_frequencies(_declared(encode, [sensitive, *along]), public, [sensitive, *along])
+
+
+def _declared(encoder: TableEncoder, names: Sequence[str]) -> Secret:
+    """The secret that columns of words are: all combinations of the declared categories, whether they occur or not."""
+    ends = accumulate(len(one.mean) for one in encoder.columns)
+    columns = {one.name: (one, end - len(one.mean)) for one, end in zip(encoder.columns, ends, strict=True)}
+    parts = []
+    for name in names:
+        known, start = columns[name]
+        on, off = ((level - np.array(known.mean)) / np.array(known.scale) for level in (1.0, 0.0))
+        places = list(range(start, start + len(known.categories)))
+        parts.append(Secret.one_hot(places, on=on, off=off, labels=known.categories, name=name, unseen=True))
+    secret = parts[0] if len(parts) == 1 else Secret.joint(*parts)
+    secret.name = names[0] if len(names) == 1 else f"{names[0]} with {' and '.join(names[1:])}"
+    secret.restated_reported = True  # the study reports them
+    return secret
+
+
+def with_frequencies(secret: Secret, public: DataFrame, names: Sequence[str]) -> Secret:
+    """The secret with the frequencies of its values among the public respondents; a value that does not occur counts once."""
+    held = public[names[0]] if len(names) == 1 else public[list(names)].apply(tuple, axis=1)
+    times = held.value_counts()
+    counts = np.array([float(times.get(label, 0.0)) for label in secret.labels]) + 1.0
+    return secret.with_prior(counts / counts.sum())
 
 
 def _told(public: int, silent: int, label: str) -> tuple[str, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Real
-from betastar.datasets.encoders import TableEncoder
-from betastar.datasets.study import Study
-from betastar.risk import Risk
-from betastar.runs.reading import Json
+from betastar import Risk
+from betastar.runs import TableEncoder
+from studies.trainings import Json
+from studies.voters.data import Voters
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STEPS = 200
 
 
-def of_rest(study: Study, secret: str, risk: Risk) -> Json:
+def of_rest(study: Voters, secret: str, risk: Risk) -> Json:
     """How often such an attacker is right about test records, without and with the training.
 
     A logistic regression of the public records gives each record its probabilities of the values. The training raises the chance
@@ -27,8 +27,8 @@ def of_rest(study: Study, secret: str, risk: Risk) -> Json:
 
     Parameters
     ----------
-    study : Study
-        A study with public records, whose secret is one column.
+    study : Voters
+        A study whose secret is one column.
     secret : str
         The column of the secret.
     risk : Risk
@@ -43,9 +43,6 @@ def of_rest(study: Study, secret: str, risk: Risk) -> Json:
     from sklearn.linear_model import LogisticRegression
 
     encoder, public, private = study.encoder, study.public_table, study.raw
-    assert isinstance(encoder, TableEncoder)
-    assert public is not None
-    assert private is not None
     model = LogisticRegression(max_iter=1000).fit(_rest(encoder, public, secret), public[secret].to_numpy())
     probabilities = model.predict_proba(_rest(encoder, private, secret))
     hits = model.classes_[probabilities.argmax(axis=1)] == private[secret].to_numpy()
@@ -56,7 +53,7 @@ def of_rest(study: Study, secret: str, risk: Risk) -> Json:
     return {"hits": float(hits.mean()), "without": float(surest.mean()), "with": float(np.mean(np.array(reached)[which]))}
 
 
-def _rest(encoder: TableEncoder, table: DataFrame, secret: str) -> Real:
+def _rest(encoder: TableEncoder, table: DataFrame, secret: str) -> NDArray[np.float64]:
     """All else that is known of each record: the other inputs of the model, and the label unless it is the secret."""
     inputs = [column.encode(table[column.name]) for column in encoder.columns if column.name != secret]
     if encoder.label != secret:

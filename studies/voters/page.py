@@ -6,11 +6,11 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from betastar.audit.training_audit.trials import WHO
-from betastar.datasets.voters import NO_ANSWER, OPINION, SECRETS, VOTE
 from betastar.figures import plots
-from betastar.report.study_pages import (
+from betastar.rounding import down, nearest_percent, percent, up
+from studies.pages import (
     PALE,
+    WHO,
     Run,
     accuracies,
     accuracy,
@@ -23,13 +23,14 @@ from betastar.report.study_pages import (
     table,
     write_page,
 )
-from betastar.rounding import down, nearest_percent, percent, up
-from betastar.runs.reading import Json
-from betastar.studies.voters import JOINT_GAP, TOGETHER
+from studies.trainings import Json
+from studies.voters.data import NO_ANSWER, OPINION, SECRETS, VOTE
+from studies.voters.study import JOINT_GAP, TOGETHER
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TEMPLATE = Path(__file__).with_name("page.md.j2")
 TITLES = {VOTE: "vote", "born_again": "born again", "race": "race", "ideology": "ideology", TOGETHER: "all four"}
 #: Colours and marks of the lines.
 STYLES = {
@@ -55,7 +56,7 @@ GAMES = {
 
 def write(folder: str | Path) -> Path:
     """Write README.md and its figures beside results.json."""
-    return write_page(folder, "voters_page.md.j2", figures, words)
+    return write_page(folder, TEMPLATE, figures, words)
 
 
 def figures(results: Json) -> dict[str, Axes]:

@@ -12,24 +12,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from betastar import validation
-from betastar.analyze import analyze
-from betastar.calibrate import Plan
-from betastar.datasets.encoders import TableEncoder
-from betastar.datasets.sensitive import with_public
-from betastar.datasets.study import Study
-from betastar.datasets.voters import ANSWERS, OPINION, SECRETS, VOTE
-from betastar.dpsgd import DPSGD
-from betastar.risk import Risk
-from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import opened, quietly
-from betastar.runs.reading import Json
-from betastar.studies import informed_attacker
-from betastar.studies.audited import GAMES, QUICK_GAMES, attacked, played
-from betastar.studies.results import each_run, group_counts, kept, write_results
-from betastar.studies.without_privacy import without_privacy
-from betastar.threats import AttributeInference
+from betastar import DPSGD, AttributeInference, Plan, Risk, analyze
+from betastar.runs import Config, RunFolder, attacked, opened, quietly
+from studies.trainings import (
+    GAMES,
+    QUICK_GAMES,
+    Json,
+    each_run,
+    group_counts,
+    kept,
+    played,
+    without_privacy,
+    write_results,
+)
+from studies.voters import informed_attacker
+from studies.voters.data import ANSWERS, OPINION, SECRETS, VOTE, Voters, voters, with_frequencies
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -37,16 +34,14 @@ if TYPE_CHECKING:
 GAPS = (0.5, 0.1, 0.01)
 #: The gap of all secrets together, and the name that they have together.
 JOINT_GAP, TOGETHER = 0.1, "together"
-FULL = Config(study="voters", sample=20_000, every=5)
-QUICK = replace(FULL, sample=2_000, batch_size=160, epochs=2)
+FULL, SAMPLE = Config(study="voters", every=5), 20_000
+QUICK, QUICK_SAMPLE = replace(FULL, batch_size=160, epochs=2), 2_000
 #: How often all combinations are measured: there are hundreds.
 JOINT_EVERY = 25
 #: The quantiles of β* that are kept of each group of the ledger.
 QUANTILES = (0.05, 0.25, 0.5, 0.75)
 #: The trainings that are attacked: few records and little noise, so that attacks can succeed.
-ATTACKED = Config(
-    study="voters", sample=2_000, batch_size=20, epochs=6, noise_multiplier=0.6, learning_rate=5e-3, hidden=(16,), seed=0
-)
+ATTACKED = Config(study="voters", batch_size=20, epochs=6, noise_multiplier=0.6, learning_rate=5e-3, hidden=(16,), seed=0)
 RECORDS = 200
 #: The votes that the attacker hesitates between there.
 VOTES = ANSWERS[VOTE][2]
@@ -66,12 +61,15 @@ class Case:
         How it is trained, and for DP-SGD alone which records a monitor looks at.
     config : Config
         The configuration.
+    sample : int
+        The number of respondents.
     """
 
     label: str
     secret: str
     kind: str
     config: Config
+    sample: int = SAMPLE
 
     @property
     def folder(self) -> str:
@@ -102,14 +100,20 @@ def cases(quick: bool = False) -> list[Case]:
         made.append(Case(OPINION, TOGETHER, "gap", replace(together, gap=JOINT_GAP)))
         alone = replace(config, target=OPINION, sensitive="party", drop=SECRETS, monitor=False)
         made.append(Case(OPINION, TOGETHER, "delete", alone))
-    return made
+    return [replace(case, sample=QUICK_SAMPLE) for case in made] if quick else made
+
+
+def load(config: Config, sample: int) -> Voters:
+    """The study of a configuration, with so many respondents."""
+    columns = config.target or OPINION, config.sensitive or VOTE, config.along, config.drop
+    return config.applied_to(voters(config.data_seed(), *columns, sample))
 
 
 def study(
     output: str | Path, seeds: int = 5, jobs: int = 2, quick: bool = False, tell: Callable[[str], None] | None = None
 ) -> Json:
     """Train all cases and play the audits (what is there already is kept), and write results.json."""
-    path, seeds = Path(output), validation.whole("seeds", seeds)
+    path = Path(output)
     every = [(case, seed) for seed in range(seeds) for case in cases(quick)]
     made = each_run(path, every, jobs, _one, tell)
     runs = [{"label": case.label, "secret": case.secret, "kind": case.kind, "seed": seed, **entry} for case, seed, entry in made]
@@ -120,24 +124,23 @@ def study(
 def _one(case: Case, seed: int, path: Path, threads: int) -> Json:
     config, folder = replace(case.config, seed=seed), RunFolder(path)
     with quietly(threads):
-        return kept(folder, lambda: _without(config) if case.kind == "no-privacy" else _private(case, config, folder))
+        return kept(folder, lambda: _without(case, config) if case.kind == "no-privacy" else _private(case, config, folder))
 
 
-def _without(config: Config) -> Json:
-    trained = without_privacy(config)
-    assert trained.study.raw is not None
-    groups = group_counts(trained.study.raw, SECRETS, trained.right)
+def _without(case: Case, config: Config) -> Json:
+    study = load(config, case.sample)
+    trained = without_privacy(study, config.chosen_seed())
+    groups = group_counts(study.raw, SECRETS, trained.right)
     return {"accuracy": trained.accuracy, "baseline": trained.baseline, "groups": groups}
 
 
 def _private(case: Case, config: Config, folder: RunFolder) -> Json:
     """Accuracy after the last epoch, membership risk, and attribute risk as it was measured or proved."""
-    with opened(config, folder, resume=True, again=True) as training:
+    study = load(config, case.sample)
+    with opened(config, folder, resume=True, again=True, study=study) as training:
         assert training is not None
         training.run()
-        last, study = folder.epochs[-1], training.study
-        assert study.raw is not None
-        assert study.public_table is not None
+        last = folder.epochs[-1]
         entry: Json = {
             "accuracy": last["accuracy"],
             "baseline": last["baseline"],
@@ -157,14 +160,13 @@ def _private(case: Case, config: Config, folder: RunFolder) -> Json:
         else:
             risk = analyze(run, AttributeInference(folder.distances["exact"]), method="certified")
         entry |= {"attribute": float(risk.bayes_security.lower), "informed": _informed(case, study, risk)}
-        return entry if case.kind == "gap" else entry | _measured(training.study, folder, entry["attribute"])
+        return entry if case.kind == "gap" else entry | _measured(study, folder, entry["attribute"])
 
 
-def _informed(case: Case, study: Study, risk: Risk) -> Json:
+def _informed(case: Case, study: Voters, risk: Risk) -> Json:
     """What attackers reach who know how frequent the values are, or what the rest of the record tells about them."""
-    assert study.public_table is not None
     secret = study.secret
-    prior = (secret if secret.prior is not None else with_public(secret, study.public_table, case.secret)).prior
+    prior = (secret if secret.prior is not None else with_frequencies(secret, study.public_table, [case.secret])).prior
     assert prior is not None
     told: Json = {
         "values": study.secret.count,
@@ -175,7 +177,7 @@ def _informed(case: Case, study: Study, risk: Risk) -> Json:
     return told
 
 
-def _measured(study: Study, folder: RunFolder, any_record: float) -> Json:
+def _measured(study: Voters, folder: RunFolder, any_record: float) -> Json:
     """What the monitor saw: the largest distance, and how exposed the records of each group are.
 
     No record is more exposed than any record can be.
@@ -197,12 +199,11 @@ def _measured(study: Study, folder: RunFolder, any_record: float) -> Json:
     return told
 
 
-def training_words(study: Study) -> DataFrame:
+def training_words(study: Voters) -> DataFrame:
     """The columns of words of the training records that people may ask about, read back from what the model sees."""
     import pandas as pd
 
     encoder, (x, y) = study.encoder, study.train.tensors
-    assert isinstance(encoder, TableEncoder)
     columns, start = {}, 0
     for column in encoder.columns:
         inputs = x[:, start : start + len(column.mean)]
@@ -220,8 +221,8 @@ def training_words(study: Study) -> DataFrame:
 def audit(path: Path, games: int, jobs: int, tell: Callable[[str], None] | None = None) -> Json:
     """Attack trainings on a few voters: a canary, the vote of the record that is most exposed, and that vote as the label."""
     told: Json = {}
-    attribute = attacked(ATTACKED, RECORDS)
-    label = attacked(replace(ATTACKED, target=VOTE, sensitive=VOTE), RECORDS)
+    as_label = replace(ATTACKED, target=VOTE, sensitive=VOTE)
+    attribute, label = (attacked(one, RECORDS, study=load(one, QUICK_SAMPLE)) for one in (ATTACKED, as_label))
     for name, one, exposed in (("canary", attribute, False), ("vote", attribute, True), ("label", label, True)):
         if tell:
             tell(f"audit: {name}, {games} games")

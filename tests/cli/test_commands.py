@@ -10,16 +10,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import betastar.studies.gap_clipping
+import betastar.studies.raters
+import betastar.studies.tweets
+import betastar.studies.voters
 import pytest
 
 import betastar as bs
 import betastar.answers.json_answers
 import betastar.audit
 import betastar.runs.loop
-import betastar.studies.gap_clipping
-import betastar.studies.raters
-import betastar.studies.tweets
-import betastar.studies.voters
 from betastar.answers import sweeps
 from betastar.cli import main
 

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from betastar.datasets.purchase import load, purchase, synthetic
 
 from betastar.datasets import purchase as archive
 from betastar.datasets.adult import AGES, SHA256, adult, encoder, table
-from betastar.datasets.purchase import load, purchase, synthetic
 from betastar.datasets.study import StudyError
 from betastar.datasets.table import own
 from betastar.training import Records, Secret

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from betastar.datasets.purchase import purchase
 
 from betastar.datasets import adult
-from betastar.datasets.purchase import purchase
 from betastar.datasets.study import StudyError, split
 from betastar.datasets.table import own
 from betastar.datasets.table_encoder import Column, TableEncoder

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from betastar.studies.audited import attacked
 
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training
 from betastar.runs.private_training import network
-from betastar.studies.audited import attacked
 
 from ..datasets.test_data import people
 

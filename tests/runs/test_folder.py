@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from betastar.studies.audited import attacked, of_run
 from safetensors.torch import load_file
 
 from betastar.datasets import seeds
@@ -23,7 +24,6 @@ from betastar.runs.config import Config
 from betastar.runs.folder import CONFIG, FORMAT, SECRETS, RunFolder
 from betastar.runs.loop import Training, opened, train
 from betastar.runs.reading import FolderError
-from betastar.studies.audited import attacked, of_run
 
 from ..command import COMMAND, call
 from ..datasets.test_data import people

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from betastar.studies import gap_clipping
 
 import betastar as bs
 from betastar.datasets.adult import adult, table
@@ -16,7 +17,6 @@ from betastar.datasets.table import own
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
-from betastar.studies import gap_clipping
 from betastar.training import Records
 from betastar.training.secrets.restated_columns import restated
 

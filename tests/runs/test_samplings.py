@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from betastar.studies import audited
 
 import betastar as bs
 from betastar.datasets.study import StudyError
@@ -18,7 +19,6 @@ from betastar.report.statement import metrics, statement
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, train
-from betastar.studies import audited
 
 from ..command import call
 from ..datasets.test_data import people

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from betastar.report.audit_page import GAMES, ordered, write
 
 from betastar.figures import plots
-from betastar.report.audit_page import GAMES, ordered, write
 
 from ..figures.pictures import same
 

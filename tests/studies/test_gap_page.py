@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-import betastar as bs
 from betastar.report.gap_clipping_page import write
 from betastar.report.study_pages import accuracy, select
 from betastar.studies.gap_clipping import GAPS, NOISES, SECRETS, TARGET
+
+import betastar as bs
 
 from ..figures.pictures import same
 

@@ -8,10 +8,10 @@ from collections import Counter
 import pandas as pd
 import pytest
 import torch
-
-from betastar.datasets import raters
 from betastar.datasets.encoders import RatingEncoder, encoder_of
 from betastar.datasets.packaged import packaged
+
+from betastar.datasets import raters
 from betastar.datasets.study import Study, StudyError, split
 from betastar.runs.config import Config
 

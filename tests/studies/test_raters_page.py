@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-
-import betastar as bs
 from betastar.report.raters_page import best_person, slope, write
 from betastar.report.study_pages import accuracy, group_accuracy, select
 from betastar.studies.raters import CAPS, NOISE, TARGETS, cases, claimed
+
+import betastar as bs
 
 from ..figures.pictures import same
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import betastar as bs
 from betastar.datasets.voters import SECRETS
-from betastar.report import raters_page, voters_page
-from betastar.runs.config import Config
 from betastar.studies import raters, voters
 from betastar.studies.informed_attacker import of_rest
+
+import betastar as bs
+from betastar.report import raters_page, voters_page
+from betastar.runs.config import Config
 
 
 def test_voters_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

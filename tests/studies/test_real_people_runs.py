@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from betastar.datasets.raters import table
+from betastar.runs.rating_model import RatingModel
+
 from betastar.report import model_card
 from betastar.report.facts import load
 from betastar.runs import trained_model
@@ -17,7 +18,6 @@ from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 from betastar.runs.prediction import predict
 from betastar.runs.private_training import PrivateTraining, network
-from betastar.runs.rating_model import RatingModel
 from betastar.training import Records
 
 from ..training.private import oracle

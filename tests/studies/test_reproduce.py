@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from betastar.studies.paper.reproduce import CAPTIONS, SCRIPTS, page, reproduce
 
 from betastar.datasets.study import StudyError
 from betastar.figures import plots
-from betastar.studies.paper.reproduce import CAPTIONS, SCRIPTS, page, reproduce
 
 from ..figures.pictures import same
 

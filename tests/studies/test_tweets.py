@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from betastar.report.tweets_page import write
-from betastar.runs.folder import RunFolder
 from betastar.studies import tweets
+
+from betastar.runs.folder import RunFolder
 
 
 def test_the_study_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

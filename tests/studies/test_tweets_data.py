@@ -6,10 +6,10 @@ import sys
 
 import pytest
 import torch
+from betastar.datasets.text_encoder import BEGIN, PAD, TextEncoder, TransformerShape
 
 from betastar.datasets import tweets
 from betastar.datasets.study import Study, StudyError, split
-from betastar.datasets.text_encoder import BEGIN, PAD, TextEncoder, TransformerShape
 from betastar.runs.config import Config
 from betastar.training import Records
 

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-import betastar as bs
 from betastar.datasets.tweets import DEVICES, SECRETS
 from betastar.report.study_pages import accuracy, select
 from betastar.report.tweets_page import changes, words, write
 from betastar.studies.tweets import FULL, GAPS, NOBODY, cases
+
+import betastar as bs
 
 from ..figures.pictures import same
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from betastar.studies.audited import attacked
 
 from betastar.datasets.study import Study
 from betastar.report import model_card
@@ -17,7 +18,6 @@ from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, train
 from betastar.runs.prediction import predict
 from betastar.runs.private_training import PrivateTraining, network
-from betastar.studies.audited import attacked
 from betastar.training import Records
 
 from ..training.private import oracle

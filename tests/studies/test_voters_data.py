@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from betastar.datasets.packaged import packaged
 
 from betastar.datasets import voters
-from betastar.datasets.packaged import packaged
 from betastar.datasets.study import Study, StudyError, split
 from betastar.datasets.table_encoder import CATEGORY, TableEncoder
 from betastar.runs.config import Config

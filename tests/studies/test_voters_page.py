@@ -8,8 +8,6 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-
-import betastar as bs
 from betastar.datasets.voters import OPINION, SECRETS, VOTE
 from betastar.report.study_pages import accuracy, select
 from betastar.report.voters_page import (
@@ -23,6 +21,8 @@ from betastar.report.voters_page import (
     write,
 )
 from betastar.studies.voters import GAPS, TOGETHER, cases
+
+import betastar as bs
 
 from ..figures.pictures import same
 

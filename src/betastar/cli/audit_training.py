@@ -269,9 +269,9 @@ def _number(challenge: str) -> int | list[int] | str:
 
 def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool) -> Json:
     """A study or a run as an audit wants it."""
+    from betastar.runs.audited import MOST_EXPOSED, attacked, exposed_in, of_run
     from betastar.runs.config import Config
     from betastar.runs.private_training import criterion_of
-    from betastar.runs.audited import MOST_EXPOSED, attacked, exposed_in, of_run
 
     folder = Path(what).is_dir()
     if folder and attack.sensitive is not None:

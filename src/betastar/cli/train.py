@@ -22,9 +22,7 @@ class OutputOption:
 class TrainOptions:
     """What a run is asked for; `runs.config.Config` has the same, with what a study has of its own."""
 
-    study: str = option(
-        "adult", "'adult', or the path of a CSV or Parquet table.", argument="study"
-    )
+    study: str = option("adult", "'adult', or the path of a CSV or Parquet table.", argument="study")
     label: str | None = None
     task: str | None = None
     label_range: str | None = None

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from betastar.datasets.study import StudyError
-from betastar.datasets.table_encoder import TableEncoder
 from betastar.training import Secret
 
 if TYPE_CHECKING:
@@ -65,23 +63,6 @@ def secret_of(
 def together(sensitive: str, along: Sequence[str]) -> str:
     """What a secret of several columns is called."""
     return f"{sensitive} with {' and '.join(along)}"
-
-
-def declared_secret(encoder: TableEncoder, names: Sequence[str]) -> Secret:
-    """The secret that columns of words are: all combinations of the categories that the encoder declares, whether they occur
-    or not."""
-    ends = accumulate(len(one.mean) for one in encoder.columns)
-    columns = {one.name: (one, end - len(one.mean)) for one, end in zip(encoder.columns, ends, strict=True)}
-    parts = []
-    for name in names:
-        known, start = columns[name]
-        on, off = ((level - np.array(known.mean)) / np.array(known.scale) for level in (1.0, 0.0))
-        places = list(range(start, start + len(known.categories)))
-        parts.append(Secret.one_hot(places, on=on, off=off, labels=known.categories, name=name, unseen=True))
-    secret = parts[0] if len(parts) == 1 else Secret.joint(*parts)
-    secret.name = names[0] if len(names) == 1 else together(names[0], names[1:])
-    secret.restated_reported = True  # the study reports them
-    return secret
 
 
 def with_public(secret: Secret, public: DataFrame, sensitive: str, along: Sequence[str] = ()) -> Secret:

@@ -51,7 +51,7 @@ class Study:
     encoder : TableEncoder or None
         What makes records of a table of its kind into inputs of the model; None if no model of the study is kept for use.
     model : callable or None
-        Makes the model, with new weights from torch's random numbers. None: linear layers with tanh between them.
+        Makes the model of a recipe, with new weights. None: linear layers with tanh between them.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Study:
     told: tuple[str, ...] = ()
     people: Persons | None = None
     encoder: TableEncoder | None = None
-    model: Callable[[], nn.Module] | None = None
+    model: Callable[[Recipe], nn.Module] | None = None
 
     def fingerprint(self) -> str:
         """A hash of the records as they are trained and tested on, and of the secret."""

@@ -113,9 +113,7 @@ class Attacked:
         return ledger.most_exposed(1)[0].record
 
 
-def attacked(
-    config: Config, sample: int | None = None, include: int | None = None, study: Study | None = None
-) -> Attacked:
+def attacked(config: Config, sample: int | None = None, include: int | None = None, study: Study | None = None) -> Attacked:
     """The training records of a configuration, or so many of them, one of which may be named. study: as for `train`."""
     config = replace(config, seed=config.chosen_seed())
     study = config.load() if study is None else study

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from betastar import validation
 from betastar.datasets import seeds
@@ -16,12 +16,13 @@ from betastar.runs.json_object import JsonObject
 if TYPE_CHECKING:
     from betastar.datasets.study import Study
 
+AnyStudy = TypeVar("AnyStudy", bound="Study")
 #: Parameters of training. A study has its own, and a configuration may choose others.
 PARAMETERS = tuple(field.name for field in fields(Recipe))
 #: Fields that belong to a table of somebody's own.
 OWN_TABLE = ("keep", "person", "max_records_per_person", "task", "label_range")
 #: Studies that `betastar train` knew once, and the commands that train them.
-MOVED = {"tweets": "studies.tweets", "voters": "studies.voters", "raters": "studies.raters", "purchase": "studies.paper"}
+MOVED = {"tweets": "studies.tweets", "voters": "studies.voters", "raters": "studies.raters", "purchase": "studies.purchase"}
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ class Config(JsonObject):
         self._check()
         return self.applied_to(self._study(seed))
 
-    def applied_to(self, study: Study) -> Study:
+    def applied_to(self, study: AnyStudy) -> AnyStudy:
         """A study with this configuration's parameters; raises StudyError for what cannot be run."""
         self._check()
         chosen = {name: getattr(self, name) for name in PARAMETERS if getattr(self, name) is not None}

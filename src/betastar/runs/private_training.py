@@ -18,7 +18,7 @@ from betastar.training import AttributeMonitor, GapClipping, Secret, make_attrib
 def network(study: Study) -> nn.Module:
     """The model of a study, with new weights."""
     if study.model is not None:
-        return study.model()
+        return study.model(study.recipe)
     return fully_connected([study.columns, *study.recipe.hidden, len(study.classes) or 1])
 
 

@@ -1,0 +1,1 @@
+"""Three attackers against the bound, on Adult."""

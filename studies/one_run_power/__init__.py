@@ -1,0 +1,1 @@
+"""The power of audits in one run."""

@@ -1,0 +1,1 @@
+"""Persons with many ratings: what a recommender tells about them, and what it costs to protect them."""
