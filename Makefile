@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all browser oldest fuzz lint docs bench audits golden lock clean
+.PHONY: demo test test-all browser oldest fuzz lint docs bench reproduce audits golden lock clean
 
 demo: $(READY)
 	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
@@ -36,7 +36,7 @@ oldest: $(OLDEST)/.ready$(TORCH)
 		"opacus", opacus.__version__, "numpy", numpy.__version__)'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -W default -m "not slow" tests/test_golden.py \
 		tests/cli/test_commands.py tests/web/test_worker.py tests/figures/test_plots.py tests/training/test_accountant.py \
-		tests/training/test_monitor.py tests/training/test_gap_clipping.py tests/training/test_callbacks.py tests/runs/test_tweets.py tests/crosscheck/test_dp_accounting.py
+		tests/training/test_monitor.py tests/training/test_gap_clipping.py tests/training/test_callbacks.py tests/studies/test_smoke.py tests/crosscheck/test_dp_accounting.py
 
 $(OLDEST)/.ready$(TORCH): pyproject.toml requirements.lock tests/lowest.py
 	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)
@@ -67,16 +67,24 @@ bench: $(READY)
 	$(BIN)/python benchmarks/text_models.py
 	$(BIN)/python docs/hooks/bench.py
 
-# The games behind docs/audits. They are kept in build/audits: what was played is not played again.
+# The paper's figures, table and numbers, in build/paper: under an hour on two cores. Trainings are kept: the same command goes on.
+reproduce: $(READY)
+	$(BIN)/python -m studies.paper all
+
+# The games behind studies/audits. They are kept in build/audits: what was played is not played again.
+AUDITS := studies/audits/results
 ADULT := $(BIN)/betastar audit training adult --sample 200 --batch-size 20 --epochs 6 --noise 0.6 --lr 0.005 --hidden 16 \
 	--references 199 --games 600 --seed 1 --jobs 2 --json --force
 audits: $(READY)
-	mkdir -p docs/audits build
-	$(ADULT) -o build/audits/canary > docs/audits/canary.json
-	$(ADULT) --challenge most-exposed -o build/audits/membership > docs/audits/membership.json
-	$(ADULT) --challenge most-exposed --threat attribute --value 17.0 --value 90.0 -o build/audits/attribute > docs/audits/attribute.json
-	$(BIN)/python -m betastar.report.audit_page docs/audits
-	$(BIN)/python -m betastar.studies.one_run_power docs/audits
+	mkdir -p build
+	for kind in png svg; do \
+		$(ADULT) -o build/audits/canary --plot $(AUDITS)/canary.$$kind > $(AUDITS)/canary.json; \
+		$(ADULT) --challenge most-exposed -o build/audits/membership --plot $(AUDITS)/membership.$$kind > $(AUDITS)/membership.json; \
+		$(ADULT) --challenge most-exposed --threat attribute --value 17.0 --value 90.0 -o build/audits/attribute \
+			--plot $(AUDITS)/attribute.$$kind > $(AUDITS)/attribute.json; \
+	done
+	$(BIN)/python -m studies.audits $(AUDITS)
+	$(BIN)/python -m studies.one_run_power -o studies/one_run_power/results
 
 golden: $(READY)
 	$(BIN)/python tests/golden/generate.py

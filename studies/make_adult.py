@@ -1,4 +1,4 @@
-"""Makes adult.csv.xz from the two files of the UCI repository: python make_adult.py FOLDER_WITH_ADULT_DATA_AND_ADULT_TEST.
+"""Makes adult.csv.xz from adult.data and adult.test of the UCI repository: python -m studies.make_adult FOLDER adult.csv.xz.
 
 Values stay as they are ("?" for unknown ones). A first column says which file a record is from; the dot that ends the labels of
 adult.test is dropped.
@@ -28,4 +28,4 @@ def main(folder: Path, output: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(__file__).parent / "adult.csv.xz")
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -31,13 +31,22 @@ TAG = re.compile(r"\\tag\{(\d+)\}")
 EXPLORE = "assets/explore.html"
 
 
+#: A link from a page of docs/ to the results of a study. In the repository it leads one folder up, which the site does not have.
+TO_STUDY = re.compile(r"\.\./((?:\.\./)*studies/\w+/results/)")
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, EXPLORE, content=static_page.html()))
+    for path in sorted(ROOT.glob("studies/*/results/*")):
+        if path.suffix in (".md", ".png", ".svg"):
+            files.append(File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, config.use_directory_urls))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     source = page.file.src_uri
+    study = source.startswith("studies/")
+    markdown = markdown.replace("(../../../docs/", "(../../../") if study else TO_STUDY.sub(r"\1", markdown)
     if source == TESTS:
         return markdown + _tests()
     if "<!-- rooms -->" in markdown:

@@ -132,14 +132,6 @@ def test_runs_of_other_kinds(options: dict[str, Any], told: str, tmp_path: Path)
     assert told in result["audits"]["updates"]["run"] + result["audits"]["updates"]["threat"]
 
 
-@pytest.mark.slow
-def test_texts_as_challenges() -> None:
-    """The study of tweets: a whole record, a canary among texts, and the person that a tweet names."""
-    small = ["tweets", "--sample", 60, "--batch-size", 20, "--epochs", 1, "--noise", 0.5, "--references", 20, *FEW, "--json"]
-    for words in (["--challenge", 3], [], ["--threat", "attribute", "--challenge", 3]):
-        assert not json.loads(call("training", *small, *words))["violated"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -10,10 +10,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import betastar.studies.gap_clipping
-import betastar.studies.raters
-import betastar.studies.tweets
-import betastar.studies.voters
 import pytest
 
 import betastar as bs
@@ -190,10 +186,6 @@ def test_what_cannot_be_computed_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
         ("analyze --noise 1 --rate 0.1 --steps 3", (betastar.answers.json_answers, "answer"), "."),
         ("audit mechanism --noise 1 --rate 0.1 --steps 3", (betastar.audit, "mechanism"), "."),
         ("train adult -o run", (betastar.runs.loop, "train"), "; the same command with --resume goes on."),
-        ("tweets -o run", (betastar.studies.tweets, "study"), "; the same command goes on where it stopped."),
-        ("voters -o run", (betastar.studies.voters, "study"), "; the same command goes on where it stopped."),
-        ("raters -o run", (betastar.studies.raters, "study"), "; the same command goes on where it stopped."),
-        ("gaps -o run", (betastar.studies.gap_clipping, "run"), "; the same command goes on where it stopped."),
     ],
 )
 def test_an_interruption_says_how_to_go_on(line: str, where: Any, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +194,28 @@ def test_an_interruption_says_how_to_go_on(line: str, where: Any, hint: str, mon
 
     monkeypatch.setattr(*where, interrupt)
     assert run(line, main.INTERRUPTED).stderr == f"\nbetastar: interrupted{hint}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "module"),
+    [
+        ("reproduce fig7 --quick -o out", "paper"),
+        ("gaps --help", "gap_clipping"),
+        ("tweets", "tweets"),
+        ("voters --quick --json", "voters"),
+        ("raters -o out", "raters"),
+        ("train tweets -o out", "tweets"),
+        ("train voters --sensitive race -o out", "voters"),
+        ("train raters -o out", "raters"),
+        ("train purchase -o out", "purchase"),
+    ],
+)
+def test_studies_that_moved_say_where_they_went(line: str, module: str, tmp_path: Path) -> None:
+    done = call(*line.split(), cwd=tmp_path)
+    name = line.removeprefix("train ").split()[0]
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"{name} is now a study beside the package: in a clone, python -m studies.{module}.\n")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_sweep_counts_its_points() -> None:

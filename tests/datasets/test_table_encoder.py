@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from betastar.datasets.purchase import purchase
 
 from betastar.datasets import adult
 from betastar.datasets.study import StudyError, split
@@ -71,16 +70,6 @@ def test_it_does_what_the_study_of_adult_did() -> None:
     train, _ = split(len(adult.table()), 5)
     inputs = TableEncoder.from_json(json.loads(study.encoder.to_json())).tensor(adult.table())
     assert torch.equal(inputs[train], study.train.tensors[0])
-
-
-def test_purchase_has_its_items_as_columns() -> None:
-    study = purchase(records=1000, drop=["7"])
-    assert study.encoder is not None
-    bits = pd.DataFrame(np.ones((3, 600), dtype=int))
-    inputs = study.encoder.encode(bits)
-    assert inputs.shape == (3, 600)
-    assert inputs[:, 7].tolist() == [0.0] * 3
-    assert inputs.sum() == 3 * 599
 
 
 def test_it_can_be_read(encoder: TableEncoder) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from betastar.studies.audited import attacked
 
+from betastar.runs.audited import attacked
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from betastar.studies.audited import attacked, of_run
 from safetensors.torch import load_file
 
 from betastar.datasets import seeds
 from betastar.datasets.study import StudyError
 from betastar.report.report import summarise, write
+from betastar.runs.audited import attacked, of_run
 from betastar.runs.config import Config
 from betastar.runs.folder import CONFIG, FORMAT, SECRETS, RunFolder
 from betastar.runs.loop import Training, opened, train

@@ -1,14 +1,12 @@
-"""Runs with gap clipping, columns that restate a secret, and the study of both."""
+"""Runs with gap clipping, and columns that restate a secret."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
-from betastar.studies import gap_clipping
 
 import betastar as bs
 from betastar.datasets.adult import adult, table
@@ -147,10 +145,6 @@ def test_what_is_refused(path: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             train(config(path, **options), tmp_path / "run")
-    with pytest.raises(StudyError, match="its first item"):
-        Config(study="purchase", records=2000, sensitive="age").load()
-    with pytest.raises(StudyError, match="items 0 to 599"):
-        Config(study="purchase", records=2000, drop=("600",)).load()
     assert not (tmp_path / "run").exists()
 
 
@@ -162,31 +156,6 @@ def test_from_the_command_line(path: Path, tmp_path: Path) -> None:
     bad = call(*fixed, "--gap", "3", "-o", str(tmp_path / "bad"))
     assert bad.returncode == 2
     assert "gap must be between 0 and 2" in bad.stderr
-
-
-def test_cases_of_the_study() -> None:
-    cases = gap_clipping.cases()
-    assert len({case.folder for case in cases}) == len(cases)
-    adult_cases = [case for case in cases if case.study == "adult"]
-    assert {case.secret for case in adult_cases} == {"none", *gap_clipping.SECRETS}
-    assert {case.config.gap for case in adult_cases if case.kind == "gap"} == set(gap_clipping.GAPS)
-    assert all(case.config.epochs == 20 for case in adult_cases)
-
-
-def test_groups_of_a_run(tmp_path: Path) -> None:
-    """One run of the study, cut short: accuracy of groups adds up to accuracy of all, and a finished run is not repeated."""
-    config = Config(sensitive="sex", gap=0.1, epochs=1, noise_multiplier=3.51)
-    short = gap_clipping.Case("adult", "sex", "gap", config)
-    result = gap_clipping._one(short, 0, tmp_path / "one", torch.get_num_threads())
-    assert result["gap"] == 0.1
-    for name in gap_clipping.SECRETS:
-        sizes, right = zip(*result["groups"][name].values(), strict=True)
-        assert sum(sizes) == 6513
-        assert sum(right) / 6513 == pytest.approx(result["accuracy"])
-    before = (tmp_path / "one" / "result.json").stat().st_mtime_ns
-    assert gap_clipping._one(short, 0, tmp_path / "one", 1) == json.loads(json.dumps(result))
-    assert (tmp_path / "one" / "result.json").stat().st_mtime_ns == before
-    assert isinstance(adult().raw, pd.DataFrame)
 
 
 def test_a_run_as_json(path: Path, tmp_path: Path) -> None:

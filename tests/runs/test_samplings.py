@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from betastar.studies import audited
 
 import betastar as bs
 from betastar.datasets.study import StudyError
@@ -16,6 +15,7 @@ from betastar.report.errors import ReportError
 from betastar.report.facts import load
 from betastar.report.report import summarise
 from betastar.report.statement import metrics, statement
+from betastar.runs import audited
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, train

@@ -7,15 +7,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from betastar.report.gap_clipping_page import write
-from betastar.report.study_pages import accuracy, select
-from betastar.studies.gap_clipping import GAPS, NOISES, SECRETS, TARGET
 
 import betastar as bs
+from studies.gap_clipping.page import write
+from studies.gap_clipping.study import GAPS, NOISES, SECRETS, TARGET
+from studies.pages import accuracy, select
 
 from ..figures.pictures import same
 
-DOCS = Path(__file__).parents[2] / "docs" / "gap-clipping"
+pytestmark = pytest.mark.slow
+
+DOCS = Path(__file__).parents[2] / "studies" / "gap_clipping" / "results"
 RESULTS = json.loads((DOCS / "results.json").read_text())
 RUNS = RESULTS["runs"]
 

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
-from betastar.datasets.encoders import RatingEncoder, encoder_of
-from betastar.datasets.packaged import packaged
 
-from betastar.datasets import raters
-from betastar.datasets.study import Study, StudyError, split
-from betastar.runs.config import Config
+from betastar.runs import StudyError, split
+from studies.raters import data as raters
+from studies.raters.data import Raters
+from studies.trainings import packaged
+
+pytestmark = pytest.mark.slow
 
 TABLE = raters.table()
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
+def study() -> Raters:
     return raters.raters(0)
-
-
-def rating_encoder(study: Study) -> RatingEncoder:
-    assert isinstance(study.encoder, RatingEncoder)
-    return study.encoder
 
 
 def test_the_package_has_the_table() -> None:
@@ -51,11 +47,8 @@ def test_users_with_many_ratings_like_fewer_films() -> None:
     assert liked[many].mean() < 0.45 < 0.55 < liked[~many].mean()
 
 
-def test_parts(study: Study) -> None:
+def test_parts(study: Raters) -> None:
     """Four fifths of the users are private, and their ratings are in one part each."""
-    assert study.people is not None
-    assert study.raw is not None
-    assert study.public_table is not None
     public = set(study.public_table["userId"])
     assert len(public) == 135
     assert not public & set(study.owners)
@@ -64,40 +57,35 @@ def test_parts(study: Study) -> None:
     assert len(study.owners) == len(study.train)
     assert study.people.number == len(set(study.owners)) == 536
     assert study.people.largest == max(Counter(study.owners).values())
-    assert study.train.tensors[0][:, 0].long().tolist() == [rating_encoder(study).users.index(one) for one in study.owners]
+    assert study.train.tensors[0][:, 0].long().tolist() == [study.rating_encoder.users.index(one) for one in study.owners]
 
 
-def test_a_cap(study: Study) -> None:
+def test_a_cap(study: Raters) -> None:
     capped = raters.raters(0, max_records_per_person=5)
-    assert capped.people is not None
     assert max(Counter(capped.owners).values()) == capped.people.largest == 5
     assert capped.people.left_out == len(study.train) - len(capped.train)
     torch.testing.assert_close(capped.test.tensors[0], study.test.tensors[0])
     assert "ratings were left out at random" in capped.told[1]
 
 
-def test_films_come_from_public_users(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_films_come_from_public_users(study: Raters, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the private users had rated other films, the encoder would be the same."""
     users = sorted(TABLE["userId"].unique())
     private = {users[i] for i in split(len(users), 0, share=raters.PUBLIC)[0]}
     frame = TABLE.copy()
     frame.loc[frame["userId"].isin(private), "movieId"] = 1
     monkeypatch.setattr(raters, "table", lambda: frame)
-    assert rating_encoder(raters.raters(0)) == rating_encoder(study)
+    assert raters.raters(0).rating_encoder == study.rating_encoder
 
 
-def test_the_encoder(study: Study) -> None:
-    encoder = rating_encoder(study)
-    assert encoder_of(json.loads(encoder.to_json())) == encoder
+def test_the_encoder(study: Raters) -> None:
+    encoder = study.rating_encoder
     film = encoder.films[6]
     rows = pd.DataFrame({"userId": [3, 1], "movieId": [film, -5], "genres": ["Comedy|Sci-Fi", "(no genres listed)"]})
     made = encoder.tensor(rows)
     assert made[:, :2].tolist() == [[2.0, 7.0], [0.0, 0.0]]
     assert [raters.KINDS[i] for i in made[0, 2:].nonzero().flatten().tolist()] == ["Comedy", "Sci-Fi"]
     assert float(made[1].sum()) == 0.0
-    for change, message in (({"format": 9}, "format must be 1"), ({"features": 0}, "features must be a whole number")):
-        with pytest.raises(ValueError, match=message):
-            RatingEncoder.from_json(json.loads(encoder.to_json()) | change)
     for table, message in (
         (rows.drop(columns="genres"), "no column 'genres'"),
         (rows.assign(userId=[3, 9999]), "not trained with the user 9999"),
@@ -111,12 +99,9 @@ def test_the_encoder(study: Study) -> None:
     ("options", "message"),
     [
         ({"sensitive": "age"}, "sensitive must be 'liked' for raters, got 'age'"),
-        ({"sample": 500}, "--sample is for tweets and voters, got 500 for raters"),
-        ({"target": "rating"}, "--label is for other tables than that of raters"),
         ({"max_records_per_person": 0}, "max_records_per_person must be"),
-        ({"person": "userId"}, "--person is for a table of your own"),
     ],
 )
-def test_what_is_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Config(**{"study": "raters", "seed": 0, **options}).load()  # type: ignore[arg-type]
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        raters.raters(**options)

@@ -8,15 +8,17 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from betastar.report.raters_page import best_person, slope, write
-from betastar.report.study_pages import accuracy, group_accuracy, select
-from betastar.studies.raters import CAPS, NOISE, TARGETS, cases, claimed
 
 import betastar as bs
+from studies.pages import accuracy, group_accuracy, select
+from studies.raters.page import best_person, slope, write
+from studies.raters.study import CAPS, NOISE, TARGETS, cases, claimed
 
 from ..figures.pictures import same
 
-DOCS = Path(__file__).parents[2] / "docs" / "raters"
+pytestmark = pytest.mark.slow
+
+DOCS = Path(__file__).parents[2] / "studies" / "raters" / "results"
 RESULTS = json.loads((DOCS / "results.json").read_text())
 RUNS = RESULTS["runs"]
 

@@ -8,18 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from betastar.datasets.voters import SECRETS
-from betastar.studies import raters, voters
-from betastar.studies.informed_attacker import of_rest
 
 import betastar as bs
-from betastar.report import raters_page, voters_page
-from betastar.runs.config import Config
+from studies.raters import page as raters_page
+from studies.raters import study as raters
+from studies.voters import page as voters_page
+from studies.voters import study as voters
+from studies.voters.data import SECRETS
+from studies.voters.data import voters as voters_data
+from studies.voters.informed_attacker import of_rest
+
+pytestmark = pytest.mark.slow
 
 
 def test_voters_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(voters, "QUICK", replace(voters.FULL, sample=1000, batch_size=160, epochs=1, hidden=(8,), every=2))
-    monkeypatch.setattr(voters, "ATTACKED", replace(voters.ATTACKED, sample=1000, epochs=1, hidden=(4,)))
+    monkeypatch.setattr(voters, "QUICK", replace(voters.FULL, batch_size=160, epochs=1, hidden=(8,), every=2))
+    monkeypatch.setattr(voters, "QUICK_SAMPLE", 1000)
+    monkeypatch.setattr(voters, "ATTACKED", replace(voters.ATTACKED, epochs=1, hidden=(4,)))
     monkeypatch.setattr(voters, "QUICK_GAMES", 17)
     monkeypatch.setattr(voters, "RECORDS", 80)
     told: list[str] = []
@@ -62,7 +67,7 @@ def test_cases_of_voters() -> None:
 
 def test_an_informed_attacker() -> None:
     """Without a training nothing is gained; with a sure one, everything. The rest of the answers tells more than frequencies."""
-    study = Config(study="voters", sample=4000, seed=0).load()
+    study = voters_data(0, sample=4000)
     nothing, everything = (
         bs.analyze(bs.DPSGD(noise, 0.5, 50), bs.AttributeInference(2.0), method="certified") for noise in (1e4, 0.2)
     )
@@ -97,8 +102,7 @@ def test_raters_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_cap_has_the_same_steps() -> None:
     """So that the figures of the page are those of the runs."""
     for case in (raters.Case("rating", 3), raters.Case("bins", 10), raters.Case("person", 10, 0.9)):
-        config = case.config(0)
-        study = config.load()
+        config, study = case.load(0)
         assert -(-len(study.train) // study.recipe.batch_size) == raters.BATCHES
         assert study.recipe.epochs == raters.EPOCHS
     assert config.noise_multiplier == raters.noise_of(0.9, 10, "poisson")

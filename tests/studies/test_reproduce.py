@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from betastar.studies.paper.reproduce import CAPTIONS, SCRIPTS, page, reproduce
 
-from betastar.datasets.study import StudyError
-from betastar.figures import plots
+from betastar.runs import StudyError
+from studies.paper import sheet
+from studies.paper.reproduce import CAPTIONS, SCRIPTS, page, reproduce
 
 from ..figures.pictures import same
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
+pytestmark = pytest.mark.slow
+
+COMMITTED = Path(__file__).parents[2] / "studies" / "paper" / "results"
 
 
 def numbers(text: str) -> list[float]:
@@ -47,7 +49,7 @@ def test_what_needs_no_training(tmp_path: Path) -> None:
 
 
 def test_the_closed_forms_error(tmp_path: Path) -> None:
-    from betastar.studies.paper.tightness import NOISES, accountant, errors
+    from studies.paper.tightness import NOISES, accountant, errors
 
     error, advantage = errors(1e-3)
     assert error[NOISES.index(1.0)].max() == pytest.approx(0.02, abs=0.002)
@@ -61,7 +63,6 @@ def test_unknown_figures_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_everything_quickly(tmp_path: Path) -> None:
     reproduce(["all"], tmp_path, quick=True)
     assert {path.stem for path in tmp_path.glob("*.png")} == set(SCRIPTS) - {"table", "numbers"}
@@ -70,7 +71,7 @@ def test_everything_quickly(tmp_path: Path) -> None:
 def test_the_committed_full_run() -> None:
     """Five seeds with the paper's parameters: what must hold."""
     comparison = json.loads((COMMITTED / "comparison.json").read_text())
-    assert comparison["command"] == "betastar reproduce all"
+    assert comparison["command"] == "python -m studies.paper all"
     assert comparison["seeds"] == [0, 1, 2, 3, 4]
     assert comparison["seconds"] + comparison["training_seconds"] < 3600
     rows = comparison["rows"]
@@ -88,12 +89,12 @@ def test_the_committed_figures_are_what_the_code_draws(tmp_path: Path, monkeypat
     """From what was measured; one test, so that they are drawn once."""
     shutil.copytree(COMMITTED / "measured", tmp_path / "measured")
     shutil.copy(COMMITTED / "comparison.json", tmp_path)
-    monkeypatch.setattr(plots, "FORMATS", ("png",))
+    monkeypatch.setattr(sheet, "FORMATS", ("png",))
     reproduce(["all"], tmp_path, redraw=True)
     for name in CAPTIONS:
         again, committed = ((folder / f"{name}.png").read_bytes() for folder in (tmp_path, COMMITTED))
-        assert same(again, committed), f"{name}: run betastar reproduce all --redraw -o docs/reproduction"
-        assert all((COMMITTED / f"{name}.{kind}").exists() for kind in ("svg", "pdf")), name
+        assert same(again, committed), f"{name}: run python -m studies.paper all --redraw -o studies/paper/results"
+        assert (COMMITTED / f"{name}.svg").exists(), name
 
 
 def test_figures_are_redrawn_where_they_were_measured(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from betastar.report.tweets_page import write
-from betastar.studies import tweets
 
-from betastar.runs.folder import RunFolder
+from betastar.runs import RunFolder
+from studies.tweets import study as tweets
+from studies.tweets.page import write
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_study_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tweets, "QUICK", replace(tweets.FULL, sample=400, batch_size=80, epochs=1, every=1))
+    monkeypatch.setattr(tweets, "QUICK", replace(tweets.FULL, batch_size=80, epochs=1, every=1))
+    monkeypatch.setattr(tweets, "QUICK_SAMPLE", 400)
     told: list[str] = []
     results = tweets.study(tmp_path, quick=True, tell=told.append)
     assert told == ["1 of 3: plain, seed 0", "2 of 3: dp-sgd, seed 0", "3 of 3: gap-0.1, seed 0"]

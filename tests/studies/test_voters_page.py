@@ -8,9 +8,11 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from betastar.datasets.voters import OPINION, SECRETS, VOTE
-from betastar.report.study_pages import accuracy, select
-from betastar.report.voters_page import (
+
+import betastar as bs
+from studies.pages import accuracy, select
+from studies.voters.data import OPINION, SECRETS, VOTE
+from studies.voters.page import (
     deleted_changes,
     dp_sgd,
     exposed_groups,
@@ -20,13 +22,13 @@ from betastar.report.voters_page import (
     narrowest,
     write,
 )
-from betastar.studies.voters import GAPS, TOGETHER, cases
-
-import betastar as bs
+from studies.voters.study import GAPS, TOGETHER, cases
 
 from ..figures.pictures import same
 
-DOCS = Path(__file__).parents[2] / "docs" / "voters"
+pytestmark = pytest.mark.slow
+
+DOCS = Path(__file__).parents[2] / "studies" / "voters" / "results"
 RESULTS = json.loads((DOCS / "results.json").read_text())
 RUNS = RESULTS["runs"]
 PLAIN, LABEL = dp_sgd(RUNS, OPINION), dp_sgd(RUNS, VOTE)
