@@ -17,7 +17,7 @@ from betastar.datasets.sensitive import check, secret_of, with_public
 from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
 from betastar.datasets.table_encoder import TableEncoder
 from betastar.training import Secret
-from betastar.training.secrets.restated_columns import restated
+from betastar.training.secrets.tables import restated
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -15,9 +15,9 @@ from betastar.training.opacus.accountant import BetastarAccountant
 from betastar.training.opacus.samplers import ShufflingWarning
 from betastar.training.private_loader import private_loader
 from betastar.training.records import Records, by_name
-from betastar.training.secrets.restated_columns import RestatedSecretWarning
 from betastar.training.secrets.secret import Secret
-from betastar.training.secrets.text_field import TextField
+from betastar.training.secrets.tables import RestatedSecretWarning
+from betastar.training.secrets.text_tokens import TextField
 from betastar.training.writers import JsonLines, TensorBoard, Writer
 
 __all__ = [

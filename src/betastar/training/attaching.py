@@ -19,9 +19,8 @@ from betastar.training.gradients.side_effects import GradientError, restored
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import SPLIT, TARGET, Records
-from betastar.training.secrets import restated_columns
-from betastar.training.secrets.restated_columns import warn_of_restated
 from betastar.training.secrets.secret import Secret
+from betastar.training.secrets.tables import warn_of_restated
 from betastar.training.source import Source
 
 #: Records that are checked when a monitor is attached: of a table, and of a data set that is read one by one.
@@ -256,7 +255,7 @@ def _check_secret(source: Source, secret: Secret) -> None:
     records = source.read(range(number))
     secret.check(records, complete=number == len(source))
     if secret.quick_check:
-        warn_of_restated(records.take(slice(0, restated_columns.LOOK_AT)), secret)
+        warn_of_restated(records, secret)
 
 
 def _spread(source: Source) -> list[int]:

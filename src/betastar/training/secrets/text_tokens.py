@@ -1,0 +1,573 @@
+"""Tokens of texts: which arguments hold them, where they hold a value of a secret, and how a tokenizer writes a word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from betastar.training.records import TARGET, Records
+
+# ---- Text fields: which arguments of a model hold the tokens of a text, and what belongs to each token.
+
+#: The name of the criterion's target among the arguments.
+CRITERION = "target"
+
+
+@dataclass(frozen=True)
+class TextField:
+    """Where a model reads the text of a record.
+
+    Every argument that has one entry for each token must be named, because it may have to change with the text.
+
+    Attributes
+    ----------
+    ids : int or str
+        The position or name of the argument that holds the ids of the tokens, one row for each record.
+    labels : int or str, optional
+        The argument that holds the tokens that a language model predicts; "target" is the target of the criterion.
+    along : dict
+        Other arguments with one entry for each token, and the entry that each has at padding: `{"attention_mask": 0}`.
+    fixed : tuple
+        Arguments that seem to have one entry for each token but do not change with the text, such as given position ids.
+    pad : int, optional
+        The id that fills up short texts. It is needed if candidates have different lengths.
+    padding_side : "right" or "left"
+        Where texts are filled up.
+    ignored : int
+        The label of tokens that are not predicted.
+    next_token : bool
+        Whether the label at a position is the token of the next position. By default it is the token of the same position,
+        as in Hugging Face's models.
+
+    Raises
+    ------
+    ValueError
+        If an argument is named twice, or if padding is on neither side.
+
+    Examples
+    --------
+    >>> from betastar.training import TextField
+    >>> TextField("input_ids", labels="labels", along={"attention_mask": 0}, pad=0).padding_side
+    'right'
+    """
+
+    ids: int | str = 0
+    labels: int | str | None = None
+    along: Mapping[int | str, int] = field(default_factory=dict)
+    fixed: tuple[int | str, ...] = ()
+    pad: int | None = None
+    padding_side: Literal["right", "left"] = "right"
+    ignored: int = -100
+    next_token: bool = False
+
+    def __post_init__(self) -> None:
+        if self.padding_side not in ("right", "left"):
+            raise ValueError(f"padding_side must be 'right' or 'left', got {self.padding_side!r}.")
+        if not isinstance(self.along, Mapping):
+            raise ValueError(f"along must be a dict such as {{'attention_mask': 0}}, got {self.along!r}.")
+        if isinstance(self.fixed, str):
+            raise ValueError(f"fixed must be a tuple of arguments, got {self.fixed!r}.")
+        if len(set(self.arguments())) < len(self.arguments()):
+            raise ValueError(f"ids, labels, along and fixed must name different arguments, got {self.arguments()}.")
+
+    def arguments(self) -> list[int | str]:
+        """List the arguments that this field names.
+
+        Returns
+        -------
+        list
+            Positions and names.
+        """
+        return [self.ids, *([] if self.labels is None else [self.labels]), *self.along, *self.fixed]
+
+
+@dataclass(frozen=True)
+class TokenEntries:
+    """A tensor with one entry for each token.
+
+    Attributes
+    ----------
+    key : int or str
+        The argument, as `Records` calls it.
+    tensor : Tensor
+        The entries, (n, positions).
+    filler : int
+        The entry at padding.
+    holds_tokens : bool
+        Whether the entries are tokens, as ids and labels are.
+    ahead : int
+        The entry at position t belongs to the token at position t + ahead.
+    """
+
+    key: int | str
+    tensor: Tensor
+    filler: int
+    holds_tokens: bool = False
+    ahead: int = 0
+
+    def free(self, side: str) -> Tensor:
+        """The number of entries at this end of each text that are padding, (n,)."""
+        used = self.tensor != self.filler
+        return (~(used.flip(1) if side == "right" else used)).long().cumprod(dim=1).sum(dim=1)
+
+
+def token_ids(text: TextField, records: Records, name: str) -> Tensor:
+    """The tokens of the records, (n, positions). `name` is the name of the secret."""
+    ids = _argument(records, text.ids, name)
+    if ids.ndim != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise ValueError(
+            f"the secret {name!r} needs ids of tokens in argument {text.ids!r}, whole numbers with one row for each record, got "
+            f"{str(ids.dtype).removeprefix('torch.')} of shape {tuple(ids.shape)}."
+        )
+    return ids
+
+
+def token_entries(text: TextField, records: Records, name: str, mask: str | None = None) -> list[TokenEntries]:
+    """Everything that has one entry for each token; ids come first. `mask` is a keyword argument that marks the span."""
+    ids = token_ids(text, records, name)
+    entries = [TokenEntries(_key(text.ids, records), ids, -1 if text.pad is None else text.pad, holds_tokens=True)]
+    along = dict(text.along)
+    if mask is not None:
+        along[mask] = 0
+    for argument, filler in along.items():
+        entries.append(TokenEntries(_key(argument, records), _argument(records, argument, name), filler))
+    if text.labels is not None:
+        labels = _argument(records, text.labels, name)
+        entries.append(TokenEntries(_key(text.labels, records), labels, text.ignored, True, int(text.next_token)))
+    for one in entries[1:]:
+        widths = [ids.shape[1], ids.shape[1] - 1] if one.ahead else [ids.shape[1]]
+        if one.tensor.ndim != 2 or len(one.tensor) != len(ids) or one.tensor.shape[1] not in widths:
+            raise ValueError(
+                f"argument {shown(one.key)!r} must have one entry for each token of {text.ids!r}, which has shape "
+                f"{tuple(ids.shape)}, got shape {tuple(one.tensor.shape)}."
+            )
+    return entries
+
+
+def refuse_unnamed(text: TextField, records: Records, name: str, mask: str | None = None) -> None:
+    """Refuse arguments with one entry for each token that the field does not name: variants would leave them as they are."""
+    ids = token_ids(text, records, name)
+    named = {_key(argument, records) for argument in text.arguments()} | ({mask} if mask else set())
+    for key, value in records.rows().items():
+        next_tokens = value.ndim == 2 and value.shape[1] == ids.shape[1] - 1 > 1 and not value.is_floating_point()
+        alike = ids.shape[1] in value.shape[1:] or next_tokens
+        if key not in named and alike:
+            raise ValueError(
+                f"argument {shown(key)!r} has shape {tuple(value.shape)}, one entry for each token of {text.ids!r}, but the "
+                f"TextField of {name!r} does not name it: say whether it holds the labels of a language model (labels=), moves "
+                "along with the tokens (along=), or stays as it is (fixed=)."
+            )
+
+
+def _key(argument: int | str, records: Records) -> int | str:
+    return TARGET if argument == CRITERION and CRITERION not in records.named else argument
+
+
+def shown(key: int | str) -> int | str:
+    """An argument as people call it."""
+    return CRITERION if key == TARGET else key
+
+
+def _argument(records: Records, argument: int | str, name: str) -> Tensor:
+    known = records.arguments()
+    key = _key(argument, records)
+    if key not in known:
+        there = ", ".join(repr(shown(one)) for one in known)
+        raise ValueError(
+            f"the text of the secret {name!r} is in argument {argument!r}, which the model is not called with; there are {there}."
+        )
+    value = known[key]
+    if not isinstance(value, Tensor):
+        raise ValueError(f"the text of the secret {name!r} is in argument {argument!r}, no tensor but {type(value).__name__}.")
+    return value
+
+
+# ---- Spans: where each text holds a value of a secret, and the same text with other values there.
+
+#: The number of the value of a text that holds none, and of one that holds several different ones.
+NONE, SEVERAL = -1, -2
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The values of a secret as tokens. A value may have several forms, such as with and without a space before it.
+
+    Attributes
+    ----------
+    tokens : Tensor
+        (forms, values, longest); what is beyond a candidate's length is 0.
+    lengths : Tensor
+        (forms, values).
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+
+    @staticmethod
+    def of(forms: Sequence[Sequence[tuple[int, ...]]]) -> Candidates:
+        """Candidates of which each form is a list with one sequence of tokens for each value."""
+        lengths = torch.tensor([[len(tokens) for tokens in form] for form in forms])
+        widest = int(lengths.max())
+        return Candidates(
+            torch.tensor([[[*tokens, *[0] * (widest - len(tokens))] for tokens in form] for form in forms]), lengths
+        )
+
+    @property
+    def differ(self) -> bool:
+        """Whether candidates of a form have different lengths."""
+        return bool((self.lengths != self.lengths[:, :1]).any())
+
+    def to(self, device: torch.device) -> Candidates:
+        """The same on a device."""
+        return Candidates(self.tokens.to(device), self.lengths.to(device))
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Where texts hold a value. Each has up to k spans, and all spans of a text hold the same value.
+
+    Attributes
+    ----------
+    number : Tensor
+        The number of the value, `NONE` or `SEVERAL`, (n,).
+    starts, forms, lengths : Tensor
+        The first position of each span, the number of its form, and the length that it has, (n, k).
+    present : Tensor
+        Whether a text has so many spans, (n, k).
+    """
+
+    number: Tensor
+    starts: Tensor
+    forms: Tensor
+    lengths: Tensor
+    present: Tensor
+
+    @staticmethod
+    def at(found: Tensor, values: Tensor, forms: Tensor, candidates: Candidates) -> Spans:
+        """Spans that start where `found`, (n, positions), with the numbers of values and forms that start there."""
+        rows, columns = found.nonzero(as_tuple=True)
+        rank = (found.long().cumsum(dim=1) - 1)[rows, columns]
+        shape = len(found), max(1, int(rank.max()) + 1 if len(rank) else 1)
+        starts, kinds, held = (torch.zeros(shape, dtype=torch.long, device=found.device) for _ in range(3))
+        present = torch.zeros(shape, dtype=torch.bool, device=found.device)
+        starts[rows, rank], kinds[rows, rank], held[rows, rank] = columns, forms[rows, columns], values[rows, columns]
+        present[rows, rank] = True
+        first = held[:, :1]
+        alike = ((held == first) | ~present).all(dim=1)
+        number = torch.where(present[:, 0], torch.where(alike, held[:, 0], SEVERAL), NONE)
+        there = present & (number >= 0)[:, None]
+        return Spans(number, starts, kinds, candidates.lengths.to(found.device)[kinds, held] * there, there)
+
+    def growth(self, candidates: Candidates) -> Tensor:
+        """How many positions more than the text has it needs with its longest candidate, (n,)."""
+        forms = len(candidates.lengths)
+        times = torch.stack([((self.forms == form) & self.present).sum(dim=1) for form in range(forms)], dim=1)
+        kinds, which = times.unique(dim=0, return_inverse=True)
+        longest = (kinds.cpu() @ candidates.lengths.cpu()).amax(dim=1).to(times.device)
+        return longest[which] - self.lengths.sum(dim=1)
+
+
+@dataclass(frozen=True)
+class Splices:
+    """The spans of texts with candidates of other lengths in them.
+
+    Attributes
+    ----------
+    starts, lengths : Tensor
+        Of each span with each kind of candidates, (n, kinds, k).
+    growth : Tensor
+        The number of positions by which a text gets longer, (n, kinds).
+    which : Tensor
+        The kind of each value, (values,). Values whose candidates are as long as each other are of one kind.
+    left : bool
+        Whether padding is on the left, so that the end of a text stays where it is.
+    """
+
+    starts: Tensor
+    lengths: Tensor
+    growth: Tensor
+    which: Tensor
+    left: bool
+
+    @staticmethod
+    def of(spans: Spans, candidates: Candidates, values: Tensor, side: str) -> Splices:
+        """Put values into the spans of texts."""
+        kinds, which = candidates.lengths[:, values].T.unique(dim=0, return_inverse=True)
+        lengths = kinds.T[spans.forms].movedim(2, 1) * spans.present[:, None]
+        change = lengths - spans.lengths[:, None]
+        growth, left = change.sum(dim=2), side == "left"
+        starts = spans.starts[:, None] + change.cumsum(dim=2) - change - (growth[:, :, None] if left else 0)
+        return Splices(starts, lengths, growth, which, left)
+
+    def sources(self, spans: Spans, extent: int) -> Tensor:
+        """The position of the text from which each position of a variant comes, (n, kinds, extent).
+
+        All tokens of a span come from the last token of the span that was there: they have the same entries, such as a mask.
+        """
+        position = torch.arange(extent, device=self.starts.device)
+        source = position.expand(*self.growth.shape, -1) + (self.growth[:, :, None] if self.left else 0)
+        for k in range(spans.starts.shape[1]):
+            there, length = spans.present[:, k, None, None], self.lengths[:, :, k, None]
+            offset = position - self.starts[:, :, k, None]
+            source = source - (there & (offset >= length)) * (length - spans.lengths[:, k, None, None])
+            last = (spans.starts + spans.lengths)[:, k, None, None] - 1
+            source = torch.where(there & (offset >= 0) & (offset < length), last, source)
+        return source
+
+
+def spliced(entries: Sequence[TokenEntries], spans: Spans, candidates: Candidates, values: Tensor, side: str) -> list[Tensor]:
+    """Each of the entries with the values in turn, (n · values, positions).
+
+    What follows a span moves (with padding on the left: what precedes it). Positions that this leaves empty are padding, and what
+    would move beyond the end must have been padding.
+    """
+    splices = Splices.of(spans, candidates, values, side)
+    source = splices.sources(spans, max(one.tensor.shape[1] + one.ahead for one in entries))
+    made = []
+    for one in entries:
+        moved = _moved(one, source).index_select(1, splices.which)
+        if one.holds_tokens:
+            _write_tokens(moved, one, spans, splices, candidates.tokens[:, values])
+        made.append(moved.flatten(0, 1))
+    return made
+
+
+def _moved(one: TokenEntries, source: Tensor) -> Tensor:
+    """The entries from `source`, (n, kinds, positions)."""
+    width = one.tensor.shape[1]
+    index = source[:, :, one.ahead : one.ahead + width] - one.ahead
+    rows = one.tensor[:, None].expand(-1, source.shape[1], -1)
+    inside = (index >= 0) & (index < width)
+    return torch.where(inside, rows.gather(2, index.clamp(0, width - 1)), one.filler)
+
+
+def _write_tokens(made: Tensor, one: TokenEntries, spans: Spans, splices: Splices, tokens: Tensor) -> None:
+    """Write tokens, (forms, values, longest), into variants, (n, values, positions). Labels that are ignored stay so."""
+    width = made.shape[2]
+    for k in range(spans.starts.shape[1]):
+        starts, lengths = splices.starts[:, splices.which, k], splices.lengths[:, splices.which, k]
+        for offset in range(tokens.shape[2]):
+            place = starts + offset - one.ahead
+            wanted = (offset < lengths) & (place >= 0) & (place < width)
+            index = place.clamp(0, width - 1)[:, :, None]
+            old = made.gather(2, index)[:, :, 0]
+            new = tokens[spans.forms[:, k], :, offset].to(made.dtype)
+            made.scatter_(2, index, torch.where(wanted & (old != one.filler), new, old)[:, :, None])
+
+
+class TokenTrie:
+    """A prefix tree of token sequences. All texts walk through it at once, and the result is exact.
+
+    Parameters
+    ----------
+    sequences : sequence of tuple of int
+        Different sequences of at least one token.
+    """
+
+    def __init__(self, sequences: Sequence[tuple[int, ...]]) -> None:
+        self._base = 1 + max(token for tokens in sequences for token in tokens)
+        self._depth = max(map(len, sequences))
+        steps: dict[tuple[int, int], int] = {}  # (node, token) -> node
+        ends: dict[int, int] = {}  # node -> number of the sequence that ends there
+        for number, tokens in enumerate(sequences):
+            node = 0
+            for token in tokens:
+                node = steps.setdefault((node, token), len(steps) + 1)
+            ends[node] = number
+        size = len(steps) + 2  # the last node is the one from which no step leads on
+        keys, nodes = zip(*sorted((node * self._base + token, to) for (node, token), to in steps.items()), strict=True)
+        self._keys, self._nodes = torch.tensor(keys), torch.tensor(nodes)
+        self._ends = torch.tensor([ends.get(node, -1) for node in range(size)])
+
+    def longest(self, ids: Tensor, may_end: Tensor | None = None) -> Tensor:
+        """Find the longest sequence that starts at each position.
+
+        Parameters
+        ----------
+        ids : Tensor
+            The tokens of texts, (n, positions).
+        may_end : Tensor, optional
+            Whether a sequence may end before each position, (n, positions + 1).
+
+        Returns
+        -------
+        Tensor
+            The numbers of sequences, -1 where none starts, (n, positions).
+        """
+        keys, nodes, ends = (table.to(ids.device) for table in (self._keys, self._nodes, self._ends))
+        node, found = torch.zeros_like(ids, dtype=torch.long), torch.full_like(ids, -1, dtype=torch.long)
+        for depth in range(min(self._depth, ids.shape[1])):
+            inside = slice(0, ids.shape[1] - depth)
+            token = ids[:, depth:].long()
+            key = node[:, inside] * self._base + token
+            place = torch.searchsorted(keys, key).clamp_(max=len(keys) - 1)
+            known = (keys[place] == key) & (token >= 0) & (token < self._base)
+            node = torch.where(known, nodes[place], len(ends) - 1)
+            number = ends[node]
+            if may_end is not None:
+                number = torch.where(may_end[:, depth + 1 :], number, -1)
+            found[:, inside] = torch.where(number >= 0, number, found[:, inside])
+        return found
+
+
+# ---- Words: how a tokenizer writes a word in a text, and between which tokens words end.
+
+#: Marks of a space before a token, in byte-level BPE and in SentencePiece; the mark of a token within a word, in WordPiece.
+SPACES, WITHIN = ("Ġ", "▁"), "##"
+
+
+@runtime_checkable
+class HuggingFaceTokenizer(Protocol):
+    """What is used of a tokenizer of Hugging Face."""
+
+    unk_token_id: int | None
+
+    def __len__(self) -> int: ...
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]: ...
+    def convert_tokens_to_string(self, tokens: list[str]) -> str: ...
+
+
+Tokenizer = HuggingFaceTokenizer | Callable[[str], Sequence[int]]
+
+
+def word_forms(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[tuple[int, ...]]]:
+    """The tokens of each word at the beginning of a text and, if these are others, after a space and after punctuation.
+
+    Parameters
+    ----------
+    tokenizer : tokenizer of Hugging Face or callable
+        Maps a text to the ids of its tokens.
+    words : sequence of str
+        The words.
+
+    Returns
+    -------
+    list
+        One list for each form, with the tokens of each word.
+    """
+    if not isinstance(tokenizer, HuggingFaceTokenizer) and not callable(tokenizer):
+        raise TypeError(f"tokenizer must be one of Hugging Face or a function from a text to ids, got {tokenizer!r}.")
+    wrong = [word for word in words if not isinstance(word, str) or not word.strip() or word != word.strip()]
+    if wrong:
+        raise ValueError(f"candidates must be words without spaces around them, got {wrong[0]!r}.")
+    alone = [_ids(tokenizer, word) for word in words]
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    for word, tokens in zip(words, alone, strict=True):
+        if unknown is not None and unknown in tokens:
+            raise ValueError(
+                f"candidates must be known to the tokenizer, but {word!r} has the token of unknown words, {unknown}."
+            )
+    forms = [alone]
+    # The first candidate is a word that the tokenizer is known to take. A function may know no punctuation.
+    contexts = [" ", " ("] if isinstance(tokenizer, HuggingFaceTokenizer) else [" "]
+    for context in contexts:
+        before = alone[0] if context == " " else _ids(tokenizer, words[0] + context)
+        both = [_ids(tokenizer, words[0] + context + word) for word in words]
+        if any(tokens[: len(before)] != before for tokens in both):
+            if context != " ":
+                continue  # the tokenizer joins punctuation with words
+            raise ValueError(
+                f"tokenizer must give a text's tokens and nothing else, but {words[0]!r} is {list(before)} and "
+                f"{words[0] + context + words[0]!r} is {list(both[0])}: leave out the tokens that begin and end a text."
+            )
+        form = [tokens[len(before) :] for tokens in both]
+        if form not in forms:
+            forms.append(form)
+    for number, word in enumerate(words):
+        if len({form[number] for form in forms}) < len(forms):
+            raise ValueError(
+                f"candidates must all be written alike, but {word!r} has the same tokens at different places of a text, and "
+                "other candidates do not."
+            )
+    return forms
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The tokens of a text, without those that mark its beginning and end."""
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return tuple(tokenizer.encode(text, add_special_tokens=False))
+    given: Any = tokenizer(text)
+    try:
+        return tuple(int(token) for token in given)
+    except (TypeError, ValueError):
+        raise TypeError(f"tokenizer must return ids of tokens, got {type(given).__name__} for {text!r}.") from None
+
+
+class WordBoundaries:
+    """Between which tokens a word may begin and end, so that "Ann" is not found in "Annabel".
+
+    Parameters
+    ----------
+    tokenizer : tokenizer of Hugging Face
+        It knows how its tokens are written.
+    """
+
+    def __init__(self, tokenizer: HuggingFaceTokenizer) -> None:
+        tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+        self._spaced = {number for number, token in enumerate(tokens) if token.startswith(SPACES)}
+        if self._spaced:
+            begins = [not token.startswith(SPACES) and _letters(tokenizer, token)[:1].isalnum() for token in tokens]
+        else:
+            begins = [token.startswith(WITHIN) and len(token) > len(WITHIN) for token in tokens]
+        self._begins_within = torch.tensor(begins)
+        self._ends_within = torch.tensor([_letters(tokenizer, token)[-1:].isalnum() for token in tokens])
+
+    def without_space(self, form: Sequence[tuple[int, ...]]) -> bool:
+        """Say whether words in this form begin without a space, so that they could be the end of a longer word.
+
+        Parameters
+        ----------
+        form : sequence of tuple of int
+            The tokens of words.
+
+        Returns
+        -------
+        bool
+            False for a tokenizer whose tokens within a word differ from those that begin one.
+        """
+        return bool(self._spaced) and any(tokens[0] not in self._spaced for tokens in form)
+
+    def may_end(self, ids: Tensor) -> Tensor:
+        """Say whether a word may end before each position, and at the end of a text.
+
+        Parameters
+        ----------
+        ids : Tensor
+            The tokens of texts, (n, positions).
+
+        Returns
+        -------
+        Tensor
+            (n, positions + 1).
+        """
+        return functional.pad(~self._look_up(self._begins_within, ids), (0, 1), value=True)
+
+    def may_start(self, ids: Tensor) -> Tensor:
+        """Say whether a word may begin at each position if no space comes before it.
+
+        Parameters
+        ----------
+        ids : Tensor
+            The tokens of texts, (n, positions).
+
+        Returns
+        -------
+        Tensor
+            (n, positions).
+        """
+        return functional.pad(~self._look_up(self._ends_within, ids), (1, 0), value=True)[:, :-1]
+
+    def _look_up(self, table: Tensor, ids: Tensor) -> Tensor:
+        return table.to(ids.device)[ids.clamp(0, len(table) - 1)]
+
+
+def _letters(tokenizer: HuggingFaceTokenizer, token: str) -> str:
+    """A token as people read it, without the mark of a space. Byte-level BPE writes letters beyond ASCII as other letters."""
+    text = token.lstrip("".join(SPACES))
+    return text if text.isascii() else tokenizer.convert_tokens_to_string([text])
