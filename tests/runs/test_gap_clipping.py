@@ -16,7 +16,7 @@ from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 from betastar.training import Records
-from betastar.training.secrets.restated_columns import restated
+from betastar.training.secrets.tables import restated
 
 from ..command import call
 from ..datasets.test_data import people

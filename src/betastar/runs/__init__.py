@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from betastar.runs.prediction import predict
     from betastar.runs.private_training import criterion_of, network
     from betastar.runs.trained_model import load, outputs
-    from betastar.training.secrets.restated_columns import restated
+    from betastar.training.secrets.tables import restated
 
 #: The module of each public name.
 _MODULES = {
@@ -43,7 +43,7 @@ _MODULES = {
     "outputs": "betastar.runs.trained_model",
     "predict": "betastar.runs.prediction",
     "quietly": "betastar.runs.loop",
-    "restated": "betastar.training.secrets.restated_columns",
+    "restated": "betastar.training.secrets.tables",
     "split": "betastar.datasets.study",
     "tensors": "betastar.datasets.study",
     "train": "betastar.runs.loop",
