@@ -1,6 +1,6 @@
 """The recipes of CONTRIBUTING.md, run as they stand there: a threat, a method, a metric and a secret.
 
-Each is used in Python, by the command in a process of its own, and on the page in a browser; no other module changes.
+Each is used in Python and by the command in a process of its own; no other module changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
-from urllib.request import urlopen
 
 import pytest
 import torch
@@ -28,7 +27,6 @@ from betastar.vocabulary import METHODS, METRICS, THREATS
 
 from .command import COMMAND, call
 from .training.private import fit, private
-from .web.browser import ANSWERS, chromium, explored, settle, visit
 
 ROOT = Path(__file__).parents[1]
 RECIPES = (ROOT / "CONTRIBUTING.md").read_text()
@@ -226,44 +224,6 @@ def test_a_secret_on_the_command_line(modules: Path) -> None:
     answer = json.loads(command(line, "").stdout)
     assert answer["challenge"] == "sign of column 1 of record 3 of the data"
     assert not answer["violated"]
-
-
-def test_plug_ins_on_the_page(modules: Path) -> None:
-    """The selectors offer them, and the number, the curves and the API are theirs."""
-    made("method")
-    made("metric")
-    every = plugins(modules, "threat", "method", "metric")
-    with explored("--port", "18865", unhurried=ANSWERS, BETASTAR_PLUGINS=every) as said, chromium() as browser:
-        page = browser.new_page()
-        visit(page, said["url"], "?noise=2&batch=256&records=26048&epochs=10&threat=similar-records&distance=0.7")
-        run, similar = bs.DPSGD.from_epochs(2.0, 256, 26048, 10), bs.AttributeInference(0.7)
-        exact = bs.analyze(run, similar).bayes_security.lower
-        assert page.inner_text("#threat option:checked") == "which of two similar records was used?"
-        assert page.is_visible("#distance")
-        assert page.inner_text("#beta") == f"{int(exact * 1e4) / 1e4:.4f}"
-        assert page.inner_text("#sentence").startswith("An attacker who guesses between two similar records")
-        settle(page, rest=True)
-        page.wait_for_selector("#metrics dt:text('twice the area above the diagonal')")
-        page.select_option("#method", "sum-of-steps")
-        settle(page)
-        wide = bs.analyze(run, similar, method="sum-of-steps").bayes_security.lower
-        assert page.inner_text("#beta") == f"{int(wide * 1e4) / 1e4:.4f}"
-        assert page.inner_text("#certainty").startswith("Proved, but wide")
-        page.select_option("#threat", "membership")
-        page.select_option("#method", "affinity")
-        page.click("#noise-find")
-        page.select_option("#target", "gini")
-        page.fill("#limit", "0.25")
-        settle(page)
-        solved = bs.calibrate(bs.Target(gini=0.25), batch_size=256, dataset_size=26048, epochs=10, method="affinity")
-        assert float(page.input_value("#noise")) == pytest.approx(solved.noise_multiplier, rel=1e-5)
-        asked = "noise_multiplier=1.2&sample_rate=0.02&steps=60&threat=similar-records&distance=0.7&method=certified&metric=gini"
-        with urlopen(f"{said['url']}api/analyze?{asked}") as answer:
-            told = json.loads(answer.read())
-        area = bs.analyze(RUN, similar, method="certified").gini  # type: ignore[attr-defined]
-        assert told["gini"]["upper"] == area.upper
-        with urlopen(f"{said['url']}openapi.json") as described:
-            assert "gini" in json.loads(described.read())["components"]["schemas"]["Answer"]["properties"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from betastar.training.budget import Budget, BudgetAccount
 from .command import call
 
 SHARES = st.one_of(st.floats(0.0, 1.0), st.floats(0.9499, 0.9501), st.floats(0.0, 1e-9), st.floats(0.999999, 1.0))
-PAGE = Path(rounding.__file__).parent / "web" / "page" / "rounding.js"
+PAGE = Path(rounding.__file__).parent / "page" / "rounding.js"
 
 
 @given(SHARES, st.integers(0, 8))

@@ -21,9 +21,7 @@ from betastar.cli import main
 from betastar.cli.options import arguments
 from betastar.cli.train import TrainOptions
 from betastar.runs.config import Config
-from betastar.vocabulary import KEYS, METHODS, METRICS, PARAMETERS, RUN, SAMPLINGS, SEES, THREATS, parameter_of, told
-from betastar.web import api, models
-from betastar.web.words import script
+from betastar.vocabulary import KEYS, METHODS, METRICS, PARAMETERS, SAMPLINGS, THREATS, parameter_of
 
 from .command import call
 
@@ -143,40 +141,6 @@ def test_every_json_key_is_a_word_of_the_vocabulary(words: str) -> None:
     assert set(keys_of(json_of(*words.split()))) <= {*METRICS, *PARAMETERS, *KEYS}
 
 
-def test_every_field_of_the_page_is_a_word_of_the_vocabulary() -> None:
-    assert set(models.Ask.model_fields) | set(models.AskTarget.model_fields) <= set(PARAMETERS)
-    assert set(RUN) <= set(models.Ask.model_fields)
-    for asked in (models.AskOfPage, models.AskTargetOfPage):
-        assert set(asked.model_fields) - set(PARAMETERS) == {"rest"}, "whether a slider moves is no parameter"
-    answer, calibrated = models.answer_models()
-    assert set(calibrated.model_fields) <= {*told(), *PARAMETERS, *KEYS}
-    assert set(told()) <= set(answer.model_fields)
-
-
-def test_the_page_takes_its_words_from_the_vocabulary() -> None:
-    given = json.loads(script().removeprefix("export const WORDS = ").rstrip(";\n"))
-    assert [one["name"] for one in given["threats"]] == list(THREATS)
-    assert [one["question"] for one in given["threats"]] == [word.question for word in THREATS.values()]
-    assert [one["name"] for one in given["methods"]] == list(METHODS)
-    assert list(given["metrics"]) == list(told())
-    assert {name: one["label"] for name, one in given["parameters"].items()} == {
-        name: PARAMETERS[name].label for name in (*RUN, "max_batch_size", "distance", "records_per_person", "prior", "fpr")
-    }
-    assert [one["name"] for one in given["samplings"]] == list(SAMPLINGS)
-    assert [one["name"] for one in given["sees"]] == list(SEES)
-    assert all(one["label"] and one["name"] for one in given["parameters"].values())
-    scripts = "".join(path.read_text() for path in api.PAGE.glob("*.js"))
-    page = scripts + (api.PAGE / "index.html").read_text()
-    for copied in (
-        *THREATS,
-        *SAMPLINGS,
-        *SEES,
-        *(word.question for word in THREATS.values()),
-        *(one.label for one in RUN.values() if " " in one.label),
-    ):
-        assert f'"{copied}"' not in page, "no copy of a word is in the page's files"
-
-
 def test_metrics_and_methods_are_those_of_the_core() -> None:
     assert set(METHODS) == set(analysing.OWN_METHODS)
     assert tuple(SAMPLINGS) == dpsgd.SAMPLINGS
@@ -223,7 +187,7 @@ def test_an_error_carries_its_argument() -> None:
     assert problem.argument == "noise_multiplier"
     assert problem.spelled(lambda name: f"<{name}>").startswith("<noise_multiplier> must be")
     again = pickle.loads(pickle.dumps(problem))
-    assert (str(again), again.argument) == (str(problem), "noise_multiplier"), "the page's processes send it"
+    assert (str(again), again.argument) == (str(problem), "noise_multiplier")
     with pytest.raises(TypeError) as other:
         bs.DPSGD("{noise}", 0.1, 3)  # type: ignore[arg-type]
     assert "got '{noise}'" in str(other.value), "braces in a value are no names"

@@ -24,7 +24,7 @@ ROOMS = {
     "runs": "betastar train",
     "answers": "a question to its answer",
     "report": "for whoever decides",
-    "web": "the page",
+    "page": "the page",
     "cli": "the commands",
 }
 
@@ -39,7 +39,7 @@ PLACES = {
         "audit": (2, 2),
         "datasets": (2, 0),
     },
-    **{"figures": (3, 1), "runs": (3, 0), "report": (4, 1), "answers": (4, 2), "web": (5, 2), "cli": (5, 1)},
+    **{"figures": (3, 1), "runs": (3, 0), "report": (4, 1), "answers": (4, 2), "page": (5, 2), "cli": (5, 1)},
 }
 STEP, BOX = (202, 156), (182, 76)
 WIDTH, HEIGHT = STEP[0] * 5 + BOX[0] + 20, STEP[1] * 2 + BOX[1] + 20

@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
-from betastar.web import static_page  # noqa: E402
+from betastar import page as explore  # noqa: E402
 from docs.hooks import bench, rooms, snippets  # noqa: E402
 
 #: A link to a test, [words](test:test_exact.py::test_range_and_error), leads to its source on this page.
@@ -36,7 +36,7 @@ TO_STUDY = re.compile(r"\.\./((?:\.\./)*studies/\w+/results/)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    files.append(File.generated(config, EXPLORE, content=static_page.html()))
+    files.append(File.generated(config, EXPLORE, content=explore.html()))
     for path in sorted(ROOT.glob("studies/*/results/*")):
         if path.suffix in (".md", ".png", ".svg"):
             files.append(File(path.relative_to(ROOT).as_posix(), str(ROOT), config.site_dir, config.use_directory_urls))

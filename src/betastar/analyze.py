@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from betastar import closed_forms, validation
@@ -19,7 +18,7 @@ from betastar.heuristics import SEES, FinalModel
 from betastar.risk import FINAL_MODEL, Bound, Outcome, Risk, joined
 from betastar.scenario.step import LEAST, AllocationStep, AnyStep, Step
 from betastar.sequences import View
-from betastar.threats import FARTHEST, AttributeInference, Candidates, Membership, Threat, in_order, reduction
+from betastar.threats import FARTHEST, Membership, Threat, in_order, reduction
 from betastar.validation import WrongValueError
 
 #: A method: run, threat, tolerance, and whether attacks that exist are looked for.
@@ -131,32 +130,6 @@ def _is_its_own_attack(run: DPSGD, threat: Threat) -> bool:
 def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float) -> Risk:
     """What `analyze` computes, but only the ends of each bound that a person relies on: no attack is looked for."""
     return Risk(_solve(run, threat, method, tolerance, attained=False), run.shape, threat.describe(), method)
-
-
-def after_each(run: DPSGD, threat: Threat, counts: Sequence[int], tolerance: float, attained: bool) -> list[Bound] | None:
-    """β* after each of these numbers of steps of a run, certified, in one pass; None where each takes a computation of its own.
-
-    counts: increasing. attained: the upper ends, too, which are 1 otherwise.
-    """
-    steps = in_order(threat, run) if threat.symmetric and reduction(threat, run) is None else None
-    if steps is None or len(steps) != 1 or not 0.0 < steps[0].distance < FARTHEST or tolerance >= enclosure.GLUED:
-        return None
-    if steps != threat.steps(run):  # of a histogram: no attack on the steps of its largest distance need exist
-        return None
-    if not isinstance(threat, AttributeInference | Candidates):  # distances of a plug-in's threat may depend on the length
-        segment = run.segments[0]
-        parts = [DPSGD(segment.noise_multiplier, segment.sample_rate, count) for count in counts]
-        if any(threat.steps(part) != (replace(steps[0], count=part.steps),) for part in parts):
-            return None
-    quick = tolerance >= enclosure.COARSE
-    solutions = adaptive.solve_each(steps[0], counts, adaptive.QUICK if quick else adaptive.MODERATE, attained)
-    if solutions is None:
-        return None
-    lowers = [min(1.0 - float(one.above.values[0]), enclosure.BELOW_ONE) for one in solutions]
-    uppers = [1.0 if one.below is None else 1.0 - float(one.below.values[0]) for one in solutions]
-    return [
-        Bound(lower, 0.5 * (lower + upper) if attained else lower, upper) for lower, upper in zip(lowers, uppers, strict=True)
-    ]
 
 
 def takes_seconds(threat: Threat, method: str, tolerance: float, run: DPSGD) -> bool:

@@ -329,15 +329,3 @@ def test_extremes(rate: float, noise: float, distance: float, steps: int) -> Non
     assert 0.0 <= low <= high <= 1.0
     assert high >= fixed_pairs(rate, noise, distance, steps) - 1e-9
     assert low <= 1.0 - enclosure.certify([Step(rate, noise, distance, steps)], True, 1e-4).lower
-
-
-def test_shorter_runs_in_the_same_pass() -> None:
-    step, counts = Step(0.05, 1.0, 0.7, 1), [1, 7, 60, 61, 200]
-    together = adaptive.solve_each(step, counts, SMALL)
-    assert together is not None
-    for count, solution in zip(counts, together, strict=True):
-        low, high = ends(solution)
-        alone_low, alone_high = ends(solve(0.05, 1.0, 0.7, count))
-        assert low <= alone_high
-        assert alone_low <= high
-        assert high <= 1.02 * alone_high, "on the grid of the longest run"

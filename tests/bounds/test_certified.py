@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.analyze import after_each
 from betastar.bounds.kinds import grid_step
 from betastar.certified import enclosure, grid
 from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold
@@ -212,7 +211,6 @@ def test_a_histogram_is_as_tight_as_the_glued_curve() -> None:
     proved = bs.analyze(run, threat, "certified").bayes_security
     assert proved.lower >= glued.lower
     assert proved.upper == glued.upper, "the programme's attack is one on another run"
-    assert after_each(run, threat, [100, 200], 1e-4, True) is None
 
 
 @pytest.mark.parametrize(("noise", "rate", "steps", "distance"), [(0.5, 0.999999, 3, 1.0), (1.0, 0.01, 1000, 1.9999)])

@@ -152,7 +152,7 @@ BAD = [
     ("sweep --noise 1:2 --rate 0.1 --steps 3", "--noise must be a number, a list as 1,2,4 or a grid"),
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.png", "exactly two options with a grid"),
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.txt", "--output must end with one of .csv"),
-    ("explore --port 0", "--port"),
+    ("explore --export x.txt", "--export must end with .html"),
 ]
 
 

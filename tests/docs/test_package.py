@@ -53,7 +53,7 @@ def closure(names: list[str]) -> dict[str, Distribution]:
 
 def test_what_is_in_them(built: dict[str, Path]) -> None:
     wheel = zipfile.ZipFile(built["wheel"]).namelist()
-    pages = ("web/page/index.html", "web/browser/contour.js", "report/templates/report.html.j2")
+    pages = ("page/index.html", "page/contour.js", "report/templates/report.html.j2")
     for name in ("py.typed", *pages):
         assert f"betastar/{name}" in wheel
     assert "betastar/datasets/data/adult.csv.xz" in wheel
@@ -65,7 +65,7 @@ def test_what_is_in_them(built: dict[str, Path]) -> None:
 
 
 def test_the_core_runs_in_an_empty_environment(built: dict[str, Path], tmp_path: Path) -> None:
-    """What the core needs is linked from here, and nothing else: no torch, no matplotlib, no web framework."""
+    """What the core needs is linked from here, and nothing else: no torch, no matplotlib, no Plotly."""
     venv.create(tmp_path, with_pip=False)
     place = next((tmp_path / "lib").glob("python*")) / "site-packages"
     core = [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in distribution("betastar").requires or [] if "extra" not in text]
@@ -97,8 +97,8 @@ def test_what_is_declared_is_what_is_tested() -> None:
                 imported |= {alias.name.split(".")[0] for alias in node.names}
     owners = packages_distributions()
     owned = {owners[name][0].lower() for name in imported - set(sys.stdlib_module_names) - {"betastar"}}
-    # With FastAPI come starlette, with Jinja2 markupsafe; dask is the user's own cluster.
-    assert owned - set(declared) == {"starlette", "markupsafe", "distributed"}
+    # With Jinja2 comes markupsafe; dask is the user's own cluster.
+    assert owned - set(declared) == {"markupsafe", "distributed"}
     python = re.search(r'requires-python = ">=(3\.\d+)"', (ROOT / "pyproject.toml").read_text()).group(1)  # type: ignore[union-attr]
     assert f">= ({python.replace('.', ', ')})" in (ROOT / "Makefile").read_text()
     assert f"Python {python} or later" in (ROOT / "CONTRIBUTING.md").read_text()

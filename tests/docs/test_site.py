@@ -11,8 +11,8 @@ from pathlib import Path
 from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
+from betastar import page as explore
 from betastar.figures import plots
-from betastar.web import static_page
 from docs.hooks import rooms
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def test_the_site(tmp_path: Path) -> None:
     nothing_is_loaded_from_elsewhere(tmp_path, pages)
     every_link_leads_somewhere(tmp_path, pages)
     formulas_are_mathml_and_snippets_show_what_they_print(tmp_path)
-    assert (tmp_path / "assets" / "explore.html").read_text("utf-8") == static_page.html()
+    assert (tmp_path / "assets" / "explore.html").read_text("utf-8") == explore.html()
 
 
 class Page(HTMLParser):

@@ -17,7 +17,7 @@ from betastar.report.report import Request, draw, render, summarise, write
 from betastar.rounding import percent
 from betastar.vocabulary import METRICS, band
 
-from ..web.browser import chromium
+from ..page.browser import chromium
 from .runs import beta, change, checked, html, rows, trained, without_monitor
 
 EVIL = "<img src=x onerror=alert(1)>*age*|`_$"

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from fastapi.testclient import TestClient
 from sklearn.metrics import roc_auc_score
 
 import betastar as bs
@@ -23,10 +22,9 @@ from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 from betastar.vocabulary import METRICS
-from betastar.web.api import create_app
 
 from ..command import call
-from ..web.browser import chromium
+from ..page.browser import chromium
 
 #: A4 without the margins of the style sheet, in pixels of CSS.
 WIDTH, HEIGHT = round((210 - 34) / 25.4 * 96), round((297 - 36) / 25.4 * 96)
@@ -126,18 +124,15 @@ def test_a_ledger_of_an_earlier_version_is_not_below_the_figure(run: Path, tmp_p
 
 
 def test_every_number_of_a_run_agrees(run: Path, tmp_path: Path) -> None:
-    """The run's own files, both formats of the report, the terminal, JSON, the command analyze and the page's API."""
+    """The run's own files, both formats of the report, the terminal, JSON, and the command analyze."""
     last, status = RunFolder(run).epochs[-1], RunFolder(run).status
     page, words = (write(run, tmp_path / f"report.{kind}")[1][0].read_text() for kind in ("html", "md"))
     told = json.loads(call("report", str(run), "-o", str(tmp_path / "again.html"), "--json").stdout)
     terminal = call("report", str(run), "-o", str(tmp_path / "third.html")).stdout
     options = ["--noise", str(status.noise_multiplier), "--rate", repr(status.sample_rate), "--steps", str(last["steps"])]
     analyzed = json.loads(call("analyze", *options, "--json").stdout)
-    asked = {"noise_multiplier": status.noise_multiplier, "sample_rate": status.sample_rate, "steps": last["steps"]}
-    api = TestClient(create_app(), base_url="http://127.0.0.1").get("/api/analyze", params={**asked, "advice": True}).json()
     member = last["membership"]["lower"]
     assert {told["threats"][0]["bayes_security"]["lower"], analyzed["bayes_security"]["lower"], member} == {member}
-    assert api == analyzed
     assert told["threats"][1]["bayes_security"]["lower"] == last["exact"]["lower"]
     for one, beta in zip(told["threats"], (member, last["exact"]["lower"]), strict=True):
         shown, right = METRICS["bayes_security"].rounded(beta), METRICS["success"].rounded(1.0 - beta / 2.0, 0.5)

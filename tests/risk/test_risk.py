@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 import betastar as bs
 from betastar import risk as conversions
-from betastar.analyze import after_each
-from betastar.scenario.step import Step
 
 RUN = bs.DPSGD(1.0, 0.001, 50000)
 
@@ -175,27 +173,3 @@ def test_epochs_become_steps_as_in_a_loader() -> None:
     assert bs.DPSGD.from_epochs(1.0, 10, 100, 0.25).steps == 3
     sweep = bs.DPSGD.from_epochs(1.0, np.array([10, 20]), 100, 3)
     assert sweep.steps.tolist() == [30, 15]
-
-
-def test_a_threat_whose_distance_depends_on_the_length_is_not_answered_in_one_pass() -> None:
-    class Growing(bs.AttributeInference):
-        """A threat that has more to see in longer runs."""
-
-        def steps(self, run: bs.DPSGD) -> tuple[Step, ...]:
-            far = bs.AttributeInference(min(1.0, 1e-3 * run.steps))
-            return far.steps(run)  # type: ignore[return-value]
-
-    class Foreign:
-        """The same threat, as a plug-in may have it."""
-
-        symmetric, oriented = True, False
-
-        def steps(self, run: bs.DPSGD) -> tuple[Step, ...]:
-            return Growing(1.0).steps(run)
-
-        def describe(self) -> str:
-            return "growing"
-
-    run = bs.DPSGD(1.0, 0.01, 500)
-    assert after_each(run, Foreign(), [100, 500], 1e-2, False) is None
-    assert after_each(run, bs.AttributeInference(0.5), [100, 500], 1e-2, False) is not None

@@ -1,4 +1,4 @@
-"""A setting to its answer: one JSON object, the same from the command line and from the page's API."""
+"""A setting to its answer: one JSON object, as the command line prints it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ from betastar.vocabulary import METRICS, PARAMETERS, RUN, Metric
 Answer = dict[str, Any]
 #: The prior of a fair coin.
 EVEN = PARAMETERS["prior"].default
-
-
-class TooSlowError(ValueError):
-    """An answer would take longer than its asker wants to wait."""
 
 
 def answer(setting: Setting, advised: bool = False, wishes: Sequence[Wish] = ()) -> Answer:

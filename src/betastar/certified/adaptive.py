@@ -307,18 +307,12 @@ class Solution:
 
 def solve(steps: Sequence[Step], effort: Effort, attained: bool = True) -> Solution | None:
     """The worst case of these steps, taken in their order; None where other bounds are better than any affordable grid."""
-    solutions = _solve(tuple(steps), effort, attained, ())
-    return None if solutions is None else solutions[-1]
-
-
-def solve_each(step: Step, counts: Sequence[int], effort: Effort, attained: bool = True) -> list[Solution] | None:
-    """The worst cases of runs of so many equal steps, in one pass: the shorter runs are what the longest one ends with."""
-    return _solve((replace(step, count=max(counts)),), effort, attained, tuple(sorted(counts)))
+    return _solve(tuple(steps), effort, attained)
 
 
 @lru_cache(maxsize=64)
-def _solve(every: tuple[Step, ...], effort: Effort, attained: bool, counts: tuple[int, ...]) -> list[Solution] | None:
-    """The worst cases of the last so many steps, for each of the counts; without counts, of all steps. What was asked is kept."""
+def _solve(every: tuple[Step, ...], effort: Effort, attained: bool) -> Solution | None:
+    """The same, of a tuple. What was asked is kept."""
     steps = [step for step in every if step.distance > 0.0]
     if not steps or any(
         s.rate >= 1.0 or s.rate < LEAST_RATE or s.distance / s.noise < LEAST_RATIO or s.noise < kernels.LEAST_NOISE for s in steps
@@ -346,17 +340,15 @@ def _solve(every: tuple[Step, ...], effort: Effort, attained: bool, counts: tupl
 
     if half > CROWDED:
         effort = replace(effort, angles=(max(13, effort.angles[0] * CROWDED // half), effort.angles[1]))
-    plan = _Plan([(step, sizes[_kind(step)][0]) for step in reversed(steps)], grid, half, tail, counts or [count])
-    above = plan.above(effort, reach)
-    if not all(np.all(np.isfinite(values)) for values in above):
+    plan = _Plan([(step, sizes[_kind(step)][0]) for step in reversed(steps)], grid, half, tail)
+    most = plan.above(effort, reach)
+    if not np.all(np.isfinite(most)):
         return None
-    below = (
-        plan.below(effort, {kind: max(1, ceil(grid / one)) for kind, one in finest.items()}) if attained else [None] * len(above)
-    )
-    return [
-        Solution(NodeCurve(grid, most, True), None if least is None else NodeCurve(grid, least, False))
-        for most, least in zip(above, below, strict=True)
-    ]
+    below = None
+    if attained:
+        least = plan.below(effort, {kind: max(1, ceil(grid / one)) for kind, one in finest.items()})
+        below = NodeCurve(grid, least, False)
+    return Solution(NodeCurve(grid, most, True), below)
 
 
 def _kind(step: Step) -> Kind:
@@ -406,36 +398,30 @@ def _finest(deviation: float, loss: Real, mass: Real, inflation: float) -> float
 
 
 class _Plan:
-    """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks.
+    """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks."""
 
-    counts: the numbers of steps, increasing, after which the curve is wanted.
-    """
+    def __init__(self, run: Sequence[tuple[Step, float]], grid: float, half: int, tail: float) -> None:
+        self.run, self.grid, self.half, self.tail = run, grid, half, tail
 
-    def __init__(self, run: Sequence[tuple[Step, float]], grid: float, half: int, tail: float, counts: Sequence[int]) -> None:
-        self.run, self.grid, self.half, self.tail, self.counts = run, grid, half, tail, counts
-
-    def _blocks(self, share: float, doubling: bool) -> Iterator[tuple[Step, float, int, int, bool]]:
-        """(step, its deviation, steps at once, nodes needed, the curve is wanted after them)."""
-        spread, done, ends = 0.0, 0, iter(self.counts)
-        end = next(ends)
+    def _blocks(self, share: float, doubling: bool) -> Iterator[tuple[Step, float, int, int]]:
+        """(step, its deviation, steps at once, nodes needed)."""
+        spread = 0.0
         for step, deviation in self.run:
             left = step.count
             while left:
-                at_once = min(left, end - done, max(1, int(share * (spread / deviation**2 - ALONE))))
+                at_once = min(left, max(1, int(share * (spread / deviation**2 - ALONE))))
                 if doubling:  # few different numbers, so that what is computed for each can be used again
                     at_once = 1 << (at_once.bit_length() - 1)
                 spread += at_once * deviation**2
-                left, done = left - at_once, done + at_once
+                left -= at_once
                 need = min(self.half, ceil((WIDTH * sqrt(spread) + self.tail) / self.grid))
-                yield step, deviation, at_once, need, done == end
-                end = next(ends, end) if done == end else end
+                yield step, deviation, at_once, need
 
-    def above(self, effort: Effort, most: int) -> list[Real]:
-        """H at the nodes from 0 on, from above, after each of the counts."""
+    def above(self, effort: Effort, most: int) -> Real:
+        """H at the nodes from 0 on, from above."""
         f, relative, constant = np.zeros(1), 0.0, 0.0
         operator: Above | None = None
-        curves = []
-        for step, _, at_once, need, wanted in self._blocks(effort.share, False):
+        for step, _, at_once, need in self._blocks(effort.share, False):
             if operator is None or operator.step is not step or need > operator.half:
                 operator = Above(
                     step, self.grid, self._size(need, f), _kernels(step, self.grid, most, effort.angles[0], effort.cells)
@@ -443,25 +429,22 @@ class _Plan:
                 f = operator.widened(f)
             f, more, everywhere = operator.advance(f, at_once)
             relative, constant = relative + more, constant + everywhere
-            if wanted:
-                curves.append(operator.curve(f, relative, constant))
-        return curves
+        assert operator is not None  # there are steps
+        return operator.curve(f, relative, constant)
 
-    def below(self, effort: Effort, fine: Mapping[Kind, int]) -> list[Real]:
-        """H at the nodes from 0 on, from below, after each of the counts. fine: parts of a cell that laws are composed on."""
+    def below(self, effort: Effort, fine: Mapping[Kind, int]) -> Real:
+        """H at the nodes from 0 on, from below. fine: parts of a cell that laws are composed on."""
         f, wrong = np.zeros(1), 0.0
         operator: Below | None = None
-        curves = []
-        for step, deviation, at_once, need, wanted in self._blocks(effort.pause, True):
+        for step, deviation, at_once, need in self._blocks(effort.pause, True):
             if operator is None or operator.key != (step, at_once) or need > operator.half:
                 laws = _laws(step, deviation, at_once, self.grid, fine[_kind(step)], self.tail, effort.angles[1], effort.cells)
                 operator = Below((step, at_once), self.grid, self._size(need, f), laws)
                 f = operator.widened(f)
             f, error = operator.once(f)
             wrong += error
-            if wanted:
-                curves.append(operator.curve(f, wrong))
-        return curves
+        assert operator is not None  # there are steps
+        return operator.curve(f, wrong)
 
     def _size(self, need: int, f: Real) -> int:
         return max(min(self.half, ceil(1.4 * need)), len(f) // 2)

@@ -21,9 +21,8 @@ from betastar.vocabulary import DIGITS, METRICS, OF_THREATS, PARAMETERS, RUN, SA
 
 
 def register(app: typer.Typer) -> None:
-    for function in (analyze, calibrate, compare, sweep):
+    for function in (analyze, calibrate, compare, sweep, explore):
         command(app)(function)
-    command(app, pipeline=False)(explore)  # a server must survive a browser that goes away
 
 
 def analyze(setting: Setting, required: RequireOption, printed: JsonOption) -> None:
@@ -181,7 +180,6 @@ def sweep(
 
 @dataclass(frozen=True)
 class ExploreOptions:
-    port: int = option(8765, min=1, max=65535)
     browser: bool = True
     export: Path | None = None
     force: bool = False
@@ -189,33 +187,35 @@ class ExploreOptions:
 
 
 def explore(options: ExploreOptions) -> None:
-    """Serve a page with sliders for the parameters of a training, and see how the risk follows them.
+    """Open a page with sliders for the parameters of a training, and see how the risk follows them.
 
-    The page is served on this machine and for this machine only; nothing leaves it. With --export it is written as one file
-    instead, which opens without a server or a network and computes the method exact in the browser.
+    The page is one file. It computes in the browser and sends nothing. It is written to a temporary folder, or with --export
+    where you want it.
 
     \b
     Examples:
       betastar explore
-      betastar explore --port 9000 --no-browser
       betastar explore --export page.html
     """
+    import webbrowser
     from importlib.util import find_spec
 
-    missing = [name for name in ("fastapi", "uvicorn", "plotly") if find_spec(name) is None]
-    if missing:
-        raise ValueError(f"the page needs {', '.join(missing)}: pip install 'betastar[web]'.")
-    if options.export is not None:
-        from betastar.cli import printing
-        from betastar.web import static_page
+    from betastar import page
+    from betastar.cli import printing
 
-        size = static_page.export(options.export, options.force)
+    if find_spec("plotly") is None:
+        raise ValueError("the page needs plotly: pip install 'betastar[page]'.")
+    if options.export is not None:
+        size = page.export(options.export, options.force)
         written = {"export": str(options.export), "bytes": size}
         printing.as_json(written) if options.json else print(f"The page is in {options.export}; open it in a browser.")
         return
-    from betastar.web.server import serve
-
-    serve(options.port, options.browser, options.json)
+    path = page.write_temporary()
+    opened = options.browser and webbrowser.open(path.as_uri())
+    if options.json:
+        printing.as_json({"page": str(path), "opened": opened})
+    else:
+        print(f"The page is in {path}{'' if opened else '; open it in a browser'}. To keep it, use --export.")
 
 
 def _read_setting(text: str, base: Answer) -> tuple[str, Answer]:

@@ -276,8 +276,7 @@ _FILES = (
     Parameter("author", "Who makes the report.", metavar="NAME"),
     Parameter("purpose", "What the report is for.", metavar="TEXT"),
     Parameter("list_records", "List the most exposed records by their index.", former=("--records",)),
-    Parameter("port", "Port of the page; if it is busy, the next free one is taken."),
-    Parameter("export", "Write the page as one file that needs no server, instead of serving it.", metavar="FILE"),
+    Parameter("export", "Write the page to this file instead of opening it.", metavar="FILE"),
     Parameter("browser", "Open the page in a browser.", negatable=True),
     Parameter("version", "Print the version."),
 )

@@ -1,16 +1,15 @@
-"""The page as one file: it opens without a server or a network, and computes the numbers in the browser."""
+"""The page of `betastar explore` as one file: it opens without a network and computes the numbers in the browser."""
 
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 from betastar import files
-from betastar.web import words
-from betastar.web.plotly_script import plotly_script
 
-PAGE, BROWSER = Path(__file__).parent / "page", Path(__file__).parent / "browser"
-#: No request at all, not even by a script that was changed.
+HERE = Path(__file__).parent
+#: The page may load nothing at all, whatever its scripts try.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
 IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?=(?:async )?(?:const|let|function|class) (\w+))", re.MULTILINE)
@@ -18,8 +17,7 @@ EXPORT = re.compile(r"^export (?=(?:async )?(?:const|let|function|class) (\w+))"
 
 def sources() -> dict[str, str]:
     """The scripts of the page by their names; those for the browser stand in for those that ask a server."""
-    scripts = {path.name: path.read_text("utf-8") for folder in (PAGE, BROWSER) for path in sorted(folder.glob("*.js"))}
-    return scripts | {"words.js": words.script()}
+    return {path.name: path.read_text("utf-8") for path in sorted(HERE.glob("*.js"))}
 
 
 def bundle(scripts: dict[str, str], first: str) -> str:
@@ -43,12 +41,12 @@ def bundle(scripts: dict[str, str], first: str) -> str:
 
 def html() -> str:
     """The whole file."""
-    page = (PAGE / "index.html").read_text("utf-8")
-    style = f"<style>\n{(PAGE / 'style.css').read_text('utf-8')}</style>"
+    page = (HERE / "index.html").read_text("utf-8")
+    style = f"<style>\n{(HERE / 'style.css').read_text('utf-8')}</style>"
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     scripts = (
         f"<script>\n{_inside(bundle(sources(), 'app.js'))}</script>\n"
-        f'<script type="text/plain" id="plotly">{_inside(plotly_script().read_text("utf-8"))}</script>\n'
+        f'<script type="text/plain" id="plotly">{_inside(_plotly().read_text("utf-8"))}</script>\n'
     )
     for before, after in (
         ('<meta charset="utf-8">', f'<meta charset="utf-8">\n{policy}'),
@@ -82,3 +80,16 @@ def _variable(name: str) -> str:
 def _inside(script: str) -> str:
     """A script that cannot end its element."""
     return script.replace("</script", r"<\/script").replace("<!--", r"<\!--")
+
+
+def _plotly() -> Path:
+    import plotly
+
+    return Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+
+
+def write_temporary() -> Path:
+    """Write the file into a new temporary folder; where it is."""
+    path = Path(tempfile.mkdtemp(prefix="betastar-")) / "explore.html"
+    files.write(path, html())
+    return path

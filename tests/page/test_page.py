@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from math import floor
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,25 @@ import numpy as np
 import pytest
 
 import betastar as bs
+from betastar import page as pages
 from betastar.bounds.parts import Part
 from betastar.dpsgd import DPSGD
 from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
 from betastar.vocabulary import METHODS, METRICS, PARAMETERS, SAMPLINGS, SEES
-from betastar.web import static_page
 
 from ..command import call
 from . import browser as browsers
 from .browser import chromium, drag, settle
-from .test_page import DRAGS, four_digits, knobs, run_of, told
 
 #: Largest difference from Python: of probabilities, and of ε relative to 1 + ε.
 AGREES = 1e-6
 #: Settings that are compared, and false-positive rates of their trade-off curves.
 SETTINGS, RATES = 200, np.array([1e-6, 1e-4, 1e-2, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+
+
+#: Times that a drag is repeated: of a machine that others use, the best of them says what the page does.
+DRAGS = 5
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +68,30 @@ def visit(page: Any, file: Path, query: str = "") -> None:
     browsers.visit(page, file.as_uri(), query)
 
 
+def move(page: Any, name: str, place: int) -> None:
+    """A slider, by hand."""
+    page.locator(f"#{name}-slider").fill(str(place))
+    settle(page)
+
+
+def knobs(page: Any) -> dict[str, float]:
+    return {name: float(page.input_value(f"#{name}")) for name in ("noise", "batch", "records", "epochs")}
+
+
+def run_of(page: Any) -> bs.DPSGD:
+    values = knobs(page)
+    return bs.DPSGD.from_epochs(values["noise"], int(values["batch"]), int(values["records"]), values["epochs"])
+
+
+def four_digits(value: float) -> str:
+    return f"{floor(value * 1e4 + 1e-9) / 1e4:.4f}"
+
+
+def told(page: Any) -> tuple[float, ...]:
+    """The percentages in the sentence: how often the attacker is right with the model, and without it."""
+    return tuple(float(share) for share in re.findall(r"([\d.]+) %", page.inner_text("#sentence")))
+
+
 def random_settings(seed: int, count: int) -> list[dict[str, Any]]:
     """Noise .3 … 20, rates 1e-6 … 1, steps 1 … 1e7, both relations; some without sampling, some of one step."""
     rng = np.random.default_rng(seed)
@@ -95,7 +124,7 @@ COMPUTED = """({ settings, rates }) => settings.map((one) => {
 
 def computed(page: Any, settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The answers of the scripts that the file contains, in the browser."""
-    page.evaluate(f"window.computed = {static_page.bundle(static_page.sources(), 'tradeoff.js')}")
+    page.evaluate(f"window.computed = {pages.bundle(pages.sources(), 'tradeoff.js')}")
     answers: list[dict[str, Any]] = page.evaluate(COMPUTED, {"settings": settings, "rates": RATES.tolist()})
     return answers
 
@@ -112,7 +141,7 @@ def check(answer: dict[str, Any], python: bs.Bound, scale: float = 1.0) -> None:
 def test_the_file_contains_the_scripts_that_are_tested(file: Path) -> None:
     text = file.read_text("utf-8")
     for name in ("normal", "transform", "contour", "tradeoff"):
-        assert (static_page.BROWSER / f"{name}.js").read_text("utf-8").split("export", 1)[0].strip().splitlines()[-1] in text
+        assert (pages.HERE / f"{name}.js").read_text("utf-8").split("export", 1)[0].strip().splitlines()[-1] in text
     assert "fetch(" not in text.split('id="plotly"')[0], "the script that asks a server is not in it"
 
 

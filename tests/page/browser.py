@@ -1,22 +1,15 @@
-"""The command `betastar explore`, and a real Chromium for tests: Debian's package, driven through Playwright."""
+"""A real Chromium for tests: Debian's package, driven through Playwright."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
-
-from ..command import COMMAND
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -60,38 +53,6 @@ def chromium() -> Iterator[Any]:
 
 #: Milliseconds that a page is waited for: a machine that others use may take long.
 PATIENCE = 120_000
-#: Limits of the page's times: for every answer, and for the curves as well.
-ANSWERS, CURVES = ("SECONDS", "MOVING"), ("SECONDS", "MOVING", "GLANCE", "EXACT", "CERTIFYING")
-#: The same command with time enough, so that a slow machine shows what a fast one shows.
-UNHURRIED = """
-from betastar.cli.main import main
-from betastar.web import api
-for name in {names}:
-    setattr(api, name, 100.0)
-main()
-"""
-
-
-@contextmanager
-def explored(*words: str, unhurried: tuple[str, ...] = (), **variables: str) -> Iterator[dict[str, Any]]:
-    """The command, as people start it; ended as people end it. Says where it is, and in the end what else it said.
-
-    unhurried: limits of times that are lifted; variables: of its environment.
-    """
-    start = [sys.executable, "-c", UNHURRIED.format(names=unhurried)] if unhurried else [COMMAND]
-    line = [*start, "explore", "--no-browser", "--json", *words]
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables})
-    try:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        urlopen(said["url"]).close()
-        yield said
-    finally:
-        process.send_signal(signal.SIGINT)
-        _, said["stderr"] = process.communicate(timeout=30)
-        said["code"] = process.returncode
-
-
 #: Moves a slider `count` times, `every` so many milliseconds, as fast as a hand does. Tells how often the number changed while it
 #: moved, how many milliseconds after the last move the number belonged to that move, and each number until the last is fine.
 DRAG = """async ({ name, from, by, count, every }) => {

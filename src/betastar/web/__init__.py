@@ -1,1 +1,0 @@
-"""The page, and the JSON API behind it."""
