@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.demo-ready
 
 .PHONY: demo test test-all browser oldest fuzz lint docs bench reproduce audits golden lock clean
 
-demo: $(READY)
-	$(BIN)/betastar train adult --epochs 5 --output runs/demo --resume
+# Three epochs on Adult: about 83 % of the test records are right, against 76 % for the most frequent label.
+demo: $(DEMO_READY)
+	$(BIN)/betastar train adult --epochs 3 --learning-rate 0.002 --output runs/demo --resume
 
 # Two tests at a time, each with one thread.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -93,11 +95,19 @@ golden: $(READY)
 	$(BIN)/python tests/golden/groups.py
 	$(BIN)/python -m tests.golden.samplings
 
-$(READY): requirements.lock pyproject.toml
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "betastar needs Python 3.11 or later"'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(PYTHON) -m venv $(VENV)
+
+# What the demo needs, in the pinned versions: the extra `training`.
+$(DEMO_READY): requirements.lock pyproject.toml | $(BIN)/python
+	test -e $(READY) || $(BIN)/python -m pip install --disable-pip-version-check --constraint requirements.lock --editable ".[training]"
+	touch $@
+
+# And everything else: tests, linters, peers, the site.
+$(READY): requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --editable .
 	touch $@
 
 # Pins what the extras ask for today. torch is named first: this very version, without the packages for GPUs.
