@@ -11,8 +11,8 @@ DEMO_READY := $(VENV)/.demo-ready
 demo: $(DEMO_READY)
 	$(BIN)/betastar train adult --epochs 3 --learning-rate 0.002 --output runs/demo --resume
 
-# Two tests at a time, each with one thread.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# Two files of tests at a time, each with one thread: what a file has trained serves all of its tests.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test: $(READY) browser
 	$(PYTEST) -m "not slow"
@@ -36,7 +36,7 @@ OLDEST := build/oldest
 oldest: $(OLDEST)/.ready$(TORCH)
 	$(OLDEST)/bin/python -c 'import sys, torch, opacus, numpy; print("Python", sys.version.split()[0], "torch", torch.__version__, \
 		"opacus", opacus.__version__, "numpy", numpy.__version__)'
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal -W default -m "not slow" tests/test_golden.py \
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile -W default -m "not slow" tests/test_golden.py \
 		tests/cli/test_commands.py tests/figures/test_plots.py tests/training/test_accountant.py \
 		tests/training/test_monitor.py tests/training/test_gap_clipping.py tests/training/test_callbacks.py tests/studies/test_smoke.py tests/crosscheck/test_dp_accounting.py
 

@@ -187,6 +187,7 @@ def test_extremes_are_quiet_and_finite(relation: str) -> None:
             assert beta.width <= 2e-8, (sigma, p, steps)
 
 
+@pytest.mark.slow
 def test_attribute_extremes_are_quiet_and_finite() -> None:
     with np.errstate(divide="raise", over="raise", invalid="raise"):
         for (sigma, p, steps), distance in zip(EXTREMES, itertools.cycle((1e-3, 0.5, 1.5)), strict=False):

@@ -127,7 +127,12 @@ def test_risk_from_other_mechanisms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "rate", "noise", "steps"), [(2, 0.02, 1.0, 200), (8, 256 / 26048, 3.51, 2040), (5, 0.1, 2.0, 20)]
+    ("records", "rate", "noise", "steps"),
+    [
+        (8, 256 / 26048, 3.51, 2040),
+        pytest.param(2, 0.02, 1.0, 200, marks=pytest.mark.slow),
+        pytest.param(5, 0.1, 2.0, 20, marks=pytest.mark.slow),
+    ],
 )
 def test_groups_are_their_mixtures_of_gaussians(records: int, rate: float, noise: float, steps: int) -> None:
     weights = [math.comb(records, j) * rate**j * (1.0 - rate) ** (records - j) for j in range(records + 1)]

@@ -14,9 +14,11 @@ SAMPLING = {"batch_size": 256, "dataset_size": 26048, "epochs": 20}
 RUN = bs.DPSGD.from_epochs(noise_multiplier=3.51, **SAMPLING)
 
 
-@pytest.mark.parametrize("beta", [0.95, 0.99, 0.999, 1 - 1e-6])
-@pytest.mark.parametrize("method", ["exact", "certified", "affinity"])
-def test_the_widest_gap(beta: float, method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "beta"),
+    [(method, beta) for method in ("exact", "affinity") for beta in (0.95, 0.99, 0.999, 1 - 1e-6)] + [("certified", 0.99)],
+)
+def test_the_widest_gap(method: str, beta: float) -> None:
     plan = bs.plan(attribute=Target(bayes_security=beta), run=RUN, method=method)
     assert plan.run is RUN
     assert plan.attribute(method).bayes_security.lower >= beta
@@ -62,7 +64,7 @@ def test_the_stricter_target_decides(missing: str) -> None:
 
 def test_less_noise_needs_a_narrower_gap() -> None:
     target = Target(bayes_security=0.99)
-    plans = [bs.plan(attribute=target, noise_multiplier=noise, **SAMPLING) for noise in (3.51, 0.8, 0.5)]
+    plans = [bs.plan(attribute=target, noise_multiplier=noise, **SAMPLING) for noise in (3.51, 0.5)]
     gaps = [plan.gap for plan in plans]
     assert gaps == sorted(gaps, reverse=True)
     for plan in plans:
@@ -87,4 +89,4 @@ def test_bad_input() -> None:
         ({"attribute": Target(bayes_security=1 - 1e-13), "run": RUN}, ValueError, "cannot be reached by choosing gap"),
     ):
         with pytest.raises(problem, match=message):
-            bs.plan(**options)  # type: ignore[arg-type]
+            bs.plan(**options, method="exact")  # type: ignore[arg-type]

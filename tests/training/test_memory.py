@@ -44,9 +44,9 @@ print(distance, peak() - before)
 @pytest.mark.parametrize(
     ("kind", "batch"),
     [
-        ("centroid", 12),
-        ("ball", 6),
         ("exact", 2),
+        pytest.param("centroid", 12, marks=pytest.mark.slow),
+        pytest.param("ball", 6, marks=pytest.mark.slow),
         pytest.param("centroid", 256, marks=pytest.mark.slow),
         pytest.param("ball", 256, marks=pytest.mark.slow),
     ],
