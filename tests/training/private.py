@@ -12,7 +12,8 @@ from opacus.layers import DPLSTM
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.training import Records, Secret, make_attribute_private
+from betastar.training import GapClipping, Records, Secret, make_attribute_private
+from betastar.training.gradients.factors import Gradients
 
 VALUES = [-1.5, -0.5, 0.0, 0.25, 1.0, 2.0, 3.5]
 
@@ -215,3 +216,11 @@ def clone(module: nn.Module, name: str, bias: bool = True, classes: int = 2) -> 
     copy, _, _ = build(name, bias, classes)
     copy.load_state_dict(module.state_dict())
     return copy
+
+
+def weighed(clipping: GapClipping, records: Records) -> tuple[Gradients, Tensor, Tensor]:
+    """The clipped gradients of the records' variants, the number of the value that each record holds, and the weights in ĝ."""
+    total = clipping.clipped_sum
+    gradients = total._variants.gradients(records, total.secret, range(total.secret.count))
+    own = total.secret.own(records).to(gradients.norms.device)
+    return gradients, own, total.weights(gradients, own, records)

@@ -10,10 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import betastar as bs
-from betastar.training import (
-    make_attribute_private,
-    private_loader,
-)
+from betastar.training import make_attribute_private, private_loader
 
 from .private import build
 

@@ -14,7 +14,7 @@ from betastar.drawn_steps import poisson
 from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Ledger, Secret
 from betastar.training.budget import BudgetAccount
 from betastar.training.history import History
-from betastar.training.leakage import LeakageSum
+from betastar.training.ledger import LeakageSum
 
 from .private import VALUES, account, build, fit, private
 from .test_monitor import attach, weights

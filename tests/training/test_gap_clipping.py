@@ -16,7 +16,7 @@ from betastar.calibrate import enforced
 from betastar.training import Records, Secret
 from betastar.training.gap_clipping import GapClipping
 
-from .private import VALUES, build, clipped, clone, diameters, fit, gapped, private, table
+from .private import VALUES, build, clipped, clone, diameters, fit, gapped, private, table, weighed
 
 
 def weights(parts: Any) -> Tensor:
@@ -32,7 +32,7 @@ def pulled(points: Tensor, gap: float) -> Tensor:
 
 def used(clipping: GapClipping, records: Records) -> Tensor:
     """Weights of the variants in ĝ, if each record held each of its values: (n, a, a)."""
-    gradients, own, _ = clipping.clipped_sum.weigh(records)
+    gradients, own, _ = weighed(clipping, records)
     count = clipping._secret.count
     return torch.stack([clipping.clipped_sum.weights(gradients, torch.full_like(own, k), records) for k in range(count)], dim=1)
 
@@ -171,13 +171,13 @@ def test_several_secrets_keep_their_own_gaps(gaps: tuple[float, float]) -> None:
 
 def test_in_turn_is_the_same_as_at_once_for_one_secret() -> None:
     """Two ways to the same weights: sums written out, and all inner products."""
-    from betastar.training.gradients.gap_weights import weights as at_once
-    from betastar.training.gradients.gap_weights import weights_in_turn
+    from betastar.training.gap_clipping import weights_at_once as at_once
+    from betastar.training.gap_clipping import weights_in_turn
 
     module, data, secret = build("tanh", classes=3)
     parts, _ = gapped(module, data, secret, gap=0.1)
     records = Records((data.tensors[0],), data.tensors[1])
-    gradients, own, _ = parts[1].gap_clipping.clipped_sum.weigh(records)
+    gradients, own, _ = weighed(parts[1].gap_clipping, records)
     shares = secret.shares(records)
     for gap in (1.0, 0.1, 1e-3):
         torch.testing.assert_close(weights_in_turn(gradients, own, [shares], [gap]), at_once(gradients, own, shares, gap))

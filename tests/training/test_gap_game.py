@@ -11,6 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import betastar as bs
 from betastar.training import Records, Secret, make_attribute_private
 
+from .private import weighed
+
 STEPS, NOISE, CLIP, RATE = 3, 0.2, 0.5, 0.5
 
 
@@ -45,7 +47,7 @@ def play(gap: float, games: int, seed: int) -> int:
 
     def pulled(records: Records) -> Tensor:
         """ĝ of each record, written out."""
-        gradients, _, weights = clipping.clipped_sum.weigh(records)
+        gradients, _, weights = weighed(clipping, records)
         chosen = torch.eye(len(records))[:, :, None]
         sums = [gradients.totals(weights * mask) for mask in chosen]
         return torch.stack([torch.cat([one[p].flatten() for p in optimizer.params]) for one in sums]).double() * CLIP

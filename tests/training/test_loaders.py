@@ -13,12 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
-from betastar.training import (
-    AttributeMonitor,
-    BetastarAccountant,
-    Budget,
-    private_loader,
-)
+from betastar.training import AttributeMonitor, BetastarAccountant, Budget, private_loader
 
 from .private import build, fit
 from .sampled import BATCH, CLIP, NOISE, SAMPLINGS, claimed, made

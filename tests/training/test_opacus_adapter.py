@@ -135,7 +135,7 @@ def test_audits_look_for_the_parts_of_opacus_too(monkeypatch: pytest.MonkeyPatch
 
 
 ROOT = Path(betastar.__file__).parent
-ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals", "loaders", "provided_sums", "watched_optimizers")}
+ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals", "watched_optimizers")}
 #: What other modules may import of Opacus: its documented interface.
 IMPORTED_ELSEWHERE = {
     ("opacus", "PrivacyEngine"),
@@ -188,7 +188,7 @@ def test_no_other_module_imports_more_than_the_documented_interface() -> None:
 def test_the_list_of_internals_is_what_the_adapter_uses() -> None:
     """A name that is not used any more is not asked for."""
     used = set().union(*(names_used(MODULES[path]) for path in ADAPTER - {"training/opacus/internals.py"}))
-    assert internals.UNPROMISED - used == {internals.LEFT_ON_LAYERS, *internals.UNUSED}
+    assert internals.UNPROMISED - used == {internals.LEFT_ON_LAYERS}
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,7 @@ import betastar as bs
 from betastar import closed_forms
 from betastar.closed_forms import step_leakage as charge
 from betastar.dpsgd import Segment
-from betastar.training import (
-    AttributeMonitor,
-    Budget,
-    ShufflingWarning,
-    private_loader,
-)
+from betastar.training import AttributeMonitor, Budget, ShufflingWarning, private_loader
 
 from .private import build, fit
 from .sampled import BATCH, NOISE, SAMPLINGS, claimed, made

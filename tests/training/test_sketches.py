@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from betastar.training import AttributeMonitor, GradientError, make_attribute_private
-from betastar.training.gradients.sketches import Sketches
+from betastar.training.gradients.factors import Sketches
 from betastar.training.gradients.tiled_factor import TiledFactor, inner_products
 
 from .language_models import MODELS, criterion, model, secret, texts

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from betastar.training import AttributeMonitor, Records, Secret, TextField, make_attribute_private
 
-from .private import clipped, diameters, oracle, private
+from .private import clipped, diameters, oracle, private, weighed
 
 PAD, WIDTH = 0, 9
 NAMES = [(31,), (32, 33), (34,), (35, 36, 37)]
@@ -174,7 +174,7 @@ def test_the_sum_of_a_gap_holds_texts_that_name_nobody(nobody: int) -> None:
         criterion=nn.CrossEntropyLoss(), secret=secret, noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=split,
     )  # fmt: skip
     records, clipping = split(data.tensors), optimizer.gap_clipping
-    _, _, weights = clipping.clipped_sum.weigh(records)
+    _, _, weights = weighed(clipping, records)
     points = clipped(model(False), records, secret)
     wanted = torch.einsum("na,nae->e", weights, points)
     total = clipping.clipped_sum.total(records).clipped
@@ -194,7 +194,7 @@ def test_gap_clipping_keeps_the_gap(causal: bool) -> None:
     )  # fmt: skip
     records = split(data.tensors)
     points = clipped(model(causal), records, secret, criterion=criterion)
-    gradients, own, _ = optimizer.gap_clipping.clipped_sum.weigh(records)
+    gradients, own, _ = weighed(optimizer.gap_clipping, records)
     weights = optimizer.gap_clipping.clipped_sum.weights
     used = torch.stack([weights(gradients, torch.full_like(own, k), records) for k in range(secret.count)], dim=1)
     assert float(diameters(points).max()) > 0.1

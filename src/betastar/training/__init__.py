@@ -1,11 +1,10 @@
 """Attribute-inference risk while a model trains with Opacus. Needs the extra `betastar[training]`."""
 
 from betastar.training.attribute_privacy import make_attribute_private
-from betastar.training.batch_samplers import BallsInBinsSampler, FixedSizeSampler, TruncatedPoissonSampler
+from betastar.training.batch_samplers import BallsInBinsSampler, FixedSizeSampler, TruncatedPoissonSampler, private_loader
 from betastar.training.budget import Budget, BudgetExhausted, Proof
-from betastar.training.checks.noise import NoiseError
-from betastar.training.checks.sampling_error import SamplingError
-from betastar.training.checks.step_checks import NotProved
+from betastar.training.checks.sampling import SamplingError
+from betastar.training.checks.step_checks import NoiseError, NotProved
 from betastar.training.gap_clipping import GapClipping
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
@@ -13,7 +12,6 @@ from betastar.training.monitor import AttributeMonitor
 from betastar.training.next_token_loss import NextTokenLoss
 from betastar.training.opacus.accountant import BetastarAccountant
 from betastar.training.opacus.samplers import ShufflingWarning
-from betastar.training.private_loader import private_loader
 from betastar.training.records import Records, by_name
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.tables import RestatedSecretWarning

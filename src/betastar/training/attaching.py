@@ -11,12 +11,11 @@ from torch.utils.data import TensorDataset
 
 from betastar import validation
 from betastar.training.budget import Budget
-from betastar.training.checks.precision import require_precision
-from betastar.training.gradients.checkpointing import runs_forward_hooks_again, without_checkpointing
+from betastar.training.checks.loop_checks import require_precision
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.factors import Gradients
 from betastar.training.gradients.side_effects import GradientError, restored
-from betastar.training.gradients.variant_gradients import VariantGradients
+from betastar.training.gradients.variant_gradients import VariantGradients, runs_forward_hooks_again, without_checkpointing
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import SPLIT, TARGET, Records
 from betastar.training.secrets.secret import Secret

@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from betastar.training.checks.batches import require_arguments, require_model_output
-from betastar.training.checks.precision import require_precision
-from betastar.training.checks.step_counter import same_contents
-from betastar.training.gradients.dropout_masks import Draws, GeneratorStates
+from betastar.training.checks.loop_checks import require_arguments, require_model_output, require_precision
+from betastar.training.checks.step_checks import same_contents
+from betastar.training.gradients.side_effects import Draws, GeneratorStates
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records
 from betastar.training.source import Source

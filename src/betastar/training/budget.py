@@ -17,7 +17,7 @@ from betastar.arrays import Real
 from betastar.drawn_steps import DrawnBatch
 from betastar.rounding import plain, significant
 from betastar.threats import FARTHEST
-from betastar.training.leakage import LeakageSum
+from betastar.training.ledger import LeakageSum
 
 #: Single precision may understate a distance, and a loss that differs by less than `checks.gradients.NORM` is not noticed: a
 #: distance is charged with this much more (relative and absolute).

@@ -1,13 +1,29 @@
-"""GapClipping: keeps the gaps of an optimizer's steps, and says what is promised because of it."""
+"""Gap clipping (theory, section 9): each record's gradient is pulled towards its mean over the values of the secret.
+
+With ḡ(a) the clipped gradient of a record that holds the value a, and v = Σ_a share_a ḡ(a), which does not depend on the value,
+    ĝ(s) = v + clip(ḡ(s) - v, r/2)
+stays within r/2 of v, so that any two values are at most r apart; it is a mean of the ḡ(a), so that its norm is at most 1.
+What is computed are the weights of the ḡ(a) in ĝ(s).
+
+Several secrets, each with a gap r_j of its own, are pulled one after the other on the table of all combinations of their values.
+Lemma. Let |u - u'| ≤ r, |v - v'| ≤ r and F(u, v) = v + clip(u - v, ρ). Then |F(u, v) - F(u', v')| ≤ √2 r.
+Proof. On the line between the two, dF = (I - J) dv + J du with J the derivative of clip at u - v: symmetric, with eigenvalues λ
+in [0, 1] (clip is the projection onto a ball). As (1 - λ)² + λ² ≤ 1, |dF|² ≤ |du|² + |dv|² ≤ 2r². ∎
+So pulling for another secret widens the gap of an earlier one by √2 at most (its mean v moves by at most r, too), and the j-th of
+k secrets is clipped to r_j / 2 / √2^(k-1-j). Pulling with A₁ + A₂ instead of A₁·A₂ variants is not possible: the mean over the
+values of one secret still moves with the other one, by any amount.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import isqrt
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from betastar import validation
 from betastar.analyze import analyze
@@ -17,17 +33,199 @@ from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnSteps
 from betastar.risk import Risk
 from betastar.rounding import down, plain
-from betastar.threats import AttributeInference, Membership
+from betastar.threats import FARTHEST, AttributeInference, Membership
 from betastar.training import attaching, processes
+from betastar.training.attaching import MeasuredTraining
 from betastar.training.batch_capture import BatchCapture, CapturedBatch, Criterion, too_many
 from betastar.training.checks.step_checks import BROKEN_PROMISES, StepChecks
-from betastar.training.gap_clipped_sum import GapClippedSum, clipped_secrets
+from betastar.training.gradients.distances import taken
+from betastar.training.gradients.factors import ROUNDING, Gradients, Sketches, clip
 from betastar.training.gradients.side_effects import GradientError
-from betastar.training.opacus.adapter import OpacusAdapter
-from betastar.training.opacus.provided_sums import ProvidedSums
+from betastar.training.gradients.variant_gradients import require_finite
+from betastar.training.opacus.adapter import OpacusAdapter, ProvidedSums
+from betastar.training.records import Records
 from betastar.training.saved_training import SavedTraining, gap_display, gap_files
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
+
+
+def weights_at_once(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -> Tensor:
+    """Of the variants' clipped gradients in ĝ, (n, a). own: the value that each record holds. shares: of the mean, (n, a)."""
+    away = functional.one_hot(own, shares.shape[1]).to(shares) - shares
+    return shares + _shrink(gradients.squares(away), 0.5 * gap)[:, None] * away
+
+
+def written_sum(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -> dict[Tensor, Tensor]:
+    """Σ_records ĝ for each parameter, in double precision, from v and ḡ(s) - v that are written out.
+
+    v is computed alike whichever value a record holds, and ḡ(s) - v is clipped by the norm of its written entries. Rounding
+    before that does not widen the gap.
+    """
+    parts, squares = [], torch.zeros(len(own), dtype=torch.float64, device=own.device)
+    for factor in gradients.factors:  # one after the other, so that they are in the processor's cache
+        one = Gradients((factor.widened(),))
+        mean = one.combine(shares)
+        away = one.pick(own).combine(torch.ones_like(shares[:, :1])) - mean
+        squares += away.norms()
+        parts.append((one, mean, away))
+    shrink = _shrink(squares, 0.5 * gap)
+    return {p: total for one, mean, away in parts for p, total in one.sums(mean.plus_multiple(away, shrink)).items()}
+
+
+def weights_in_turn(gradients: Gradients, own: Tensor, shares: Sequence[Tensor], gaps: Sequence[float]) -> Tensor:
+    """The same for several secrets; the values of the last one vary fastest among the variants. shares: one (n, a_j) a secret."""
+    double = gradients.double()
+    products = double.cross(double)
+    largest = double.norms.amax(dim=1)[:, None]
+    sizes = [share.shape[1] for share in shares]
+    count = products.shape[1]
+
+    def rows(stage: int, index: Tensor) -> Tensor:
+        """Weights of the gradients of these variants after the secrets up to `stage`: (n, m) -> (n, m, count)."""
+        if stage < 0:
+            return functional.one_hot(index, count).to(products)
+        size, stride = sizes[stage], int(torch.tensor(sizes[stage + 1 :]).prod())
+        digit = index // stride % size
+        every = (index - digit * stride)[..., None] + stride * torch.arange(size, device=index.device)
+        earlier = rows(stage - 1, every.flatten(1)).unflatten(1, (index.shape[1], size))
+        mean = torch.einsum("nmsc,ns->nmc", earlier, shares[stage])
+        away = earlier.gather(2, digit[..., None, None].expand(-1, -1, 1, count))[:, :, 0] - mean
+        squares = (torch.bmm(away, products) * away).sum(dim=2).clamp(min=0.0) + ROUNDING * largest
+        radius = 0.5 * gaps[stage] / 2.0 ** (0.5 * (len(gaps) - 1 - stage))
+        return mean + _shrink(squares, radius)[..., None] * away
+
+    return rows(len(gaps) - 1, own[:, None])[:, 0]
+
+
+def _shrink(squares: Tensor, radius: float) -> Tensor:
+    """The factor that clips vectors with these squared norms."""
+    norms = squares.sqrt()
+    return torch.where(norms <= radius, 1.0, radius / norms)
+
+
+# ---- The sum of gap-clipped gradients over a batch, computed from the gradients of all variants of its records.
+
+#: Bytes that one pair of combinations of several secrets' values takes: their inner product and their weights.
+PER_PAIR = 32
+#: Bytes that one entry of a record's written mean and of its difference from the mean take.
+WRITTEN = 12
+
+
+def clipped_secrets(secrets: Sequence[Secret], gaps: Mapping[str, float]) -> list[Secret]:
+    """The secrets whose gap is below 2, with the largest gap first.
+
+    The last secret is clipped to its gap, and earlier ones to less, so that the smallest gap comes last.
+    """
+    return sorted((secret for secret in secrets if gaps[secret.name] < FARTHEST), key=lambda secret: -gaps[secret.name])
+
+
+@dataclass(frozen=True)
+class GapClippedTotals:
+    """Sums over the records of a batch for each parameter.
+
+    Attributes
+    ----------
+    clipped : dict
+        Σ ĝ, in double precision.
+    unclipped : dict
+        The sketch of the sum of the records' own gradients before any clipping.
+    """
+
+    clipped: dict[Tensor, Tensor]
+    unclipped: dict[Tensor, Tensor]
+
+
+class GapClippedSum:
+    """Computes Σ ĝ, the sum that gap clipping adds noise to (theory, section 9).
+
+    Parameters
+    ----------
+    training : MeasuredTraining
+        The training. Its secret is the joint one of all secrets that are clipped.
+    secrets : sequence of Secret
+        The secrets that are clipped, as `clipped_secrets` orders them. It is empty for plain DP-SGD.
+    gaps : mapping
+        The gap of each secret by its name, in clipping norms.
+
+    Raises
+    ------
+    ValueError
+        If the secret has more values than fit into memory.
+    """
+
+    def __init__(self, training: MeasuredTraining, secrets: Sequence[Secret], gaps: Mapping[str, float]) -> None:
+        self._adapter, self._variants, self._distances = training.adapter, training.variants, training.distances
+        self.secret, self._secrets, self._memory = training.secret, list(secrets), training.memory
+        #: Makes the sketches of sums of own gradients.
+        self.sketches = Sketches()
+        self._gaps = [gaps[secret.name] for secret in self._secrets]
+        fit = self._distances.most if len(self._secrets) < 2 else min(self._distances.most, isqrt(self._memory // PER_PAIR))
+        if self.secret.count > fit:
+            raise ValueError(
+                f"the secret {self.secret.name!r} has {self.secret.count} values or combinations of them, of which {fit} fit "
+                f"into {self._memory} bytes: raise memory, join values into ranges, or protect fewer secrets at a time."
+            )
+
+    def total(self, batch: Records) -> GapClippedTotals:
+        """Add up the gap-clipped gradients of some records, and their own gradients.
+
+        Parameters
+        ----------
+        batch : Records
+            The records.
+
+        Returns
+        -------
+        GapClippedTotals
+            Both sums for each parameter.
+        """
+        parameters, norm = self._adapter.all_parameters, self._adapter.max_grad_norm()
+        clipped: dict[Tensor, Tensor] = {p: torch.zeros_like(p, dtype=torch.float64) for p in parameters}
+        unclipped: dict[Tensor, Tensor] = {}
+        for total, mine in self._parts(batch):
+            for parameter, part in total.items():
+                clipped[parameter].add_(part, alpha=norm)
+            for parameter, sketch in self.sketches.of_sum(mine).items():
+                unclipped[parameter] = unclipped.get(parameter, 0.0) + sketch
+        return GapClippedTotals(clipped, unclipped)
+
+    def _parts(self, batch: Records) -> Iterator[tuple[dict[Tensor, Tensor], Gradients]]:
+        """Σ ĝ of some records in clipping norms, and their own gradients. What the secret is not about has no gap to clip."""
+        concerned = self.secret.concerned(batch)
+        for part in self._chunks(taken(batch, concerned)):
+            gradients = self._variants.gradients(part, self.secret, range(self.secret.count))
+            own = self.secret.own(part).to(gradients.norms.device)
+            yield self._sum(gradients, own, part), gradients.whole(own)
+        for part in self._distances.chunks(taken(batch, ~concerned)):
+            mine = require_finite(self._variants.own(part))
+            yield clip(mine, self._adapter).totals(torch.ones_like(mine.norms)), mine
+
+    def _sum(self, gradients: Gradients, own: Tensor, records: Records) -> dict[Tensor, Tensor]:
+        """Σ ĝ in clipping norms."""
+        if gradients.tiled and len(self._secrets) == 1:
+            shares = self._secrets[0].shares(records).to(own.device)
+            return written_sum(gradients, own, shares, self._gaps[0])
+        return gradients.totals(self.weights(gradients, own, records))
+
+    def weights(self, gradients: Gradients, own: Tensor, records: Records) -> Tensor:
+        """The weight of each variant in ĝ, if the records held the values `own`."""
+        shares = [secret.shares(records).to(own.device) for secret in self._secrets]
+        if not shares:
+            return functional.one_hot(own, self.secret.count).double()
+        if len(shares) == 1:
+            return weights_at_once(gradients, own, shares[0], self._gaps[0])
+        return weights_in_turn(gradients, own, shares, self._gaps)
+
+    def _chunks(self, batch: Records) -> Iterator[Records]:
+        """Parts of the batch whose variants, and whose written means and differences from them, fit into memory."""
+        entries = sum(p.numel() for p in self._adapter.parameters)
+        each = self._distances.bytes_of(self.secret.count) + WRITTEN * entries
+        if len(self._secrets) > 1:
+            each += PER_PAIR * self.secret.count**2
+        return self._distances.chunks(batch, self._memory // each)
+
+
+# ---- The optimizer: gaps that each step keeps, and what is promised because of it.
 
 
 class GapClipping(SavedTraining):

@@ -17,7 +17,7 @@ from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.risk import Risk
 from betastar.rounding import down
 from betastar.threats import FARTHEST, AttributeInference, Membership
-from betastar.training.leakage import LeakageSum
+from betastar.training.ledger import LeakageSum
 
 #: What kind of statement a figure of each scope is (theory, section 6).
 SCOPES = {

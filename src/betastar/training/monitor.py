@@ -351,7 +351,7 @@ class AttributeMonitor(SavedTraining):
         if self.ledger is not None:
             state["ledger"] = self.ledger.state_dict()
         if self.budget_account is not None:
-            state["purse"] = self.budget_account.state_dict()
+            state["budget"] = self.budget_account.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -376,7 +376,7 @@ class AttributeMonitor(SavedTraining):
         if self.ledger is not None:
             self.ledger.load_state_dict(state["ledger"])
         if self.budget_account is not None:
-            self.budget_account.load_state_dict(state["purse"])
+            self.budget_account.load_state_dict(state["budget"])
         self._steps.forget()
         for writer in self.writers:
             writer.rewind(len(self.history))

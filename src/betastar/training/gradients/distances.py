@@ -1,4 +1,12 @@
-"""RecordDistances: the diameter of each record, or the largest one, computed in chunks that keep memory bounded."""
+"""The largest distance between clipped gradients over two values of the secret, for each record.
+
+exact      all pairs of values
+ball       twice the radius of a ball around all of them, whose centre is searched for
+centroid   the same with the mean as the centre (the paper's approximation)
+exact ≤ ball ≤ centroid. All three work on blocks of values: `load(k)` gives the clipped gradients of block k for some records,
+and `sizes` are the numbers of values in the blocks. Gradients are in double precision, because distances far below 1 are
+differences of numbers near 1.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +17,213 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from betastar.training.gradients import diameter
-from betastar.training.gradients.factors import Gradients
+from betastar.training.gradients.factors import Centre, Gradients
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
+Load = Callable[[int], Gradients]
+
+#: Inner products computed at a time.
+TILE = 1 << 22
+#: Steps of the search for a ball's centre. Each one loads all blocks again, so that there are none if there are several blocks.
+MOVES = 4
+#: Up to this many values, all inner products of a record are in memory at once.
+FEW = 256
+#: The error of single precision in a squared distance of vectors of norm at most 1.
+ROUNDING = 2e-6
+#: A larger error, which is assumed where records are left out because of it.
+SLACK = 1e-4
+#: The square of the smallest distance that gives a direction: below it, rounding would turn the direction.
+THIN = 1e-2
+
+
+def exact(load: Load, sizes: Sequence[int]) -> Tensor:
+    """The distance of the farthest pair among all pairs."""
+    best: Tensor | None = None
+    for i in range(len(sizes)):
+        first = load(i)
+        for j in range(i, len(sizes)):
+            squares = _farthest(first, first if i == j else load(j))
+            best = squares if best is None else torch.maximum(best, squares)
+    assert best is not None
+    return best.clamp(min=0.0).sqrt()
+
+
+def quick_exact(gradients: Gradients) -> Tensor:
+    """The distance of the farthest pair: single precision finds the pair, and double precision measures it.
+
+    Single precision may find another pair that is almost as far apart. Where that could matter by more than SLACK (relative),
+    all pairs are measured in double precision.
+    """
+    a = gradients.shape[1]
+    squares = gradients.cross(gradients).mul_(-2.0).add_(gradients.norms[:, :, None]).add_(gradients.norms[:, None, :])
+    number = squares.flatten(1).argmax(dim=1)
+    first, second = gradients.pick(number // a).double(), gradients.pick(number % a).double()
+    farthest = (first.norms + second.norms - 2.0 * first.cross(second)[:, 0])[:, 0]
+    small = (farthest < ROUNDING / SLACK).nonzero().flatten()
+    if len(small):
+        some = gradients.records(small).double()
+        farthest[small] = _farthest(some, some)
+    return farthest.clamp(min=0.0).sqrt()
+
+
+def farthest_apart(products: Tensor) -> Tensor:
+    """The distance of the farthest pair, from the inner products of all vectors of a record, (n, a, a), about any origin."""
+    norms = products.diagonal(dim1=1, dim2=2)
+    squares = norms[:, :, None] + norms[:, None, :] - 2.0 * products
+    return squares.flatten(1).amax(dim=1).clamp(min=0.0).sqrt()
+
+
+def _farthest(first: Gradients, second: Gradients) -> Tensor:
+    """Largest squared distance of a variant of the first block from one of the second, for each record."""
+    n, a = first.shape
+    here, there = first.norms, second.norms
+    width = max(1, TILE // max(1, n * there.shape[1]))
+    best = torch.zeros(n, dtype=here.dtype, device=here.device)
+    for start in range(0, a, width):
+        some = slice(start, start + width)
+        part = first if width >= a else first.variants(some)
+        squares = part.cross(second).mul_(-2.0).add_(here[:, some, None]).add_(there[:, None, :])
+        best = torch.maximum(best, squares.flatten(1).amax(dim=1))
+    return best
+
+
+def bounds(gradients: Gradients) -> tuple[Tensor, Tensor, Tensor]:
+    """Cheap bounds (lower, upper) of the diameter of each record, from the distances to a few of its variants.
+
+    The lower bound is a distance that occurs. The upper bound is, by the triangle inequality, the sum of the two largest
+    distances from one of these variants. The squared distances to these variants, (n, a, few), are returned as well.
+    """
+    a = gradients.shape[1]
+    anchors = sorted({0, a // 2, a - 1})
+    norms = gradients.norms
+    squares = gradients.variants(anchors).cross(gradients).mul_(-2.0).add_(norms[:, anchors, None]).add_(norms[:, None, :])
+    squares = squares.transpose(1, 2)
+    lower = squares.sub(SLACK).clamp_(min=0.0).flatten(1).amax(dim=1).sqrt()
+    top = squares.add(SLACK).clamp_(min=0.0).sqrt().topk(min(2, a), dim=1).values.sum(dim=1)
+    return lower, top.amin(dim=1), squares
+
+
+def upper_bound_in_plane(squares: Tensor) -> Tensor:
+    """An upper bound of the diameter of each record, from squared distances to its first, middle and last variant, (n, a, 3).
+
+    With c the middle one, p_i the part of g_i - c in the plane through the three, and r_i the norm of the rest,
+        ‖g_i - g_j‖² ≤ ‖p_i - p_j‖² + (r_i + r_j)².
+    """
+    to_first, to_middle, to_last = squares.clamp(min=0.0).unbind(dim=2)
+    first_side, last_side = to_middle[:, :1], to_middle[:, -1:]
+    first = _along(0.5 * (to_middle + first_side - to_first), first_side)  # ⟨g_i - c, b - c⟩ / ‖b - c‖, b the first variant
+    overlap = first[:, -1:]
+    last = 0.5 * (to_middle + last_side - to_last) - overlap * first
+    second = _along(last, last_side - overlap.square())
+    away = (to_middle - first.square() - second.square()).clamp(min=0.0).add(SLACK).sqrt()
+    flat = torch.stack([first, second], dim=2)
+    size = flat.square().sum(dim=2) + away.square()
+    products = torch.cat([flat, away[..., None]], dim=2)
+    mirrored = torch.cat([flat, -away[..., None]], dim=2)
+    pairs = torch.baddbmm(size[:, :, None] + size[:, None, :], products, mirrored.transpose(1, 2), alpha=-2.0)
+    return pairs.flatten(1).amax(dim=1).add(4.0 * SLACK).sqrt()
+
+
+def _along(products: Tensor, square: Tensor) -> Tensor:
+    """Inner products divided by a norm; 0 if the norm is too small for a direction."""
+    return torch.where(square > THIN, products / square.clamp(min=THIN).sqrt(), 0.0)
+
+
+def centroid(load: Load, sizes: Sequence[int]) -> Tensor:
+    """Twice the radius of the ball around the mean."""
+    products = _Products(load, sizes)
+    return 2.0 * _radius(*products.with_mean()).clamp(min=0.0).sqrt()
+
+
+def ball(load: Load, sizes: Sequence[int]) -> Tensor:
+    """Twice the radius of a small ball around all variants.
+
+    The search for its centre starts at the mean, tries the midpoint of two far variants, and then moves towards the farthest one
+    (Bădoiu and Clarkson).
+    """
+    products = _Products(load, sizes)
+    norms, dots, square = products.with_mean()
+    best = _radius(norms, dots, square)
+    far = _farthest_from(norms, dots, square)
+    first = products.row(far)
+    opposite = _farthest_from(norms, first, _at(norms, far))
+    second = products.row(opposite)
+    dots = 0.5 * (first + second)
+    square = 0.25 * (_at(norms, far) + _at(norms, opposite) + 2.0 * _at(first, opposite))
+    best = torch.minimum(best, _radius(norms, dots, square))
+    for move in range(MOVES if len(sizes) == 1 else 0):
+        share = 1.0 / (move + 3.0)
+        far = _farthest_from(norms, dots, square)
+        row = products.row(far)
+        square = (1 - share) ** 2 * square + 2 * share * (1 - share) * _at(dots, far) + share**2 * _at(norms, far)
+        dots = (1 - share) * dots + share * row
+        best = torch.minimum(best, _radius(norms, dots, square))
+    return 2.0 * best.clamp(min=0.0).sqrt()
+
+
+class _Products:
+    """Inner products of the variants of each record with each other and with their mean."""
+
+    def __init__(self, load: Load, sizes: Sequence[int]) -> None:
+        self._load, self._sizes, self._count = load, sizes, sum(sizes)
+        one = load(0) if len(sizes) == 1 else None
+        # About any origin: the radius of a ball does not depend on it.
+        self._all = one.differences() if one is not None and (one.tiled or self._count <= FEW) else None
+
+    def with_mean(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The variants' squared norms and their inner products with their mean, (n, a), and its squared norm, (n,)."""
+        if self._all is not None:
+            products = self._all.mean(dim=2)
+            return self._all.diagonal(dim1=1, dim2=2), products, products.mean(dim=1)
+        mean: Centre | None = None
+        for k in range(len(self._sizes)):
+            some = self._load(k)
+            part = some.combine(torch.full(some.shape, 1.0 / self._count, dtype=torch.float64, device=some.norms.device))
+            mean = part if mean is None else mean + part
+        assert mean is not None
+        dots, norms = [], []
+        for k in range(len(self._sizes)):
+            some = self._load(k)
+            dots.append(some.dot(mean))
+            norms.append(some.norms)
+        return torch.cat(norms, dim=1), torch.cat(dots, dim=1), mean.norms()
+
+    def row(self, number: Tensor) -> Tensor:
+        """Inner products of one variant of each record with all of its variants, (n, a)."""
+        if self._all is not None:
+            return self._all[torch.arange(len(number), device=number.device), number]
+        chosen, start = None, 0
+        for k, width in enumerate(self._sizes):
+            inside = (number >= start) & (number < start + width)
+            if inside.any():  # with several blocks, there is only one record at a time
+                chosen = self._load(k).pick((number - start).clamp(0, width - 1))
+            start += width
+        assert chosen is not None
+        return torch.cat([chosen.cross(self._load(k))[:, 0] for k in range(len(self._sizes))], dim=1)
+
+
+def _radius(norms: Tensor, dots: Tensor, square: Tensor) -> Tensor:
+    return (norms - 2.0 * dots).amax(dim=1) + square
+
+
+def _farthest_from(norms: Tensor, dots: Tensor, square: Tensor) -> Tensor:
+    return (norms - 2.0 * dots + square[:, None]).argmax(dim=1)
+
+
+def _at(table: Tensor, number: Tensor) -> Tensor:
+    return table.gather(1, number[:, None])[:, 0]
+
+
+# ---- Distances of records, computed in chunks that keep memory bounded
+
 #: How a diameter is computed. "extremes" compares two values only and is no upper bound.
-DIAMETERS: dict[str, Callable[[diameter.Load, Sequence[int]], Tensor]] = {
-    "exact": diameter.exact,
-    "ball": diameter.ball,
-    "centroid": diameter.centroid,
-    "extremes": diameter.exact,
+DIAMETERS: dict[str, Callable[[Load, Sequence[int]], Tensor]] = {
+    "exact": exact,
+    "ball": ball,
+    "centroid": centroid,
+    "extremes": exact,
 }
 Seen = Callable[[Records, Gradients], None]
 #: The bytes of one forward and backward pass: larger ones are hardly faster.
@@ -58,7 +261,7 @@ class RecordDistances:
         self._variants.try_out(few, self._secret, self._values[:FIRST_VALUES])
         self._per_variant = self._variants.bytes_per_variant
         fit = min(PASS, self._memory) // (self._per_variant * len(records))
-        some = self._values[: max(FIRST_VALUES, min(fit, diameter.FEW))]
+        some = self._values[: max(FIRST_VALUES, min(fit, FEW))]
         if self.most >= len(records) * len(some):
             self._variants.try_out(records, self._secret, some)
 
@@ -112,7 +315,7 @@ class RecordDistances:
         best = floor
         candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds and gradients of records that may have the largest one
         for part in self._shown(records if seen else taken(records, self._secret.concerned(records))):
-            if len(self._sizes) > 1 or DIAMETERS[self._kind] is not diameter.exact:
+            if len(self._sizes) > 1 or DIAMETERS[self._kind] is not exact:
                 best = max(best, float(self._measure(part, seen).max()))
                 continue
             gradients = self._gradients(part, 0)
@@ -121,18 +324,18 @@ class RecordDistances:
             if gradients.tiled:
                 best = max(best, float(self._exact(gradients).max()))
                 continue
-            lower, upper, squares = diameter.bounds(gradients)
+            lower, upper, squares = bounds(gradients)
             best = max(best, float(lower.max()))
             likely = (upper > best).nonzero().flatten()
             if len(likely) and squares.shape[2] == 3:
-                likely = likely[diameter.upper_bound_in_plane(squares[likely]) > best]
+                likely = likely[upper_bound_in_plane(squares[likely]) > best]
             if len(likely):
                 candidates.append((upper[likely], gradients.records(likely)))
         for upper, gradients in candidates:
             likely = (upper > best).nonzero().flatten()
             if len(likely):
                 rest = (gradients if len(likely) == len(upper) else gradients.records(likely)).double()
-                best = max(best, float(diameter.exact(lambda _, rest=rest: rest, self._sizes).max()))  # type: ignore[misc]
+                best = max(best, float(exact(lambda _, rest=rest: rest, self._sizes).max()))  # type: ignore[misc]
         return min(best, 2.0)
 
     def _shown(self, records: Records) -> Iterable[Records]:
@@ -163,7 +366,7 @@ class RecordDistances:
         raw = self._gradients(records, 0)
         if seen:
             seen(records, raw)
-        if measure is diameter.exact:
+        if measure is exact:
             return self._exact(raw)
         gradients = raw.double()
         return measure(lambda _: gradients, self._sizes).clamp(max=2.0)
@@ -171,11 +374,11 @@ class RecordDistances:
     def _exact(self, gradients: Gradients) -> Tensor:
         """The diameter over all pairs of one block."""
         if gradients.tiled:
-            return diameter.farthest_apart(gradients.differences()).clamp(max=2.0)
-        if len(self._values) <= diameter.FEW:
-            return diameter.quick_exact(gradients).clamp(max=2.0)
+            return farthest_apart(gradients.differences()).clamp(max=2.0)
+        if len(self._values) <= FEW:
+            return quick_exact(gradients).clamp(max=2.0)
         double = gradients.double()
-        return diameter.exact(lambda _: double, self._sizes).clamp(max=2.0)
+        return exact(lambda _: double, self._sizes).clamp(max=2.0)
 
 
 def taken(records: Records, which: Tensor) -> Records:

@@ -1,25 +1,399 @@
-"""VariantGradients: the clipped gradients of variants of records."""
+"""The clipped gradients of variants of records, from one forward and backward pass of the private model over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence
 
-from betastar.training.gradients.checkpointing import without_checkpointing
-from betastar.training.gradients.clipping import clip
-from betastar.training.gradients.dropout_masks import Draws
-from betastar.training.gradients.factors import Gradients
-from betastar.training.gradients.first_layer import AbsentTableRead, FirstLayer, is_table
-from betastar.training.gradients.layer_gradients import LayerGradients
-from betastar.training.gradients.side_effects import GradientError
-from betastar.training.gradients.variant_pass import VariantPass
+from betastar.training.gradients.factors import Gradients, clip
+from betastar.training.gradients.layer_gradients import (
+    AbsentTableRead,
+    CapturedCall,
+    FirstLayer,
+    LayerGradients,
+    is_table,
+    is_transposed_linear,
+    not_computed,
+)
+from betastar.training.gradients.side_effects import Draws, DropoutMasks, GradientError, recording, unchanged
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
+
+# ---- Gradient checkpointing of Hugging Face's models: it is off during passes over variants, whose memory is bounded anyway.
+
+#: The attributes of a module that say whether it runs again in the backward pass, and by which function.
+FLAG, FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
+
+
+@contextmanager
+def without_checkpointing(module: nn.Module) -> Iterator[None]:
+    """Switch gradient checkpointing off inside."""
+    parts = [part for part in module.modules() if vars(part).get(FLAG) is True]
+    for part in parts:
+        setattr(part, FLAG, False)
+    try:
+        yield
+    finally:
+        for part in parts:
+            setattr(part, FLAG, True)
+
+
+def runs_forward_hooks_again(module: nn.Module) -> bool:
+    """Whether layers are checkpointed in the way without re-entrant backward passes, which Opacus cannot follow."""
+    functions = (vars(part).get(FUNCTION) for part in module.modules() if vars(part).get(FLAG) is True)
+    return any(getattr(function, "keywords", {}).get("use_reentrant") is False for function in functions)
+
+
+# ---- Linear layers run once for each record at positions where its variants are alike.
+#
+# In a causal model these are the positions before the secret, in every layer. In any model they are the positions beside the
+# secret, in the layers below the first one that mixes positions. They are found by comparing inputs bit for bit, so that nothing
+# is assumed of the model.
+
+#: The share of positions from which on it pays to run them once.
+WORTHWHILE = 0.2
+
+
+class SharedPositions:
+    """Replaces the forward functions of linear layers for passes over variants.
+
+    Parameters
+    ----------
+    module : Module
+        The model. Frozen layers are run once at shared positions as well.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._layers = [part for part in module.modules() if type(part) is nn.Linear or is_transposed_linear(part)]
+        self._worthwhile: set[int] = set()  # the layers that had shared positions in the first pass
+        self._used: set[int] = set()  # those that had some in this pass
+        self._variants = 1
+        self._seen: list[tuple[Tensor, Tensor]] = []  # inputs of this pass, and the positions that variants share in them
+
+    @contextmanager
+    def running(self, variants: int, first: bool) -> Iterator[None]:
+        """Replace forward functions during a pass over so many variants of each record.
+
+        Parameters
+        ----------
+        variants : int
+            The number of variants of each record.
+        first : bool
+            Whether every layer is looked at. Otherwise those that shared no positions in the first pass are left alone.
+        """
+        self._variants, self._seen = variants, []
+        if first:
+            self._worthwhile = {id(layer) for layer in self._layers}
+            self._used = set()
+        replaced = []
+        for layer in self._layers if variants > 1 else ():
+            if id(layer) in self._worthwhile and "forward" not in vars(layer):
+                layer.forward = self._forward(layer)
+                replaced.append(layer)
+        try:
+            yield
+        finally:
+            self._seen = []
+            for layer in replaced:
+                del layer.forward
+            if first:
+                self._worthwhile = self._used
+
+    def _forward(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+        original = layer.forward
+
+        def run(x: Tensor) -> Tensor:
+            shared = self._shared(x)
+            if shared is None:
+                return original(x)
+            self._used.add(id(layer))
+            weight, bias = layer.weight, layer.bias
+            assert isinstance(weight, Tensor)
+            matrix = weight.T if is_transposed_linear(layer) else weight
+            return _LinearOnce.apply(x, matrix, bias, shared, self._variants)  # type: ignore[no-untyped-call]
+
+        return run
+
+    def _shared(self, x: Tensor) -> Tensor | None:
+        """Which positions of an input are alike in all variants of each record; None if it does not pay to run them once."""
+        if x.ndim != 3 or not len(x) or len(x) % self._variants:
+            return None
+        shared = next((positions for seen, positions in self._seen if seen is x), None)
+        if shared is None:
+            shared = _alike(x.detach().unflatten(0, (-1, self._variants)))
+            self._seen.append((x, shared))
+        return shared if float(shared.double().mean()) >= WORTHWHILE else None
+
+
+def _alike(parts: Tensor) -> Tensor:
+    """Whether all variants hold the same at each position, for all records. Two of them are compared first, to see where."""
+    alike = _apart(parts[:, 1:2], parts[:, :1]) == 0.0
+    places = alike.nonzero().flatten().tolist()
+    if places:
+        span = slice(places[0], places[-1] + 1)
+        alike[span] &= _apart(parts[:, 2:, span], parts[:, :1, span]) == 0.0
+    return alike
+
+
+def _apart(some: Tensor, other: Tensor) -> Tensor:
+    """The largest difference at each position; not a number where one is infinite. It takes less time than a comparison."""
+    return (some - other).abs_().amax(dim=(0, 1, 3)) if some.numel() else other.new_zeros(other.shape[2])
+
+
+class _LinearOnce(torch.autograd.Function):
+    """x Wᵀ + b, computed once for each record at shared positions. The weight gets no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, shared: Tensor, variants: int) -> Tensor:
+        ctx.save_for_backward(weight)
+        parts = x.unflatten(0, (-1, variants))
+        output = x.new_empty(*parts.shape[:3], len(weight))
+        alike = int(shared.sum())
+        first: slice | Tensor = slice(0, alike) if bool(shared[:alike].all()) else shared
+        others: slice | Tensor = slice(alike, None) if isinstance(first, slice) else ~shared
+        for some, rows in ((first, parts[:, :1, first]), (others, parts[:, :, others])):
+            made = functional.linear(rows.reshape(-1, rows.shape[-1]), weight, bias)  # one product of matrices is the fastest
+            output[:, :, some] = made.view(*rows.shape[:-1], len(weight))  # there may be no rows
+        return output.flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, error: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        (weight,) = ctx.saved_tensors
+        return error @ weight if ctx.needs_input_grad[0] else None, None, None, None, None
+
+
+# ---- One forward and backward pass of a private model over variants of records, which leaves the model as it was.
+#
+# Meanwhile, the hooks of Opacus are off, no gradient is written, and no random number is drawn: dropout has the loop's masks.
+
+CHECKPOINTING = "Switch off gradient checkpointing, and call layers with trainable weights outside of torch.no_grad()."
+
+
+#: Tensors of the size of the largest output that a backward pass holds at a time.
+ON_THE_WAY = 3
+#: The memory that the process takes for each byte of tensors: freed memory is not given back at once, and not all of it fits.
+ALLOCATED = 1.75
+
+
+class VariantPass:
+    """Runs a private model on variants.
+
+    Parameters
+    ----------
+    adapter : OpacusAdapter
+        The model that is trained.
+    criterion : callable
+        The loss of the training.
+    layers : LayerGradients
+        The layers whose calls are captured.
+    """
+
+    def __init__(self, adapter: OpacusAdapter, criterion: Callable[..., Tensor], layers: LayerGradients) -> None:
+        self._adapter, self._criterion, self._layers = adapter, criterion, layers
+        self._shared = SharedPositions(adapter.module)
+        #: Whether random number generators of Python and NumPy are compared as well, until a first pass has passed.
+        self.thorough = True
+        #: The bytes that the last measured pass has taken for each variant.
+        self.bytes_per_variant = 0
+        #: The embeddings that were called with one row for all records.
+        self.one_row: set[str] = set()
+        self._masks: DropoutMasks | None = None
+
+    @contextmanager
+    def dropout_of(self, batch: Records, draws: Draws | None) -> Iterator[Records]:
+        """Let dropout have the masks of a forward pass over a batch.
+
+        Parameters
+        ----------
+        batch : Records
+            The records.
+        draws : Draws, optional
+            The random numbers of that pass. By default, masks are drawn from the current states of the generators, which are
+            left as they were.
+
+        Yields
+        ------
+        Records
+            The records, numbered, so that those that are taken out of them have their own masks.
+        """
+        if draws is not None and not draws.any:
+            yield batch
+            return
+        with (
+            self._adapter.silence(),
+            without_checkpointing(self._adapter.module),
+            recording(draws, self._adapter.device) as masks,
+            torch.no_grad(),
+            torch.autocast(self._adapter.device.type, enabled=False),
+        ):
+            self._adapter.module(*batch.inputs, **batch.named)
+        self._masks = DropoutMasks(tuple(masks), len(batch)) if masks else None
+        try:
+            yield batch.numbered()
+        finally:
+            self._masks = None
+
+    @property
+    def drops_out(self) -> bool:
+        """Whether dropout has masks now."""
+        return self._masks is not None
+
+    def applied_masks(self, places: Tensor | None, times: int = 1) -> AbstractContextManager[None]:
+        """Let dropout apply the masks of the records at these places of the batch, to so many variants of each."""
+        return nullcontext() if self._masks is None or places is None else self._masks.applied(places, times)
+
+    def run(
+        self,
+        variants: Records,
+        times: int,
+        places: Tensor | None,
+        first_layer: FirstLayer | None = None,
+        measure: bool = False,
+    ) -> list[CapturedCall]:
+        """Run the model and its loss forward and backward.
+
+        Parameters
+        ----------
+        variants : Records
+            The variants, those of a record one after the other.
+        times : int
+            The number of variants of each record.
+        places : Tensor, optional
+            The places of the records in the batch whose masks dropout has.
+        first_layer : FirstLayer, optional
+            Runs linear layers that read a table of variants.
+        measure : bool
+            Whether the memory that the pass takes is measured, and every layer looked at for work that variants share.
+
+        Returns
+        -------
+        list of CapturedCall
+            The calls of layers with trainable weights.
+        """
+        seen: list[tuple[nn.Module, Tensor, Tensor, Any]] = []
+        if first_layer:
+            first_layer.watch(variants)
+        rows = len(variants)
+
+        def note(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+            input = self._layers.require_one_input(module, inputs, output)
+            narrow = first_layer.narrow(input) if first_layer and type(module) is nn.Linear else None
+            assert isinstance(output, Tensor)
+            seen.append((module, input, output, narrow))
+
+        kept = _SavedBytes(self._adapter.module) if measure else None
+        with (
+            self._adapter.silence(),
+            without_checkpointing(self._adapter.module),
+            unchanged(self._adapter.module, self.thorough),
+            self._listening(note, first_layer, rows),
+            self._shared.running(times if first_layer is None else 1, measure),
+            self.applied_masks(places, times),
+            torch.enable_grad(),
+            torch.autocast(self._adapter.device.type, enabled=False),
+        ):
+            with kept.counting() if kept else nullcontext():
+                output = self._adapter.module(*variants.inputs, **variants.named)
+                total = self.total_loss(self._criterion(output, variants.target), rows)
+            outputs = [self._connected(module, out) for module, _, out, _ in seen]
+            errors = torch.autograd.grad(total, outputs, allow_unused=True)
+        if len(seen) > len(outputs):
+            again = self._layers.name(seen[len(outputs)][0])
+            raise not_computed(again, f"the backward pass calls it again. {CHECKPOINTING}")
+        if kept:
+            self.bytes_per_variant = -(-kept.whole_pass(outputs) // max(1, rows))
+        return [
+            CapturedCall(module, input, torch.zeros_like(out) if error is None else error, narrow)
+            for (module, input, out, narrow), error in zip(seen, errors, strict=True)
+        ]
+
+    def _connected(self, module: nn.Module, output: Tensor) -> Tensor:
+        if not output.requires_grad:
+            raise not_computed(self._layers.name(module), f"it is called without them. {CHECKPOINTING}")
+        return output
+
+    def total_loss(self, loss: Tensor, rows: int) -> Tensor:
+        """The sum of the records' losses."""
+        if not isinstance(loss, Tensor) or loss.ndim > 1 or (loss.ndim == 1 and len(loss) != rows):
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"criterion must give one loss, or one for each record, got shape {shape} for {rows} records.")
+        if loss.ndim == 1:
+            return loss.sum()
+        return loss * rows if self._adapter.loss_reduction == "mean" else loss
+
+    @contextmanager
+    def _listening(self, note: Callable[..., None], first_layer: FirstLayer | None, rows: int) -> Iterator[None]:
+        handles = [unit.register_forward_hook(note) for unit in self._layers.units]
+        handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._adapter.recurrent()]
+        handles += [
+            unit.register_forward_pre_hook(lambda unit, inputs: self._one_row_each(unit, inputs, rows))
+            for unit in self._layers.units
+            if type(unit) is nn.Embedding
+        ]
+        replaced = []
+        if first_layer:
+            for unit in self._layers.units:
+                if type(unit) is nn.Linear and "forward" not in vars(unit):
+                    unit.forward = first_layer.forward(unit)  # type: ignore[method-assign, assignment]
+                    replaced.append(unit)
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            for unit in replaced:
+                del unit.forward
+
+    def _one_row_each(self, unit: nn.Module, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
+        """Repeat numbers of positions that a model makes itself, in one row for all records, so that each has a gradient."""
+        ids = inputs[0]
+        if not len(ids) == 1 < rows:
+            return inputs
+        self.one_row.add(self._layers.name(unit))
+        return (ids.expand(rows, *ids.shape[1:]), *inputs[1:])
+
+
+class _SavedBytes:
+    """Counts the bytes of the tensors that a pass keeps, weights left out."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+        self._held: list[Tensor] = []  # so that no memory is used again, and counted once, while tensors are counted
+        self.bytes = 0
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Count a tensor, unless its memory was counted before."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._known:
+            self._known.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+            self._held.append(tensor)
+        return tensor
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what a forward pass keeps for its backward pass."""
+        with torch.autograd.graph.saved_tensors_hooks(self.add, lambda tensor: tensor):
+            yield
+
+    def whole_pass(self, outputs: Sequence[Tensor]) -> int:
+        """The bytes of a pass: what is kept, the outputs of layers, an error for each, and a few tensors on the way back."""
+        for output in outputs:
+            self.add(output.detach())
+        counted = self.bytes + sum(out.nbytes for out in outputs) + ON_THE_WAY * max((out.nbytes for out in outputs), default=0)
+        return int(ALLOCATED * counted)
+
+
+def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    if inputs and isinstance(inputs[0], PackedSequence):
+        raise GradientError(f"gradients of {type(module).__name__} cannot be computed for packed sequences; pad them instead.")
 
 
 class VariantGradients:

@@ -17,7 +17,7 @@ from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, poisson
 from betastar.risk import Bound, Risk
 from betastar.threats import Membership
-from betastar.training.opacus.loaders import loader_of_make_private, logical_sampler
+from betastar.training.opacus.adapter import loader_of_make_private, logical_sampler
 from betastar.training.opacus.samplers import drawn_of
 
 

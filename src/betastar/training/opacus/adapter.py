@@ -1,32 +1,60 @@
-"""The only module, with `provided_sums.py` and `loaders.py`, that touches what Opacus does not promise (see `internals.py`).
+"""The only module that touches what Opacus does not promise (see `internals.py`).
 
 `OpacusAdapter` checks at the start whether each of these parts is there, and refuses by name and version of Opacus if not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import torch
+from opacus import PrivacyEngine
 from opacus.accountants import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from opacus.grad_sample import AbstractGradSampleModule, GradSampleHooks, GradSampleModule, functorch
 from opacus.grad_sample import grad_sample_module_fast_gradient_clipping as ghost_clipping
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOptimizer, DPPerLayerOptimizer
+from opacus.optimizers import optimizer as dp_optimizer
 from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
 from opacus.optimizers.fsdpoptimizer_fast_gradient_clipping import FSDPOptimizerFastGradientClipping
-from opacus.utils import fast_gradient_clipping_utils
+from opacus.utils import batch_memory_manager, fast_gradient_clipping_utils
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from betastar.drawn_steps import DrawnBatch, poisson
+from betastar.training import processes
 from betastar.training.opacus import internals, samplers
-from betastar.training.opacus.internals import require_internals, require_parts
-from betastar.training.opacus.loaders import logical_sampler
+from betastar.training.opacus.internals import UnsupportedOpacus, require_internals, require_parts
+
+# ---- The loader of a training, where Opacus keeps it to itself.
+
+
+def logical_sampler(loader: DataLoader[Any]) -> Any:
+    """The batch sampler of a loader, without what BatchMemoryManager puts around it. Epochs of a shuffling one are counted."""
+    sampler = loader.batch_sampler
+    return samplers.counted(sampler.sampler if isinstance(sampler, batch_memory_manager.BatchSplittingSampler) else sampler)
+
+
+def loader_of_make_private() -> DataLoader[Any] | None:
+    """The loader of the `make_private` that asks an accountant for its step hook; None if something else asks.
+
+    Opacus tells an accountant the rate 1 / batches, whatever the sampling, and not which loader it is of. So the loader is read
+    from the local variables of `make_private`, two calls up; `require_internals` checks that it has this variable.
+    """
+    frame = sys._getframe(2)
+    if frame.f_code is not PrivacyEngine.make_private.__code__:
+        return None
+    internals.require_internals()
+    loader = frame.f_locals["data_loader"]
+    return loader if isinstance(loader, DataLoader) else None
+
+
+# ---- The adapter
 
 DISTRIBUTED = (DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping, FSDPOptimizerFastGradientClipping)
 
@@ -392,3 +420,67 @@ def is_private(model: nn.Module) -> bool:
 def has_clipped_sum(parameter: Any) -> bool:
     """Whether an optimizer of Opacus has clipped and added up gradients of this parameter for the coming step."""
     return getattr(parameter, "summed_grad", None) is not None
+
+
+# ---- Sums of gradients that gap clipping provides, in place of the clipping of an optimizer of Opacus.
+
+
+class ProvidedSums:
+    """The optimizer of an adapter adds noise to sums that are provided; Opacus clips no gradients of single records any more.
+
+    Parameters
+    ----------
+    adapter : OpacusAdapter
+        The adapter whose optimizer is changed.
+    """
+
+    def __init__(self, adapter: OpacusAdapter) -> None:
+        self._adapter, self._optimizer = adapter, adapter.optimizer
+        self._sums: Mapping[Tensor, Tensor] | None = None
+        adapter.model.disable_hooks()
+        self._optimizer.clip_and_accumulate = self._accumulate
+        self._optimizer.add_noise = self._add_noise
+
+    def provide(self, sums: Mapping[Tensor, Tensor], records: int) -> None:
+        """Provide the sums of clipped gradients of the coming batch.
+
+        Parameters
+        ----------
+        sums : mapping
+            One tensor in double precision for each parameter of the optimizer.
+        records : int
+            The number of records in the batch.
+        """
+        self._sums = sums
+        for parameter in self._optimizer.params:
+            parameter.grad_sample = parameter.new_empty(records, 0)  # Opacus refuses a step without gradients of single records
+
+    def require_used(self) -> None:
+        """Raise `UnsupportedOpacus` unless the optimizer has used the sums that were provided last."""
+        if self._sums is not None:
+            raise UnsupportedOpacus("takes a step without DPOptimizer.clip_and_accumulate, which gap clipping replaces")
+
+    def _accumulate(self) -> None:
+        if self._sums is None:
+            raise RuntimeError("the optimizer clips without a batch: call optimizer.step(), and nothing else of it.")
+        for parameter in self._optimizer.params:
+            if parameter.summed_grad is None:
+                parameter.summed_grad = self._sums[parameter]
+            else:  # in place, because Opacus marks sums that it has used, and refuses to use them again
+                parameter.summed_grad += self._sums[parameter]
+        self._sums = None
+
+    def _add_noise(self) -> None:
+        """Add noise as Opacus does, but to sums in double precision: single precision is enough only once noise was added."""
+        optimizer = self._optimizer
+        deviation = self._adapter.noise_multiplier() * self._adapter.max_grad_norm()
+        for parameter in optimizer.params:
+            dp_optimizer._check_processed_flag(parameter.summed_grad)
+            total = processes.sums(parameter.summed_grad)
+            if self._adapter.rank == 0:
+                noise = dp_optimizer._generate_noise(deviation, parameter, optimizer.generator, optimizer.secure_mode)
+                parameter.grad = (total + noise).to(parameter.dtype)
+                parameter.summed_grad = total
+            else:  # Opacus adds up the gradients of all processes
+                parameter.grad = torch.zeros_like(parameter)
+            dp_optimizer._mark_as_processed(parameter.summed_grad)

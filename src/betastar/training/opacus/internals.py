@@ -1,7 +1,7 @@
 """The parts of Opacus that it does not promise, and the check that the installed version of Opacus has them.
 
-`adapter.py`, `provided_sums.py` and `loaders.py` are the only modules that use these parts. `test_opacus_adapter.py` reads the
-names below and fails if another module uses one of them.
+`adapter.py` is the only module that uses these parts. `test_opacus_adapter.py` reads the names below and fails if another module
+uses one of them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ OF_MAKE_PRIVATE = ("data_loader", "get_optimizer_hook_fn")
 #: An attribute that Opacus writes on a layer during a backward pass and may leave there.
 LEFT_ON_LAYERS = "max_batch_len"
 
-#: Parts that betastar does not need. They are listed so that nothing starts to use them without a check.
-UNUSED = ("_is_last_step_skipped", "_current_grad_sample", "_forward_counter", "_processed")
 #: Names that objects of betastar and PyTorch have as well, so that their use tells nothing.
 SHARED_NAMES = frozenset({"noise_multiplier", "max_grad_norm", "loss_reduction", "generator", "rank", "world_size", "params"})
 #: The names that no module outside of this adapter may use.
@@ -63,7 +61,6 @@ UNPROMISED = (
         *OF_GHOST_PARAMETER,
         *OF_LAYERWISE_OPTIMIZER,
         LEFT_ON_LAYERS,
-        *UNUSED,
     }
 ) - SHARED_NAMES
 

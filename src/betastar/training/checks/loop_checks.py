@@ -1,15 +1,77 @@
-"""Compares the gradients that a step uses with those that the monitor computes: entries of each record, and the clipped sum."""
+"""Checks of the training loop: its precision, its batches, and the gradients that its steps use."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
 
-from betastar.training.gradients.clipping import clip
-from betastar.training.gradients.factors import Gradients
+import torch
+from torch import Tensor, nn
+
+from betastar.training.gradients.factors import Gradients, Sketches, clip
 from betastar.training.gradients.side_effects import GradientError
-from betastar.training.gradients.sketches import Sketches
 from betastar.training.opacus.adapter import OpacusAdapter
+from betastar.training.records import Records
+from betastar.training.source import Source
+
+# ---- Precision
+
+
+def require_precision(parameters: Sequence[nn.Parameter]) -> None:
+    """Refuse less than single precision, whose rounding is larger than the gap between two values of a secret."""
+    strange = [p.dtype for p in parameters if p.dtype not in (torch.float32, torch.float64)]
+    if strange:
+        raise ValueError(f"module must have weights in float32 or float64, got {strange[0]}: a gap would drown in rounding.")
+    if torch.is_autocast_enabled(parameters[0].device.type):
+        raise ValueError(
+            "the loop runs the model under torch.autocast, whose rounding moves gradients further apart than the values of a "
+            "secret do: train in float32 (leave torch.autocast out)."
+        )
+    if torch.get_float32_matmul_precision() != "highest":
+        raise ValueError(
+            f"torch.get_float32_matmul_precision() must be 'highest', got {torch.get_float32_matmul_precision()!r}, which "
+            "rounds products of matrices: call torch.set_float32_matmul_precision('highest')."
+        )
+
+
+# ---- Batches: they can be repeated, and their records are those of the data set.
+
+
+def require_arguments(batch: Records, source: Source) -> None:
+    """Refuse a loop that calls the model with other arguments than `split` gives: it is not known which belong to records."""
+    given = {key for key, value in batch.arguments().items() if isinstance(value, Tensor)}
+    wanted = {key for key, value in source.example.items() if isinstance(value, Tensor)}
+    if given != wanted:
+        raise ValueError(
+            f"the loop calls the model and the criterion with the tensors {sorted(map(str, given))}, but split gives "
+            f"{sorted(map(str, wanted))} (positions, names, target): let split give what the loop passes, in the same way."
+        )
+
+
+def require_model_output(given: object, output: object) -> None:
+    """Refuse a loop that gives the criterion something else than the model returned."""
+    if isinstance(given, Tensor) and isinstance(output, Tensor) and given.shape == output.shape and torch.equal(given, output):
+        return
+    if isinstance(given, Tensor) and isinstance(output, Tensor) and given.shape == output.shape and given.isnan().any():
+        return  # NaN does not equal itself; VariantGradients reports it
+    if not isinstance(given, Tensor) and given is output:
+        return
+    shapes = [tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__ for x in (given, output)]
+    raise ValueError(
+        f"criterion got something else ({shapes[0]}) than the model returned ({shapes[1]}), which the monitor cannot repeat: "
+        "put the step in between into the criterion, pass that function as criterion, and call monitor.criterion(model(x), y)."
+    )
+
+
+def require_known(batch: Records, source: Source) -> None:
+    """Refuse a batch with a record that is not in the data set as it is."""
+    if len(batch) and not torch.isin(batch.fingerprints(), source.fingerprints).all():
+        raise ValueError(
+            "the batch holds a record that the data set does not: the loop changes records before the model sees them. "
+            "Do that in the data set, so that dataset scope measures the same."
+        )
+
+
+# ---- Gradients of a step, compared with those that the monitor computes: entries of each record, and the clipped sum.
 
 #: The number of entries of each record's gradient that are compared.
 ENTRIES = 256
