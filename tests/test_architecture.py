@@ -14,7 +14,6 @@ SOURCE = Path(__file__).parents[1] / "src" / "betastar"
 OUTSIDE = {
     "audit": {"joblib", "torch", "opacus", "sklearn"},
     "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers", "rich"},
-    "datasets": {"torch", "sklearn", "pandas"},
     "runs": {"torch", "opacus", "pandas", "rich", "joblib", "sklearn", "safetensors"},
     "display.py": {"rich"},
     "figures": {"matplotlib"},

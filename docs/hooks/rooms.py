@@ -20,7 +20,6 @@ ROOMS = {
     "training": "monitor, gap clipping",
     "audit": "the attacker's games",
     "figures": "plots",
-    "datasets": "records to train on",
     "runs": "betastar train",
     "answers": "a question to its answer",
     "report": "for whoever decides",
@@ -37,7 +36,6 @@ PLACES = {
         "risk": (0, 2),
         "training": (1, 1),
         "audit": (2, 2),
-        "datasets": (2, 0),
     },
     **{"figures": (3, 1), "runs": (3, 0), "report": (4, 1), "answers": (4, 2), "page": (5, 2), "cli": (5, 1)},
 }

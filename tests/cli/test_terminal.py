@@ -9,7 +9,7 @@ import pytest
 
 from .. import terminal
 from ..command import COMMAND, call
-from ..datasets.test_data import people
+from ..runs.test_data import people
 
 TRAIN = ["train", "people.csv", "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "2", "--noise", "1.5"]
 

@@ -56,7 +56,7 @@ def test_what_is_in_them(built: dict[str, Path]) -> None:
     pages = ("page/index.html", "page/contour.js", "report/templates/report.html.j2")
     for name in ("py.typed", *pages):
         assert f"betastar/{name}" in wheel
-    assert "betastar/datasets/data/adult.csv.xz" in wheel
+    assert "betastar/runs/data/adult.csv.xz" in wheel
     assert all(name.startswith("betastar") for name in wheel)
     with tarfile.open(built["sdist"]) as archive:
         inside = {name.split("/", 1)[-1] for name in archive.getnames()}

@@ -14,7 +14,7 @@ from betastar.runs.config import Config
 from betastar.runs.loop import train
 from betastar.vocabulary import METRICS
 
-from ..datasets.test_data import people
+from ..runs.test_data import people
 
 
 def trained(folder: Path, sensitive: str = "age", **options: Any) -> Path:

@@ -18,7 +18,7 @@ from betastar.runs.config import Config
 from betastar.runs.loop import train
 
 from ..command import call
-from ..datasets.test_data import people
+from ..runs.test_data import people
 
 PROOF = "Proved: β* ≥ 0.99999 (may be published)."
 

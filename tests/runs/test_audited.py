@@ -10,10 +10,9 @@ import torch
 from betastar.runs.audited import attacked
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training
-from betastar.runs.private_training import network
+from betastar.runs.loop import Training, network
 
-from ..datasets.test_data import people
+from .test_data import people
 
 
 @pytest.mark.parametrize("monitor", [True, False])

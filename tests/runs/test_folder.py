@@ -16,18 +16,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from betastar.datasets import seeds
-from betastar.datasets.study import StudyError
 from betastar.report.report import summarise, write
+from betastar.runs import seeds
 from betastar.runs.audited import attacked, of_run
 from betastar.runs.config import Config
 from betastar.runs.folder import CONFIG, FORMAT, SECRETS, RunFolder
 from betastar.runs.loop import Training, opened, train
-from betastar.runs.reading import FolderError
+from betastar.runs.reading import FolderError, StudyError
 
 from ..command import COMMAND, call
-from ..datasets.test_data import people
 from ..test_files import mode, umask
+from .test_data import people
 
 
 @pytest.fixture(scope="module")

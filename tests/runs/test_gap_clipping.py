@@ -9,17 +9,17 @@ import pytest
 import torch
 
 import betastar as bs
-from betastar.datasets.adult import adult, table
-from betastar.datasets.study import StudyError
-from betastar.datasets.table import own
+from betastar.runs.adult import adult, table
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
+from betastar.runs.reading import StudyError
+from betastar.runs.tables import own
 from betastar.training import Records
 from betastar.training.secrets.tables import restated
 
 from ..command import call
-from ..datasets.test_data import people
+from .test_data import people
 
 
 def test_columns_that_restate_a_secret_are_found_in_adult() -> None:

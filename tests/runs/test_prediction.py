@@ -13,17 +13,18 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from betastar.datasets import adult
-from betastar.datasets.study import StudyError, split
 from betastar.report import model_card
-from betastar.runs import trained_model
+from betastar.runs import adult
+from betastar.runs import model as trained_model
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 from betastar.runs.prediction import predict
+from betastar.runs.reading import StudyError
+from betastar.runs.study import split
 
 from ..command import call
-from ..datasets.test_data import people
+from .test_data import people
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def test_the_accuracy_on_the_table_is_the_one_that_the_run_reported(run: RunFolder, table: Path) -> None:
     reported = run.epochs[-1]["accuracy"]
     told = predict(run.path, table)
-    assert told.test_accuracy == reported
+    assert told.test_quality["accuracy"] == reported
     assert told.tested == 80
     frame = pd.read_csv(table)
     labelled = frame["rich"].notna().to_numpy()
@@ -64,7 +65,7 @@ def test_the_accuracy_on_the_table_is_the_one_that_the_run_reported(run: RunFold
 def test_the_accuracy_on_adult_is_the_one_that_the_run_reported(tmp_path: Path) -> None:
     folder = train(Config(epochs=1, hidden=(8,), monitor=False, learning_rate=0.01), tmp_path / "run")
     told = predict(folder.path, "adult")
-    assert (told.test_accuracy, told.tested) == (folder.epochs[-1]["accuracy"], 6513)
+    assert (told.test_quality["accuracy"], told.tested) == (folder.epochs[-1]["accuracy"], 6513)
     adult.table("test").to_csv(tmp_path / "test.csv", index=False)
     other = predict(folder.path, tmp_path / "test.csv")
     assert other.tested is None

@@ -13,13 +13,15 @@ import pandas as pd
 import pytest
 import torch
 
-from betastar.datasets.study import StudyError, split
 from betastar.report import model_card, report
-from betastar.runs import quality, trained_model
+from betastar.runs import model as trained_model
+from betastar.runs import quality
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, train
 from betastar.runs.prediction import predict
+from betastar.runs.reading import StudyError
+from betastar.runs.study import split
 from betastar.vocabulary import QUALITY
 
 from ..command import call

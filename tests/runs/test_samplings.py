@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import betastar as bs
-from betastar.datasets.study import StudyError
 from betastar.report.errors import ReportError
 from betastar.report.facts import load
 from betastar.report.report import summarise
@@ -19,9 +18,10 @@ from betastar.runs import audited
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, train
+from betastar.runs.reading import StudyError
 
 from ..command import call
-from ..datasets.test_data import people
+from .test_data import people
 
 #: 320 training records, 20 batches an epoch.
 SAMPLINGS: dict[str, dict[str, Any]] = {

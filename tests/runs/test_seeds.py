@@ -11,15 +11,16 @@ import torch
 from typer.testing import CliRunner
 
 from betastar.cli.main import app
-from betastar.datasets import seeds
-from betastar.datasets.study import StudyError, split
 from betastar.report.facts import load
 from betastar.report.statement import statement
+from betastar.runs import seeds
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, opened, train
+from betastar.runs.reading import StudyError
+from betastar.runs.study import split
 
-from ..datasets.test_data import people
+from .test_data import people
 
 LARGE = 0x9E3779B97F4A7C15F39CC0605CEDC834
 

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.datasets.study import StudyError
 from betastar.report.report import summarise
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train, train_seeds
+from betastar.runs.reading import StudyError
 
 from ..command import COMMAND, call
-from ..datasets.test_data import people
+from .test_data import people
 
 
 @pytest.fixture

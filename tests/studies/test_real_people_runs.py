@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from betastar.runs import Config, RunFolder, load, network, predict, train
-from betastar.runs.private_training import PrivateTraining
+from betastar.runs.loop import PrivateTraining
 from betastar.training import Records
 from studies.raters.data import Raters, raters
 from studies.voters import study as voters

@@ -12,7 +12,7 @@ from betastar import audit
 from betastar.report.facts import load as load_facts
 from betastar.report.statement import notices
 from betastar.runs import Config, RunFolder, Training, attacked, criterion_of, network, train
-from betastar.runs.private_training import PrivateTraining
+from betastar.runs.loop import PrivateTraining
 from betastar.training import Records
 from studies.tweets.data import Tweets
 from studies.tweets.study import load

@@ -271,7 +271,7 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
     """A study or a run as an audit wants it."""
     from betastar.runs.audited import MOST_EXPOSED, attacked, exposed_in, of_run
     from betastar.runs.config import Config
-    from betastar.runs.private_training import criterion_of
+    from betastar.runs.loop import criterion_of
 
     folder = Path(what).is_dir()
     if folder and attack.sensitive is not None:

@@ -90,7 +90,6 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
 
     with printing.phase("starting"):
         from betastar.cli import run_ending
-        from betastar.datasets.study import StudyError
         from betastar.report import model_card
         from betastar.report.facts import load
         from betastar.report.report import summarise
@@ -98,6 +97,7 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
         from betastar.runs.folder import RunFolder
         from betastar.runs.loop import seed_folders, train_seeds
         from betastar.runs.loop import train as run
+        from betastar.runs.reading import StudyError
 
     if options.seed is not None and several.seeds is not None:
         raise StudyError("--seed is one run, --seeds are several: choose one.")

@@ -1,6 +1,6 @@
 """The error of a report."""
 
-from betastar.datasets.errors import StudyError
+from betastar.runs.reading import StudyError
 
 
 class ReportError(StudyError):

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from betastar.analyze import analyze
 from betastar.calibrate import enforced
-from betastar.datasets.seeds import guessable
 from betastar.dpsgd import DPSGD
 from betastar.report import recomputed, setting
 from betastar.report.audits import Played, played
@@ -23,9 +22,9 @@ from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
 from betastar.run_files import TRAINING
 from betastar.runs.config import Config
-from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord
+from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed
-from betastar.runs.status import Status
+from betastar.runs.seeds import guessable
 from betastar.threats import AttributeInference, Membership, Threat
 
 BETA = METRICS["bayes_security"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from betastar.datasets.table_encoder import TableEncoder
 from betastar.files import write_all
 from betastar.quality import quality_sentence
 from betastar.report import statement
 from betastar.report.facts import Facts, load
 from betastar.report.report import _environment
 from betastar.rounding import plain
+from betastar.runs.encoder import TableEncoder
 from betastar.runs.folder import RunFolder
 
 CARD = "model-card.md"

@@ -16,9 +16,8 @@ from betastar.dpsgd import DPSGD, IN_EPOCHS
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.report.errors import ReportError
 from betastar.runs.config import PARAMETERS, Config
-from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord
+from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord, Status
 from betastar.runs.reading import Inside, Json
-from betastar.runs.status import Status
 from betastar.threats import FARTHEST
 
 #: Two values of the same number that differ by more are of different runs.

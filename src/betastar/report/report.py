@@ -24,8 +24,7 @@ from betastar.report.next_steps import next_steps
 from betastar.report.recomputed import SAME, contradiction
 from betastar.risk import BANDS, MEANING, METRICS
 from betastar.rounding import plain
-from betastar.runs.code_commit import code_commit
-from betastar.runs.folder import EPOCHS, STEPS
+from betastar.runs.folder import EPOCHS, STEPS, code_commit
 
 if TYPE_CHECKING:
     import jinja2

@@ -14,14 +14,13 @@ from torch.utils.data import TensorDataset
 
 from betastar import validation
 from betastar.calibrate import Target, plan
-from betastar.datasets import seeds
-from betastar.datasets.study import Study, StudyError
 from betastar.dpsgd import DPSGD
+from betastar.runs import seeds
 from betastar.runs.config import Config
 from betastar.runs.folder import DATA, LEDGER, RunFolder
-from betastar.runs.loop import quietly
-from betastar.runs.private_training import PrivateTraining, network
-from betastar.runs.reading import Inside
+from betastar.runs.loop import PrivateTraining, network, quietly
+from betastar.runs.reading import Inside, StudyError
+from betastar.runs.study import Study
 from betastar.training import ShufflingWarning
 
 #: The record that the ledger names first.

@@ -1,4 +1,7 @@
-"""What a run is asked for: the study, its secret, and the parameters of training. It is the content of config.json."""
+"""What a run is asked for: the study, its secret, and the parameters of training. It is the content of config.json.
+
+Whoever reads a run folder needs no torch: studies are loaded when they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from betastar import validation
-from betastar.datasets import seeds
-from betastar.datasets.errors import StudyError
-from betastar.datasets.recipe import Recipe
 from betastar.dpsgd import SAMPLINGS
-from betastar.runs.json_object import JsonObject
+from betastar.runs import seeds
+from betastar.runs.reading import JsonObject, StudyError
 
 if TYPE_CHECKING:
-    from betastar.datasets.study import Study
+    from betastar.runs.study import Study
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Parameters of a private training."""
+
+    batch_size: int
+    noise_multiplier: float
+    max_grad_norm: float
+    learning_rate: float
+    epochs: int = 30
+    hidden: tuple[int, ...] = (128,)
+
 
 AnyStudy = TypeVar("AnyStudy", bound="Study")
 #: Parameters of training. A study has its own, and a configuration may choose others.
@@ -146,8 +160,8 @@ class Config(JsonObject):
             raise StudyError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
 
     def _study(self, seed: int) -> Study:
-        from betastar.datasets.adult import adult
-        from betastar.datasets.table import own
+        from betastar.runs.adult import adult
+        from betastar.runs.tables import own
 
         own_only = [name for name in OWN_TABLE if getattr(self, name) is not None and getattr(self, name) != ()]
         if own_only and self.study == "adult":

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -19,19 +20,116 @@ import numpy as np
 
 from betastar import files
 from betastar.arrays import Real
-from betastar.datasets.errors import StudyError
-from betastar.datasets.table_encoder import TableEncoder
 from betastar.quality import main_figure
 from betastar.run_files import LEDGER as LEDGER
 from betastar.run_files import STEPS as STEPS
 from betastar.run_files import ledger_text
-from betastar.runs.code_commit import code_commit
 from betastar.runs.config import Config
-from betastar.runs.reading import FolderError, Inside, Json, lines_of, object_of, rows_of
-from betastar.runs.status import Status
+from betastar.runs.encoder import TableEncoder
+from betastar.runs.reading import FolderError, Inside, Json, JsonObject, StudyError, lines_of, object_of, rows_of
 
 if TYPE_CHECKING:
     from betastar.training import JsonLines
+
+
+def code_commit() -> str | None:
+    """The Git commit of the current folder, with "-dirty" if files differ from it; None outside of a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        described = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return described.stdout.strip() or None
+
+
+# Status.json
+
+#: Fields that only some runs have; where such a field is None, the file does not have it.
+OPTIONAL = ("secret", "values", "label", "gaps", "proof", "person", "records_per_person", "max_batch_size", "shares", "concerned")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status(JsonObject):
+    """What is known of a run when it is complete.
+
+    Attributes
+    ----------
+    batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden
+        The parameters of the training, as for `Recipe`.
+    epochs : int
+        The number of epochs that were trained.
+    records : int
+        The number of training records.
+    sample_rate : float
+        The probability of each record at each step.
+    study : str
+        The title of the study.
+    finished : bool
+        True, because the file is written last.
+    stopped : str or None
+        Why a budget ended the training before its last epoch.
+    versions : dict of str to str
+        The packages that the run was made with.
+    secret : str or None
+        The name of the secret, where a monitor watched it or gap clipping protected it.
+    values : int or None
+        The number of values of the secret.
+    label : str or None
+        What the monitor's figures are: an estimate, or a statement after the fact.
+    gaps : dict of str to float, or None
+        The gap that was enforced for each secret.
+    proof : str or None
+        What a budget or gap clipping promises. A report computes it again, and does not repeat this sentence.
+    restated : tuple of str
+        The columns from which the secret can be read off.
+    told : tuple of str
+        What was done to the columns of a table, in sentences.
+    person : str or None
+        The column that says whose record it is.
+    records_per_person : int or None
+        The number of training records of the person who has most.
+    sampling : str
+        How batches were drawn, as in `betastar.DPSGD`.
+    max_batch_size : int or None
+        Of a larger batch, so many records were kept at random.
+    shares : dict of str to float, or None
+        Of the training records that the secret is about, the share that holds each value. It depends on the data.
+    concerned : int or None
+        The number of training records that the secret is about; None if these are all of them. It depends on the data.
+    """
+
+    batch_size: int
+    noise_multiplier: float
+    max_grad_norm: float
+    learning_rate: float
+    epochs: int
+    hidden: tuple[int, ...]
+    records: int
+    sample_rate: float
+    versions: dict[str, str] = field(default_factory=dict)
+    finished: bool
+    stopped: str | None = None
+    study: str
+    secret: str | None = None
+    values: int | None = None
+    label: str | None = None
+    gaps: dict[str, float] | None = None
+    proof: str | None = None
+    restated: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+    person: str | None = None
+    records_per_person: int | None = None
+    sampling: str = "poisson"
+    max_batch_size: int | None = None
+    shares: dict[str, float] | None = None
+    concerned: int | None = None
+
+    def to_json(self) -> Json:
+        """The object that status.json holds."""
+        return {name: value for name, value in super().to_json().items() if value is not None or name not in OPTIONAL}
+
+
+# The folder
 
 #: Version of the format, in config.json. A folder without one was made before there were versions, and counts as 0.
 FORMAT = 1
@@ -216,7 +314,7 @@ class RunFolder:
     @property
     def weights(self) -> dict[str, Any]:
         """The weights of the trained model."""
-        from betastar.runs.checkpoint import unpack, unpack_weights
+        from betastar.runs.model import unpack, unpack_weights
 
         if not (self / MODEL).exists() and (self / FORMER_MODEL).exists():
             return unpack(self / FORMER_MODEL)
@@ -233,7 +331,7 @@ class RunFolder:
     @property
     def checkpoint(self) -> dict[str, Any] | None:
         """The state of the training after the last epoch that is finished."""
-        from betastar.runs.checkpoint import unpack
+        from betastar.runs.model import unpack
 
         return unpack(self / CHECKPOINT) if (self / CHECKPOINT).exists() else None
 
@@ -341,7 +439,7 @@ class RunFolder:
 
     def write_checkpoint(self, state: dict[str, Any]) -> None:
         """Write the state of the training after an epoch."""
-        from betastar.runs.checkpoint import pack
+        from betastar.runs.model import pack
 
         self.write(CHECKPOINT, pack(state))
 
@@ -358,7 +456,7 @@ class RunFolder:
 
     def finish(self, status: Status, weights: dict[str, Any], encoder: TableEncoder | None) -> None:
         """Write the model, its encoder and status.json, which makes the run complete, and delete what tells the noise."""
-        from betastar.runs.checkpoint import pack_weights
+        from betastar.runs.model import pack_weights
 
         self.write(MODEL, pack_weights(weights))
         if encoder is not None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from betastar.arrays import Real, Whole
-from betastar.datasets.errors import StudyError
-from betastar.datasets.table_encoder import TableEncoder
+from betastar.runs.encoder import TableEncoder
 from betastar.runs.folder import RunFolder
+from betastar.runs.model import PREDICTION, load
 from betastar.runs.quality import errors
-from betastar.runs.trained_model import PREDICTION, load
+from betastar.runs.reading import StudyError
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -52,11 +52,6 @@ class Prediction:
     def accuracy(self) -> float | None:
         """The share of right predictions, if there are classes and labels."""
         return self.quality.get("accuracy")
-
-    @property
-    def test_accuracy(self) -> float | None:
-        """The share of right predictions among the records that were kept for testing."""
-        return self.test_quality.get("accuracy")
 
 
 def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> Prediction:
@@ -120,8 +115,8 @@ def _numbers(labels: Series) -> Real:
 
 
 def _read(table: str | Path) -> DataFrame:
-    from betastar.datasets import adult
-    from betastar.datasets.table import read
+    from betastar.runs import adult
+    from betastar.runs.tables import read
 
     return adult.table() if str(table) == ADULT else read(table, least=0)
 

@@ -1,5 +1,5 @@
-"""How good a model is on test records: of classes what accuracy is compared with and the area under the ROC curve, of numbers the
-errors. `QUALITY` of the vocabulary has the names of the figures."""
+"""How good a model is on test records: for classes the accuracy of the most frequent one and the area under the ROC curve, for
+numbers the errors. `betastar.quality` has the names of the figures."""
 
 from __future__ import annotations
 

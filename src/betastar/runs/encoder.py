@@ -1,4 +1,4 @@
-"""The encoder of a table: how each column becomes inputs of a model. It is kept as JSON, which people can read."""
+"""The encoder of a table: how each column becomes inputs of a model, and what the outputs are. It is kept as readable JSON."""
 
 from __future__ import annotations
 
@@ -9,16 +9,73 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from betastar.arrays import Real
-from betastar.datasets.columns import days_of
-from betastar.datasets.errors import StudyError
-from betastar.datasets.label_scale import LabelScale
+from betastar.runs.reading import StudyError
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
     from sklearn.pipeline import Pipeline
     from torch import Tensor
+
+
+# Labels that are numbers
+
+
+@dataclass(frozen=True)
+class LabelScale:
+    """The target of the model is (label - mean) / scale.
+
+    Attributes
+    ----------
+    mean, scale : float
+        The middle of the declared range and half of its length; without one, mean and deviation of the training labels.
+    low, high : float or None
+        The range that was declared. None: `mean` and `scale` were computed from the training records, without noise, and no
+        figure of risk covers them.
+    """
+
+    mean: float
+    scale: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [one for one in (self.mean, self.scale, self.low, self.high) if one is not None]
+        numbers = all(isinstance(one, int | float) and not isinstance(one, bool) and np.isfinite(one) for one in given)
+        if not numbers or self.scale <= 0.0 or (self.low is None) != (self.high is None):
+            raise ValueError(f"the scale of a label must be finite numbers with a scale above 0, got {self}")
+
+    @classmethod
+    def of_range(cls, low: float, high: float) -> LabelScale:
+        """The scale that makes -1…1 of a range."""
+        return cls(low / 2.0 + high / 2.0, high / 2.0 - low / 2.0, low, high)
+
+    @classmethod
+    def of_labels(cls, labels: Real) -> LabelScale:
+        """The scale that gives these labels mean 0 and deviation 1."""
+        return cls(float(labels.mean()), float(labels.std()))
+
+    @property
+    def declared(self) -> bool:
+        """Whether the scale comes from a range that was declared."""
+        return self.low is not None
+
+    def limited(self, labels: Real) -> Real:
+        """The labels, those beyond the declared range as its nearer end."""
+        return labels if self.low is None else np.clip(labels, self.low, self.high)
+
+    def targets(self, labels: ArrayLike) -> Real:
+        """The targets of labels, as numbers of double precision."""
+        return (np.asarray(labels, dtype=np.float64) - self.mean) / self.scale
+
+    def labels(self, outputs: ArrayLike) -> Real:
+        """The labels that targets, or outputs of the model, stand for."""
+        return self.mean + self.scale * np.asarray(outputs, dtype=np.float64)
+
+
+# Columns
 
 #: Version of the format, in encoder.json.
 FORMAT = 1
@@ -26,8 +83,27 @@ FORMAT = 1
 MISSING = "missing"
 #: What a column holds: numbers, dates (in days since 1970), words, or something whose input is 0 whatever it holds.
 NUMBER, DATE, CATEGORY, UNUSED = "number", "date", "category", "unused"
+#: A date, with or without a time, as ISO 8601 has it.
+ISO_DATE = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?"
 #: So many values of a table are named in an error.
 NAMED = 8
+
+
+def days_of(column: Series) -> Series | None:
+    """Days since 1970 of a column of dates; None if it holds something else."""
+    import pandas as pd
+
+    if column.dtype.kind in "iufbcm":
+        return None
+    dates = isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M"
+    held = column.dropna()
+    if not dates and not (all(isinstance(one, str) for one in held) and held.str.strip().str.fullmatch(ISO_DATE).all()):
+        return None
+    try:
+        moments = pd.to_datetime(column, format=None if dates else "ISO8601", utc=True)
+    except ValueError:  # as 2023-02-30
+        return None
+    return (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
 
 
 @dataclass(frozen=True)

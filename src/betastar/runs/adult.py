@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from betastar.datasets.sensitive import check, secret_of, with_public
-from betastar.datasets.study import Recipe, Study, StudyError, split, tensors
-from betastar.datasets.table_encoder import TableEncoder
+from betastar.runs.config import Recipe
+from betastar.runs.encoder import TableEncoder
+from betastar.runs.reading import StudyError
+from betastar.runs.study import Study, split, tensors
+from betastar.runs.tables import check, secret_of, with_public
 from betastar.training.secrets.tables import restated
 
 if TYPE_CHECKING:
     from pandas import DataFrame
     from sklearn.pipeline import Pipeline
+
 
 SHA256 = "5506925c2f972b5ac74aa402e3f27d4bfc109ccc47a0fe4e32ce4332187f0dc6"
 RECIPE = Recipe(batch_size=256, noise_multiplier=3.51, max_grad_norm=2.0, learning_rate=1e-4)
@@ -28,7 +31,7 @@ def table(part: str = "data") -> DataFrame:
     """The raw records: "data" (32,561 of them, the paper's) or "test" (16,281)."""
     import pandas as pd
 
-    raw = (files("betastar.datasets") / "data" / "adult.csv.xz").read_bytes()
+    raw = (files("betastar.runs") / "data" / "adult.csv.xz").read_bytes()
     if hashlib.sha256(raw).hexdigest() != SHA256:
         raise StudyError("the packaged file adult.csv.xz is damaged: install betastar again.")
     frame = pd.read_csv(io.BytesIO(lzma.decompress(raw)))

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from betastar.datasets.errors import StudyError
-from betastar.datasets.label_scale import LabelScale
-from betastar.datasets.labels import FEW_NUMBERS, Labels, read_labels
+from betastar.runs.encoder import LabelScale
+from betastar.runs.reading import StudyError
+from betastar.runs.tables import FEW_NUMBERS, Labels, read_labels
 from betastar.training import Records
 from betastar.validation import WrongValueError
 

@@ -1,20 +1,101 @@
-"""The model of a complete run, to be used: its weights (model.safetensors) and the encoder of its records (encoder.json)."""
+"""The model of a run: its layers, its weights as bytes and back, and the trained model that predicts.
+
+Reading weights or states that somebody else made runs no code of theirs.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from betastar.datasets.table_encoder import TableEncoder
+from betastar.runs.encoder import TableEncoder
 from betastar.runs.folder import MODEL, RunFolder
-from betastar.runs.layers import fully_connected
 from betastar.runs.reading import FolderError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+def fully_connected(sizes: list[int]) -> nn.Sequential:
+    """Linear layers of these sizes with tanh between them, as in the paper."""
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(sizes):
+        layers += [nn.Linear(wide, narrow), nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+# States and weights as bytes
+
+#: An array of NumPy is kept as a tensor under this key: torch.load reads tensors and plain Python only.
+ARRAY = "array of NumPy"
+
+
+def pack(state: dict[str, Any]) -> bytes:
+    """The content of a file that holds this state."""
+    buffer = io.BytesIO()
+    torch.save(_without_arrays(state), buffer)
+    return buffer.getvalue()
+
+
+def unpack(path: Path) -> dict[str, Any]:
+    """The state in a file; raises FolderError for a file that `pack` did not make."""
+    try:
+        return dict(_with_arrays(torch.load(io.BytesIO(path.read_bytes()), weights_only=True)))
+    except OSError:
+        raise
+    except Exception as problem:  # of pickle, zipfile or torch
+        first = (str(problem) or type(problem).__name__).splitlines()[0]
+        raise FolderError(f"{path} is damaged or not of betastar train: {first}") from None
+
+
+def pack_weights(weights: Mapping[str, Tensor]) -> bytes:
+    """The content of a safetensors file that holds these weights and nothing else."""
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().contiguous() for name, tensor in weights.items()}, metadata={"format": "pt"})
+
+
+def unpack_weights(path: Path) -> dict[str, Tensor]:
+    """The weights in a safetensors file; raises FolderError for another file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(path.read_bytes())
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as problem:
+        raise FolderError(f"{path} is damaged or no safetensors file: {str(problem).splitlines()[0]}.") from None
+
+
+def _without_arrays(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return {ARRAY: torch.from_numpy(value)}
+    if isinstance(value, np.generic):
+        return value.item()
+    return _inside(value, _without_arrays)
+
+
+def _with_arrays(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == {ARRAY}:
+        return value[ARRAY].numpy()
+    return _inside(value, _with_arrays)
+
+
+def _inside(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The value with everything inside of it changed."""
+    if type(value) is dict:  # not the ordered ones of torch, which have attributes
+        return {name: change(one) for name, one in value.items()}
+    return type(value)(change(one) for one in value) if type(value) in (list, tuple) else value
+
+
+# The trained model
 
 #: The column of the class, or of the number, that is predicted.
 PREDICTION = "prediction"

@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from betastar.datasets import persons
-from betastar.datasets.columns import features
-from betastar.datasets.study import Study, StudyError
-from betastar.datasets.table import own
+from betastar.runs.reading import StudyError
+from betastar.runs.study import Study, split_persons
+from betastar.runs.tables import features, own
 
 NUMBER = 240
 
@@ -106,7 +105,7 @@ def test_a_column_that_differs_in_each_record_is_refused(tmp_path: Path) -> None
 
 def test_nobody_has_records_in_both_parts_and_k_is_the_largest(tmp_path: Path) -> None:
     people = visits()["patient"]
-    train, test, facts = persons.split(people, seed=3)
+    train, test, facts = split_persons(people, seed=3)
     assert sorted(train + test) == list(range(NUMBER))
     assert not set(people[train]) & set(people[test])
     assert facts.largest == people[train].value_counts().max() > 4
@@ -118,14 +117,14 @@ def test_nobody_has_records_in_both_parts_and_k_is_the_largest(tmp_path: Path) -
 
 def test_a_limit_keeps_some_records_of_each_person_at_random() -> None:
     people = visits()["patient"]
-    whole, tested, _ = persons.split(people, seed=3)
-    kept, same, facts = persons.split(people, seed=3, most=2)
+    whole, tested, _ = split_persons(people, seed=3)
+    kept, same, facts = split_persons(people, seed=3, most=2)
     assert same == tested
     assert set(kept) <= set(whole)
     assert (people[kept].value_counts() == people[whole].value_counts().clip(upper=2)[people[kept].value_counts().index]).all()
     assert (facts.largest, facts.left_out) == (2, len(whole) - len(kept))
     assert "with at most 2 records each; " in facts.sentence
-    assert persons.split(people, seed=3, most=2)[0] == kept
+    assert split_persons(people, seed=3, most=2)[0] == kept
     first = [people[people == name].index[0] for name in people[whole].unique()]
     assert not set(first) <= set(kept)  # not simply the first ones
 

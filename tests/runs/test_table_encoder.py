@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-from betastar.datasets import adult
-from betastar.datasets.study import StudyError, split
-from betastar.datasets.table import own
-from betastar.datasets.table_encoder import Column, TableEncoder
+from betastar.runs import adult
+from betastar.runs.encoder import Column, TableEncoder
+from betastar.runs.reading import StudyError
+from betastar.runs.study import split
+from betastar.runs.tables import own
 
 from .test_data import people
 

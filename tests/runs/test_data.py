@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
-from betastar.datasets import adult as packaged_table
-from betastar.datasets.adult import AGES, SHA256, adult, encoder, table
-from betastar.datasets.study import StudyError
-from betastar.datasets.table import own
+from betastar.runs import adult as packaged_table
+from betastar.runs.adult import AGES, SHA256, adult, encoder, table
+from betastar.runs.reading import StudyError
+from betastar.runs.tables import own
 from betastar.training import Records, Secret
 from studies.make_adult import main as make
 
@@ -66,7 +66,7 @@ def test_the_packaged_file_is_what_its_script_makes(tmp_path: Path, monkeypatch:
 
 
 def test_a_damaged_package_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("betastar.datasets.adult.SHA256", "0" * 64)
+    monkeypatch.setattr("betastar.runs.adult.SHA256", "0" * 64)
     with pytest.raises(StudyError, match=r"adult\.csv\.xz is damaged"):
         table()
 

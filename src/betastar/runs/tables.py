@@ -1,0 +1,555 @@
+"""Somebody's own table (CSV or Parquet) as a study: its columns, its label, its secret, and what is refused."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import lzma
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from betastar import validation
+from betastar.arrays import Real, Whole
+from betastar.rounding import plain
+from betastar.runs.config import Recipe
+from betastar.runs.encoder import LabelScale, TableEncoder, days_of
+from betastar.runs.reading import StudyError
+from betastar.runs.study import Study, person_column, split, split_persons, tensors
+from betastar.training import Secret
+from betastar.training.secrets.tables import restated
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+    from sklearn.pipeline import Pipeline
+
+
+# Columns: numbers, bits, dates and words
+
+#: A column of words with more categories is an identifier rather than an attribute.
+MANY_CATEGORIES = 500
+#: Whole numbers or words that differ in each of so many records identify them.
+IDENTIFIES = 20
+#: So many columns of 0 and 1 are named.
+NAMED = 8
+
+
+def plain_columns(frame: DataFrame, needed: Sequence[str]) -> DataFrame:
+    """The table with columns of numbers and of words as NumPy has them; raises StudyError for other columns."""
+    import numpy as np
+    import pandas as pd
+
+    if twice := list(frame.columns[frame.columns.duplicated()]):
+        raise StudyError(f"the table has two columns that are called {twice[0]!r}: rename one of them.")
+    columns = {}
+    for name, column in frame.items():
+        out = "" if name in needed else f", or leave it out (--drop {shlex.quote(str(name))})"
+        if column.isna().all():
+            raise StudyError(f"the column {name!r} holds no value at all: fill it in{out}.")
+        if column.dtype == object:
+            nested = next((one for one in column if isinstance(one, list | tuple | set | dict | np.ndarray)), None)
+            if nested is not None:
+                kind = type(nested).__name__
+                raise StudyError(f"the column {name!r} is nested (a {kind} in a record): make a column of each part{out}.")
+        elif column.dtype.kind in "iufb" and pd.api.types.is_extension_array_dtype(column.dtype):
+            missing = bool(column.isna().any())
+            column = pd.Series(column.to_numpy(dtype=float, na_value=np.nan) if missing else column.to_numpy(), column.index)
+        if column.dtype.kind == "c":
+            raise StudyError(f"the column {name!r} holds complex numbers: make a column of each part{out}.")
+        if column.dtype.kind == "f" and (endless := int(np.isinf(column).sum())):
+            raise StudyError(f"the column {name!r} is infinite in {endless} records: put a number there{out}.")
+        columns[name] = column
+    return pd.DataFrame(columns)
+
+
+def features(frame: DataFrame, needed: Sequence[str], keep: Sequence[str] = ()) -> list[str]:
+    """Make features of the columns, in place: dates become numbers, missing words a word. What was done, in sentences.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The table, without the column to predict and without identifiers of persons.
+    needed : sequence of str
+        The sensitive columns, which stay as they are.
+    keep : sequence of str
+        Columns that may be unique for each record.
+
+    Raises
+    ------
+    StudyError
+        If a column identifies the records.
+    """
+    told: list[str] = []
+    for name in frame.columns:
+        option = shlex.quote(str(name))
+        if name not in needed and name not in keep and _identifies(frame[name]):
+            raise StudyError(
+                f"the column {name!r} is different in each of the {len(frame)} records, as an identifier is, and a model would "
+                f"learn the records by heart. Leave it out (--drop {option}), or say that it is a feature (--keep {option})."
+            )
+        if name not in needed and (days := days_of(frame[name])) is not None:
+            frame[name] = days
+            told.append(f"The column {name!r} holds dates: the model sees the number of days since 1970.")
+        missing = int(frame[name].isna().sum())
+        where = f"The column {name!r} is missing in {missing} of {len(frame)} records"
+        if missing and frame[name].dtype.kind in "iufb":
+            told.append(f"{where}: the median stands there.")
+        elif missing:
+            told.append(f"{where}: 'missing' is a category of its own.")
+        if frame[name].dtype.kind not in "iufb":
+            frame[name] = frame[name].astype(object).where(frame[name].notna(), "missing").astype(str)
+            number = frame[name].nunique()
+            if name not in needed and name not in keep and number > MANY_CATEGORIES:
+                raise StudyError(
+                    f"the column {name!r} has {number} categories: an identifier? Leave it out (--drop {option}). If it says "
+                    f"whose record it is, --person {option} leaves it out and analyses the risk of a person."
+                )
+    return [*_told_bits(_bits(frame)), *told]
+
+
+def _bits(frame: DataFrame) -> list[str]:
+    """The columns that hold 0 and 1 only, besides missing values."""
+    numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
+    return [name for name in numeric if set(frame[name].dropna().unique()) <= {0, 1}]
+
+
+def _told_bits(bits: Sequence[str]) -> list[str]:
+    if len(bits) == 1:
+        return [f"The column {bits[0]!r} holds 0 and 1 and stays so: it is not scaled."]
+    shown = ", ".join(map(repr, bits[:NAMED])) + (f", … ({len(bits)} of them)" if len(bits) > NAMED else "")
+    return [f"The columns {shown} hold 0 and 1 and stay so: they are not scaled."] if bits else []
+
+
+def _identifies(column: Series) -> bool:
+    """Whether whole numbers or words differ in every record."""
+    if len(column) < IDENTIFIES or column.dtype.kind in "fbcMm" or column.isna().any():
+        return False
+    return int(column.nunique()) == len(column) and days_of(column) is None
+
+
+def fitted_pipeline(frame: DataFrame) -> Pipeline:
+    """Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Bits and one-hot words stay 0 and 1."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.pipeline import Pipeline, make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
+    bits = _bits(frame)
+    numbers = [name for name in numeric if name not in bits]
+    words = [name for name in frame.columns if name not in numeric]
+    encode = ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
+            ("bits", SimpleImputer(strategy="median"), bits),
+            ("words", OneHotEncoder(sparse_output=False), words),
+        ]
+    )
+    return Pipeline([("encode", encode)]).fit(frame)
+
+
+# The sensitive column as a secret
+
+#: More values of a sensitive column than this must be asked for.
+MANY_VALUES = 1000
+
+
+def secret_of(
+    encode: Pipeline,
+    frame: DataFrame,
+    sensitive: str,
+    along: Sequence[str] = (),
+    values: list[str] | None = None,
+    between: tuple[float, float] | None = None,
+    records: DataFrame | None = None,
+) -> Secret:
+    """The secret that a column of a table is.
+
+    Parameters
+    ----------
+    encode : Pipeline
+        The fitted scikit-learn transformer of the table.
+    frame : DataFrame
+        The table.
+    sensitive : str
+        The column.
+    along : sequence of str
+        Columns that change together with it.
+    values, between : optional
+        The values that the attacker hesitates between, or their range; see `values_of`.
+    records : DataFrame, optional
+        Some records, on which the transformer is tried.
+    """
+    if not along:
+        shown = values_of(frame[sensitive], sensitive, values, between)
+        secret = Secret.from_transformer(encode, sensitive, shown, unseen=True, records=records)
+        secret.restated_reported = True  # the study reports them
+        return secret
+    if values is not None or between is not None:
+        raise StudyError("values and range of the sensitive column are those that occur when other columns change with it.")
+    names = [sensitive, *along]
+    rows = sorted(frame[names].drop_duplicates().itertuples(index=False, name=None), key=repr)
+    if len(rows) > MANY_VALUES:
+        raise StudyError(f"the columns {', '.join(map(repr, names))} take {len(rows)} combinations of values: name fewer.")
+    secret = Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=together(sensitive, along))
+    secret.restated_reported = True
+    return secret
+
+
+def together(sensitive: str, along: Sequence[str]) -> str:
+    """What a secret of several columns is called."""
+    return f"{sensitive} with {' and '.join(along)}"
+
+
+def with_public(secret: Secret, public: DataFrame, sensitive: str, along: Sequence[str] = ()) -> Secret:
+    """The secret with the frequencies that its values have among public records; a value that does not occur counts once."""
+    names = [sensitive, *along]
+    if missing := [name for name in names if name not in public.columns]:
+        raise StudyError(f"the public records have no column {missing[0]!r}; they have {', '.join(map(repr, public.columns))}.")
+    held = public[sensitive] if not along else public[names].apply(tuple, axis=1)
+    times = held.value_counts()
+    counts = np.array([float(times.get(label, 0.0)) for label in secret.labels]) + 1.0
+    return secret.with_prior(counts / counts.sum())
+
+
+def check(frame: DataFrame, names: Sequence[str]) -> None:
+    """Raise StudyError unless these columns are there and each record holds a secret in them."""
+    for name in names:
+        if name not in frame.columns:
+            raise StudyError(f"there is no column {name!r}; there are {', '.join(map(repr, frame.columns))}.")
+        missing = int(frame[name].isna().sum())
+        if missing:
+            raise StudyError(
+                f"the sensitive column {name!r} is missing (NaN) in {missing} of {len(frame)} records. Fill it in, with a value "
+                "of its own if need be, or leave these records out of the table."
+            )
+        if frame[name].nunique() < 2:
+            raise StudyError(f"the sensitive column {name!r} is constant ({frame[name].iloc[0]!r}): there is no secret in it.")
+
+
+def values_of(column: Series, name: str, values: list[str] | None, between: tuple[float, float] | None) -> list[Any]:
+    """The values that an attacker hesitates between: the given values or range, or all that occur.
+
+    Where whole numbers occur, those between them count as well.
+    """
+    numeric = column.dtype.kind in "iufb"
+    held = sorted(column.unique().tolist())
+    if values is not None and between is not None:
+        raise StudyError("give the values of the sensitive column or their range, not both.")
+    if between is not None:
+        low, high = between
+        if not numeric or low >= high or low > held[0] or high < held[-1]:
+            raise StudyError(f"the range {low:g}…{high:g} must contain all values of {name!r}, {held[0]}…{held[-1]}.")
+        shown: list[Any] = (
+            np.arange(low, high + 1).tolist() if column.dtype.kind in "iu" else sorted({*np.arange(low, high + 1), *held})
+        )
+    elif values is not None:
+        try:
+            shown = [float(value) for value in values] if numeric else list(values)
+        except ValueError:
+            raise StudyError(f"the column {name!r} holds numbers; got the values {', '.join(map(repr, values))}.") from None
+        strangers = [value for value in held if value not in shown]
+        if strangers:
+            raise StudyError(f"the column {name!r} also takes the value {strangers[0]!r}, which is not among the given ones.")
+    elif column.dtype.kind in "iu" and held[-1] - held[0] < MANY_VALUES:
+        shown = list(range(held[0], held[-1] + 1))
+    else:
+        shown = held
+    if len(shown) > MANY_VALUES:
+        raise StudyError(f"the column {name!r} takes {len(shown)} values: round it first, or give its values or range.")
+    return shown
+
+
+# The label: classes, or numbers (regression)
+
+#: What the model may predict: one of some classes, or a number.
+TASKS = ("classification", "regression")
+#: A label with more different numbers is predicted as a number, unless the task says otherwise.
+FEW_NUMBERS = 20
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of all records.
+
+    Attributes
+    ----------
+    column : Series
+        The column as it was read, without missing values.
+    classes : list of str
+        The class of each output of the model; empty if the label is a number.
+    scale : LabelScale or None
+        How a number becomes a target; None if there are classes.
+    told : tuple of str
+        How the label was read, in sentences.
+    """
+
+    column: Series
+    classes: list[str]
+    scale: LabelScale | None
+    told: tuple[str, ...]
+
+    def targets(self, records: Sequence[int], train: bool) -> Whole | Real:
+        """The targets of some records: numbers of classes, or a column of numbers, limited to the declared range in training."""
+        some = self.column.iloc[list(records)]
+        if self.scale is None:
+            return some.astype(str).map({name: i for i, name in enumerate(self.classes)}).to_numpy(copy=True)
+        numbers = some.to_numpy(dtype=np.float64)
+        if not train:
+            return self.scale.targets(numbers)[:, None]
+        return self.scale.targets(self.scale.limited(numbers)).astype(np.float32)[:, None]
+
+    def secret(self, values: list[str] | None, between: tuple[float, float] | None) -> Secret:
+        """The label as a secret: its classes, or the numbers that `values_of` finds, as they are trained with."""
+        name = str(self.column.name)
+        if self.scale is None:
+            if values is not None or between is not None:
+                raise StudyError(f"the values of {name!r} are the classes of the label: leave out the values and the range.")
+            return Secret.label(len(self.classes), labels=self.classes, name=name, unseen=True)
+        limited = self.column
+        if self.scale.declared:
+            limited = limited.clip(self.scale.low, self.scale.high)
+        shown = values_of(limited, name, values, between)
+        return Secret.label(torch.from_numpy(self.scale.targets(shown)), labels=shown, name=name, unseen=True)
+
+
+def read_labels(
+    column: Series, train: Sequence[int], task: str | None = None, label_range: tuple[float, float] | None = None
+) -> Labels:
+    """Read the column that the model predicts.
+
+    Parameters
+    ----------
+    column : Series
+        The labels, of which none is missing.
+    train : sequence of int
+        The training records, whose mean and deviation scale a number if no range is declared.
+    task : "classification" or "regression", optional
+        What the model predicts; by default regression for more than `FEW_NUMBERS` different numbers.
+    label_range : (float, float), optional
+        The range of a number, known without the records.
+
+    Raises
+    ------
+    StudyError
+        If there is nothing to learn, or if the label cannot be read so.
+    """
+    name, different = column.name, int(column.nunique())
+    if task is not None:
+        validation.choice("task", task, TASKS)
+    if different < 2:
+        raise StudyError(f"the label {name!r} is the same in each record ({column.iloc[0]!r}): there is nothing to learn.")
+    numeric = column.dtype.kind in "iuf"
+    if label_range is not None and task == "classification":
+        raise StudyError("--label-range is for a label that is a number: choose between it and --task classification.")
+    asked = task == "regression" or label_range is not None
+    if asked and not numeric:
+        raise StudyError(
+            f"the label {name!r} must hold numbers for regression, got {column.iloc[0]!r}. Write plain numbers there, without "
+            "units or signs, or leave out --task and --label-range."
+        )
+    if asked or (task is None and numeric and different > FEW_NUMBERS):
+        return _number_labels(column, different, train, label_range)
+    if different > MANY_CATEGORIES:
+        help = "--task regression predicts a number" if numeric else "a label of words must have fewer classes"
+        raise StudyError(f"the label {name!r} has {different} classes, more than {MANY_CATEGORIES}: {help}.")
+    told: tuple[str, ...] = ()
+    if numeric and different > 2:
+        told = (f"The label {name!r} holds {different} different numbers, read as classes (--task regression: as a number).",)
+    return Labels(column, sorted(column.astype(str).unique()), None, told)
+
+
+def _number_labels(column: Series, different: int, train: Sequence[int], label_range: tuple[float, float] | None) -> Labels:
+    numbers, name = column.to_numpy(dtype=np.float64)[list(train)], column.name
+    told = [
+        f"The label {name!r} holds {different} different numbers, so the model predicts a number by least squares (--task "
+        "classification: a class)."
+    ]
+    if label_range is None:
+        if not numbers.std():
+            raise StudyError(f"the label {name!r} is the same in each training record: there is nothing to learn.")
+        told.append(
+            f"Mean and deviation of {name!r} in the training records scale it. They were computed without noise, and no figure "
+            "of risk covers them: --label-range LOW:HIGH scales by a range that you know without the records."
+        )
+        return Labels(column, [], LabelScale.of_labels(numbers), tuple(told))
+    low, high = (float(one) for one in label_range)
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise StudyError(f"--label-range must be two finite numbers, the smaller one first, got {plain(low)} and {plain(high)}.")
+    told.append(f"The declared range {plain(low)}…{plain(high)} scales {name!r}; nothing of that comes from the records.")
+    if outside := int(((numbers < low) | (numbers > high)).sum()):
+        told.append(
+            f"{outside} of {len(numbers)} training records have a {name!r} beyond that range: they are trained with its "
+            "nearer end."
+        )
+    return Labels(column, [], LabelScale.of_range(low, high), tuple(told))
+
+
+# The table
+
+#: A CSV may be packed.
+OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+def read(path: str | Path, least: int = 10) -> DataFrame:
+    """The table in a CSV or Parquet file; raises StudyError if it is none, or has fewer than the least number of records."""
+    import pandas as pd
+
+    path = Path(path)
+    if not path.is_file():
+        raise StudyError(f"no file {path}.")
+    try:
+        if path.suffix in (".parquet", ".pq"):
+            frame = pd.read_parquet(path)
+        else:
+            _check_rows(path)
+            frame = pd.read_csv(path, skipinitialspace=True, index_col=False)
+    except ImportError:
+        raise StudyError(f"{path} is a Parquet file; reading it needs the package pyarrow.") from None
+    except StudyError:
+        raise
+    except (ValueError, EOFError, OSError, NotImplementedError, csv.Error, lzma.LZMAError) as problem:
+        raise StudyError(f"{path} is truncated or no table: {str(problem).splitlines()[0]}") from None
+    if len(frame) < least:
+        raise StudyError(f"{path} has {len(frame)} records; at least {least} are needed.")
+    return frame
+
+
+def _check_rows(path: Path) -> None:
+    """Refuse a CSV with a row that has more or fewer values than there are columns: they may belong to other columns."""
+    if path.suffix in (".zip", ".tar", ".tgz", ".zst"):
+        raise StudyError(f"{path} is an archive: unpack it first. A CSV may be packed as {', '.join(OPEN)}.")
+    with OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, skipinitialspace=True)
+        head = next((row for row in rows if row), [])
+        if twice := [name for name in head if head.count(name) > 1]:
+            raise StudyError(f"{path} has two columns that are called {twice[0]!r}: rename one of them.")
+        for row in rows:
+            if len(row) != len(head) and any(row):
+                comma = " (a comma at the end of the row?)" if len(row) == len(head) + 1 and not row[-1] else ""
+                raise StudyError(
+                    f"{path}, line {rows.line_num}, has {len(row)} values{comma}, but the first line names {len(head)} columns. "
+                    "Correct such rows, so that no value stands in the column of another."
+                )
+
+
+def own(
+    path: str | Path,
+    target: str,
+    sensitive: str,
+    values: list[str] | None = None,
+    between: tuple[float, float] | None = None,
+    drop: list[str] | None = None,
+    seed: int = 0,
+    along: Sequence[str] = (),
+    public: str | Path | None = None,
+    keep: Sequence[str] = (),
+    person: str | None = None,
+    max_records_per_person: int | None = None,
+    task: str | None = None,
+    label_range: tuple[float, float] | None = None,
+) -> Study:
+    """The study of a table: train on 80 % of its records.
+
+    Parameters
+    ----------
+    path : path
+        A CSV or Parquet file.
+    target : str
+        The column to predict.
+    sensitive : str
+        The column that is the secret; it may be the one to predict.
+    values : list of str, optional
+        The values of the secret, as in the table; all that occur by default.
+    between : (float, float), optional
+        The range of the secret, instead of its values.
+    drop : list of str, optional
+        Columns to leave out.
+    seed : int
+        The seed of the split.
+    along : sequence of str
+        Columns that restate the secret, and change together with it.
+    public : path, optional
+        Other people's records, which tell how frequent the values of the secret are.
+    keep : sequence of str
+        Columns that are features although they differ in each record.
+    person : str, optional
+        The column that says whose record it is. It is no feature, and nobody has records in both parts.
+    max_records_per_person : int, optional
+        Of more training records of a person, so many are kept at random.
+    task, label_range : optional
+        Whether the column to predict holds classes or numbers, and the range of the numbers, as for `read_labels`.
+    """
+    frame = read(path)
+    for column in (target, sensitive, *along, *(drop or []), *keep, *([] if person is None else [person])):
+        if column not in frame.columns:
+            raise StudyError(f"{path} has no column {column!r}; it has {', '.join(map(repr, frame.columns))}.")
+    if target == sensitive and (along or public is not None):
+        raise StudyError(f"{target!r} is the label and the secret: no other column changes with it, and public is not for it.")
+    owners = None if person is None else person_column(frame, person, (target, sensitive, *along))
+    if owners is not None:
+        frame = frame.drop(columns=[person])
+    frame = plain_columns(frame.drop(columns=[name for name in drop or [] if name != person]), (target, sensitive, *along))
+    labelled = frame[target].notna()
+    frame = frame[labelled].reset_index(drop=True)
+    goal = frame.pop(target)
+    if target != sensitive:
+        check(frame, [sensitive, *along])
+    raw = frame.copy()
+    told = features(frame, (sensitive, *along), keep)
+    encode = fitted_pipeline(frame)
+    x = encode.transform(frame)
+    train, test = split(len(frame), seed)
+    people = None
+    if owners is not None:
+        train, test, people = split_persons(owners[labelled].reset_index(drop=True), seed, max_records_per_person)
+        told.append(people.sentence)
+    elif max_records_per_person is not None:
+        raise StudyError("max_records_per_person needs the column that says whose record it is: give person as well.")
+    if lost := int((~labelled).sum()):
+        told.append(f"{lost} of {len(labelled)} records have no {target!r}: they are left out.")
+    labels = read_labels(goal, train, task, label_range)
+    secret = _secret(encode, frame, labels, sensitive, along, values, between, public)
+    batch = int(min(256, max(8, len(train) // 50)))
+    recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
+    parts = tensors(x[train], labels.targets(train, train=True)), tensors(x[test], labels.targets(test, train=False))
+    given_away = () if target == sensitive else tuple(str(one) for one in restated(raw, sensitive, along))
+    dates = [name for name in frame.columns if frame[name].dtype.kind == "f" and raw[name].dtype.kind not in "iufb"]
+    left_out = [*(drop or []), *([] if person is None else [person])]
+    known = TableEncoder.of_pipeline(encode, target, labels.classes, left_out, dates, labels.scale)
+    return Study(
+        Path(path).stem,
+        *parts,
+        secret,
+        labels.classes,
+        recipe,
+        raw=raw.iloc[test],
+        restated=given_away,
+        told=(*labels.told, *told),
+        people=people,
+        encoder=known,
+    )
+
+
+def _secret(
+    encode: Pipeline,
+    frame: DataFrame,
+    labels: Labels,
+    sensitive: str,
+    along: Sequence[str],
+    values: list[str] | None,
+    between: tuple[float, float] | None,
+    public: str | Path | None,
+) -> Secret:
+    """The sensitive column as a secret, with the frequencies among public records if there are any."""
+    if sensitive == labels.column.name:
+        return labels.secret(values, between)
+    some = frame.sample(min(64, len(frame)), random_state=0)
+    secret = secret_of(encode, frame, sensitive, along, values, between, some)
+    return secret if public is None else with_public(secret, read(public), sensitive, along)
