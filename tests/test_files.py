@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from betastar import files
-from betastar.audit.training_audit.game_folder import GameFolder
+from betastar.audit.training_audit import GameFolder
 from betastar.training import JsonLines
 
 

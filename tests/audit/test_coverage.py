@@ -16,9 +16,9 @@ from scipy.stats import binom
 import betastar as bs
 from betastar.arrays import Real, Whole
 from betastar.audit import Audit
+from betastar.audit.attackers import Evidence
 from betastar.audit.results import AuditSetting
-from betastar.audit.training_audit.evidence import Evidence
-from betastar.audit.training_audit.verdicts import audits_of
+from betastar.audit.training_audit import audits_of
 
 RUN = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.25, steps=6)
 RECORDS, COLUMNS, LEARNING_RATE = 12, 3, 0.5

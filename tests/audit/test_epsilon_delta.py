@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.stats import binom
 
-from betastar.audit.one_run_audit.epsilon_delta import ROUNDING, epsilon_at_least, p_value
+from betastar.audit.one_run_curve import TAIL_ROUNDING, epsilon_at_least, epsilon_delta_p_value
 
 
 def most(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
@@ -49,13 +49,13 @@ def most(right: int, guesses: int, canaries: int, epsilon: float, delta: float) 
 def test_p_value_is_the_maximum_over_all_mechanisms(guesses: int, canaries: int, epsilon: float, delta: float) -> None:
     for right in range(guesses + 1):
         exact = most(right, guesses, canaries, epsilon, delta)
-        assert p_value(right, guesses, canaries, epsilon, delta) == pytest.approx(exact, abs=1e-6)
+        assert epsilon_delta_p_value(right, guesses, canaries, epsilon, delta) == pytest.approx(exact, abs=1e-6)
 
 
 def worst_law(right: int, guesses: int, canaries: int, epsilon: float, delta: float) -> Any:
     """The number of right guesses of the mechanism that reaches the p-value."""
     law = binom.pmf(np.arange(guesses + 1), guesses, 1.0 / (1.0 + exp(-epsilon)))
-    share = p_value(right, guesses, canaries, epsilon, delta) / (1.0 + ROUNDING)
+    share = epsilon_delta_p_value(right, guesses, canaries, epsilon, delta) / (1.0 + TAIL_ROUNDING)
     law[right:] *= share / law[right:].sum()
     law[:right] *= (1.0 - share) / law[:right].sum()
     return law
@@ -67,8 +67,8 @@ def test_more_values_shift_epsilon(guesses: int, data: st.DataObject, epsilon: f
     """Guesses among M values under ε are as guesses among two under ε - log(M - 1), if that is not below 0."""
     right, shift = data.draw(st.integers(0, guesses)), float(np.log(values - 1))
     for delta in (0.0, 1e-4):
-        here = p_value(right, guesses, 2 * guesses, epsilon + shift, delta, values)
-        assert here == pytest.approx(p_value(right, guesses, 2 * guesses, epsilon, delta), rel=1e-9)
+        here = epsilon_delta_p_value(right, guesses, 2 * guesses, epsilon + shift, delta, values)
+        assert here == pytest.approx(epsilon_delta_p_value(right, guesses, 2 * guesses, epsilon, delta), rel=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -93,20 +93,20 @@ def test_the_papers_term_is_larger_where_it_matters() -> None:
         rate = 1.0 / (1.0 + exp(-epsilon))
         tail = [binom.sf(right - i - 1, guesses, rate) for i in range(right + 1)]
         published = tail[0] + 2.0 * canaries * delta * max((tail[i] - tail[0]) / i for i in range(1, right + 1))
-        assert tail[0] < p_value(right, guesses, canaries, epsilon, delta) < published
+        assert tail[0] < epsilon_delta_p_value(right, guesses, canaries, epsilon, delta) < published
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 3000), st.data(), st.floats(0.0, 8.0), st.floats(0.0, 2.0), st.sampled_from([0.0, 1e-9, 1e-5, 1e-2, 1.0]))
 def test_p_value_is_monotone(guesses: int, data: st.DataObject, epsilon: float, more: float, delta: float) -> None:
     right, canaries = data.draw(st.integers(0, guesses)), guesses + data.draw(st.integers(0, 3000))
-    here = p_value(right, guesses, canaries, epsilon, delta) * (1.0 - 1e-8)
+    here = epsilon_delta_p_value(right, guesses, canaries, epsilon, delta) * (1.0 - 1e-8)
     assert 0.0 <= here <= 1.0
-    assert here <= p_value(right, guesses, canaries, epsilon + more, delta)
-    assert here <= p_value(right, guesses, canaries, epsilon, min(1.0, 3.0 * delta))
-    assert here <= p_value(right, guesses, canaries + 10, epsilon, delta)
-    assert here <= p_value(max(right - 1, 0), guesses, canaries, epsilon, delta)
-    assert p_value(right, guesses, canaries, epsilon, 0.0) == pytest.approx(
+    assert here <= epsilon_delta_p_value(right, guesses, canaries, epsilon + more, delta)
+    assert here <= epsilon_delta_p_value(right, guesses, canaries, epsilon, min(1.0, 3.0 * delta))
+    assert here <= epsilon_delta_p_value(right, guesses, canaries + 10, epsilon, delta)
+    assert here <= epsilon_delta_p_value(max(right - 1, 0), guesses, canaries, epsilon, delta)
+    assert epsilon_delta_p_value(right, guesses, canaries, epsilon, 0.0) == pytest.approx(
         binom.sf(right - 1, guesses, 1.0 / (1.0 + exp(-epsilon))), rel=1e-8, abs=1e-300
     )
 
@@ -117,16 +117,16 @@ def test_the_bound_on_epsilon_is_just_refuted(guesses: int, data: st.DataObject,
     right = data.draw(st.integers(0, guesses))
     bound, miss = epsilon_at_least(right, guesses, guesses, delta, confidence), 1.0 - confidence
     if bound > 0.0:
-        assert p_value(right, guesses, guesses, bound, delta) <= miss
-    assert p_value(right, guesses, guesses, bound * (1.0 + 2e-7) + 1e-12, delta) > miss
+        assert epsilon_delta_p_value(right, guesses, guesses, bound, delta) <= miss
+    assert epsilon_delta_p_value(right, guesses, guesses, bound * (1.0 + 2e-7) + 1e-12, delta) > miss
 
 
 def test_the_worst_mechanism_for_a_number_is_judged_right() -> None:
     """20,000 draws from the mechanism that is the worst for 75 of 100 right guesses."""
-    limit = p_value(75, 100, 1000, 0.7, 1e-4)
+    limit = epsilon_delta_p_value(75, 100, 1000, 0.7, 1e-4)
     law = worst_law(75, 100, 1000, 0.7, 1e-4)
     drawn = np.random.default_rng(0).choice(101, size=20_000, p=law / law.sum())
-    p_values = np.array([p_value(int(v), 100, 1000, 0.7, 1e-4) for v in range(101)])[drawn]
+    p_values = np.array([epsilon_delta_p_value(int(v), 100, 1000, 0.7, 1e-4) for v in range(101)])[drawn]
     count = int(np.sum(p_values <= limit))
     assert binom.sf(count - 1, 20_000, limit) > 1e-3
     assert binom.cdf(count, 20_000, limit) > 1e-3
@@ -135,11 +135,11 @@ def test_the_worst_mechanism_for_a_number_is_judged_right() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: p_value(3, 2, 5, 1.0, 0.0), r"right must be at most the number of guesses, 2, got 3"),
-        (lambda: p_value(2, 6, 5, 1.0, 0.0), r"guesses must be at most the number of canaries, 5, got 6"),
-        (lambda: p_value(-1, 2, 5, 1.0, 0.0), r"right must be a whole number of at least 0, got -1"),
-        (lambda: p_value(1, 2, 5, -1.0, 0.0), r"epsilon must be a finite number of at least 0, got -1\.0"),
-        (lambda: p_value(1, 2, 5, 1.0, 1.5), r"delta must be between 0 and 1, got 1\.5"),
+        (lambda: epsilon_delta_p_value(3, 2, 5, 1.0, 0.0), r"right must be at most the number of guesses, 2, got 3"),
+        (lambda: epsilon_delta_p_value(2, 6, 5, 1.0, 0.0), r"guesses must be at most the number of canaries, 5, got 6"),
+        (lambda: epsilon_delta_p_value(-1, 2, 5, 1.0, 0.0), r"right must be a whole number of at least 0, got -1"),
+        (lambda: epsilon_delta_p_value(1, 2, 5, -1.0, 0.0), r"epsilon must be a finite number of at least 0, got -1\.0"),
+        (lambda: epsilon_delta_p_value(1, 2, 5, 1.0, 1.5), r"delta must be between 0 and 1, got 1\.5"),
         (lambda: epsilon_at_least(1, 2, 5, 0.0, 1.0), r"confidence must be strictly between 0 and 1, got 1\.0"),
     ],
 )

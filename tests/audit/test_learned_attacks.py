@@ -11,15 +11,7 @@ from scipy.stats import binom, kstest
 
 import betastar as bs
 from betastar.audit import intervals
-from betastar.audit.training_audit.learned_attacks import (
-    ATTACKS,
-    Seen,
-    chosen,
-    learn,
-    likelihood_ratio,
-    linear_discriminant,
-    pairwise_ratios,
-)
+from betastar.audit.attackers import ATTACKS, Seen, chosen, learn, likelihood_ratio, linear_discriminant, pairwise_ratios
 from tests.audit.trainings import claim, make, play, table
 
 FAIR = np.array([0.5, 0.5])
@@ -80,7 +72,7 @@ def test_pairs_by_hand() -> None:
     """Two candidates and four records: the first beats three of them, the second none."""
     level = np.log([[0.5] * 6, [0.5] * 6, [0.5] * 6, [0.5] * 6])
     asked = np.log([[0.9, 0.1, 0.5, 0.6, 0.7, 0.95]])
-    from betastar.audit.training_audit.learned_attacks import _beaten
+    from betastar.audit.attackers import _beaten
 
     shares = 1.0 / (1.0 + np.exp(-_beaten(asked - level[0], 2)))
     np.testing.assert_allclose(shares, [[3.5 / 5.0, 0.5 / 5.0]])
@@ -122,7 +114,7 @@ def test_no_signal_gives_right_guesses_as_by_chance(worlds: int, audits: int) ->
 def test_on_real_training_the_likelihood_ratio_beats_a_line() -> None:
     """A canary in or out, in batches of 1/5 over 20 steps with little noise: its weight is spread widely if it is in, and hardly
     if it is out. The likelihood ratio puts the threshold where the densities meet; a line puts it halfway between the means."""
-    from betastar.audit.training_audit.games import Schedule  # the games are played once, and judged in both ways
+    from betastar.audit.training_audit import Schedule  # the games are played once, and judged in both ways
 
     kept: list[Any] = []
     own = Schedule.play

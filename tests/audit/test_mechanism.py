@@ -14,8 +14,7 @@ import pytest
 from scipy.stats import binom
 
 import betastar as bs
-from betastar.audit import ALARM, Audit, mechanism, results
-from betastar.audit.mechanism_audit import worst_pairs
+from betastar.audit import ALARM, Audit, mechanism, mechanism_audit, results
 from betastar.scenario import step
 from betastar.threats import Threat
 
@@ -33,7 +32,7 @@ SETTINGS: list[Setting] = [
 def fixed_pair(run: bs.DPSGD, threat: Threat) -> float:
     """The exact advantage of the attacker of the game, who keeps one pair of gradients; an attacker who adapts can do more."""
     steps = threat.steps(run)
-    return 1.0 - worst_pairs.worst(steps, threat, 0.5).curve(steps).overlap().value
+    return 1.0 - mechanism_audit.worst(steps, threat, 0.5).curve(steps).overlap().value
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_intervals_cover_on_many_games() -> None:
 def test_other_priors(prior: float, threat: Threat) -> None:
     run = bs.DPSGD(0.6, 0.3, 8)
     audit = mechanism(run, threat, games=50_000, seed=2, confidence=0.99, prior=prior, width=0.5)
-    pair = worst_pairs.worst(threat.steps(run), threat, prior)
+    pair = mechanism_audit.worst(threat.steps(run), threat, prior)
     curve = pair.curve(threat.steps(run))
     exact = 1.0 - prior + prior * curve.hockey_stick(np.log((1.0 - prior) / prior)).value
     assert exact in audit.success
@@ -153,12 +152,13 @@ def test_loss_is_that_of_a_step() -> None:
     for rate, noise, distance in ((1e-3, 0.5, 2.0), (0.3, 2.0, 1.0), (1.0, 1.0, 0.4), (0.01, 0.02, 2.0)):
         one = step.Step(rate, noise, distance, 1)
         np.testing.assert_allclose(
-            worst_pairs.loss(x[None], one, worst_pairs.LINE), step.loss(x, rate, noise, distance), rtol=1e-12
+            mechanism_audit.loss(x[None], one, mechanism_audit.LINE), step.loss(x, rate, noise, distance), rtol=1e-12
         )
         np.testing.assert_array_equal(
-            worst_pairs.loss(x[None], one, worst_pairs.LINE_EXCHANGED), -worst_pairs.loss(x[None], one, worst_pairs.LINE)
+            mechanism_audit.loss(x[None], one, mechanism_audit.LINE_EXCHANGED),
+            -mechanism_audit.loss(x[None], one, mechanism_audit.LINE),
         )
-        a, b = (np.array(place) for place in worst_pairs.side_by_side(distance))
+        a, b = (np.array(place) for place in mechanism_audit.side_by_side(distance))
         assert np.linalg.norm(a - b) == pytest.approx(distance)
         assert np.linalg.norm(a) == pytest.approx(1.0)
 

@@ -20,10 +20,9 @@ from scipy.stats import binom
 import betastar as bs
 from betastar import audit
 from betastar.audit import ClaimedCurve, judge_curve, judge_run, one_run_p_values
-from betastar.audit.one_run_audit.curve_p_value import curve_p_value, gaussian_at_least, refutes
-from betastar.audit.one_run_audit.epsilon_delta import p_value
-from betastar.audit.one_run_audit.guesses import SHARES, planned_guesses, right_guesses
-from betastar.audit.one_run_audit.mechanism_games import corners
+from betastar.audit.mechanism_audit import corners
+from betastar.audit.one_run_curve import curve_p_value, epsilon_delta_p_value, gaussian_at_least, refutes
+from betastar.audit.one_run_verdict import SHARES, planned_guesses, right_guesses
 
 ADD_REMOVE = bs.Membership("add-remove")
 
@@ -153,7 +152,7 @@ def test_extremes() -> None:
 
 def test_pure_dp_is_nearly_the_binomial_tail() -> None:
     for right in (80, 85, 90, 99):
-        exact = p_value(right, 100, 100, 1.0, 0.0)
+        exact = epsilon_delta_p_value(right, 100, 100, 1.0, 0.0)
         assert exact <= curve_p_value(right, 100, 100, ClaimedCurve.of_lines([1.0], [0.0])) <= 1.5 * exact
 
 

@@ -15,9 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.training_audit.changed_data import with_arguments
-from betastar.audit.training_audit.evidence import Evidence, log_of_hits
-from betastar.audit.training_audit.record_gradients import GapClippedGradients, Gradients
+from betastar.audit.attackers import Evidence, GapClippedGradients, Gradients, log_of_hits
+from betastar.audit.challenges import with_arguments
 from betastar.training import Records, Secret, TextField, by_name, make_attribute_private, private_loader
 from tests.audit.replayed import FLAG, Columns, Text, flags, several_inputs, texts
 from tests.audit.trainings import BATCH, NORM, QUICK, RECORDS, Listed, factory, play, table

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
-from betastar.audit.training_audit.attackers import CanaryObserver, UpdateAttacker, watching
-from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.evidence import Evidence
+from betastar.audit.attackers import CanaryObserver, Evidence, UpdateAttacker, watching
+from betastar.audit.challenges import Canaries
 from betastar.training import Secret
 from tests.audit.trainings import BATCH, NORM, claim, factory, make, one_run, play
 

@@ -15,11 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.training_audit.attackers import CanaryObserver, RecordObserver, UpdateAttacker, watching
-from betastar.audit.training_audit.canary import Canaries, marks
-from betastar.audit.training_audit.challenges import challenge_of
-from betastar.audit.training_audit.evidence import Evidence
-from betastar.audit.training_audit.record_gradients import Gradients
+from betastar.audit.attackers import CanaryObserver, Evidence, Gradients, RecordObserver, UpdateAttacker, watching
+from betastar.audit.challenges import Canaries, challenge_of, marks
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, one_run, play, table
 
@@ -325,7 +322,7 @@ def test_a_distance_that_is_exceeded_is_said() -> None:
 
 def test_streams_have_nothing_in_common() -> None:
     """Starting weights, noise, the attacker's own draws: noise that repeats the starting weights would tell too much."""
-    from betastar.audit.training_audit.one_game import streams
+    from betastar.audit.one_game import streams
 
     assert len({*streams(1, 3), *streams(2, 3)}) == 6
     assert streams(1, 3) == streams(1, 3)

@@ -15,7 +15,7 @@ from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSam
 from torch import nn
 
 import betastar
-from betastar.audit.training_audit import one_game
+from betastar.audit import one_game
 from betastar.training.opacus import internals
 from betastar.training.opacus.adapter import OpacusAdapter
 from betastar.training.opacus.internals import UnsupportedOpacus

@@ -6,21 +6,18 @@ are loaded when they are used.
 
 from typing import TYPE_CHECKING, Any
 
+from betastar.audit.code_findings import CodeAudit, Finding, ReplayError
 from betastar.audit.leakage_estimate import Leakage, leakage
-from betastar.audit.mechanism_audit.games import mechanism
-from betastar.audit.one_run_audit.claimed_curve import ClaimedCurve
-from betastar.audit.one_run_audit.mechanism_games import one_run_mechanism
-from betastar.audit.one_run_audit.power import one_run_p_values
-from betastar.audit.one_run_audit.verdict import OneRun, RefutedRun, judge_curve, judge_run
-from betastar.audit.results import ALARM, Audit, RocPoint
+from betastar.audit.mechanism_audit import mechanism, one_run_mechanism, one_run_p_values
+from betastar.audit.one_run_curve import ClaimedCurve
+from betastar.audit.one_run_verdict import OneRun, RefutedRun, judge_curve, judge_run
+from betastar.audit.results import ALARM, Audit, RocPoint, Trials
 
 if TYPE_CHECKING:
-    from betastar.audit.code_audit.findings import CodeAudit, Finding, ReplayError
-    from betastar.audit.code_audit.replays import code
-    from betastar.audit.one_run_audit.games import one_run
-    from betastar.audit.training_audit.attackers import AuditError
-    from betastar.audit.training_audit.games import training
-    from betastar.audit.training_audit.trials import Trials
+    from betastar.audit.attackers import AuditError
+    from betastar.audit.code_audit import code
+    from betastar.audit.one_run_games import one_run
+    from betastar.audit.training_audit import training
 
 __all__ = [
     "ALARM",
@@ -48,14 +45,10 @@ __all__ = [
 
 #: Names that need torch, and the module of each.
 _TRAINED = {
-    "CodeAudit": "code_audit.findings",
-    "Finding": "code_audit.findings",
-    "ReplayError": "code_audit.findings",
-    "code": "code_audit.replays",
-    "one_run": "one_run_audit.games",
-    "AuditError": "training_audit.attackers",
-    "Trials": "training_audit.trials",
-    "training": "training_audit.games",
+    "code": "code_audit",
+    "one_run": "one_run_games",
+    "AuditError": "attackers",
+    "training": "training_audit",
 }
 
 

@@ -6,8 +6,8 @@ other, and idle is the share of wrong guesses of an attacker without the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, log
 from typing import Any
@@ -17,10 +17,11 @@ import numpy as np
 from betastar.analyze import analyze
 from betastar.arrays import Booleans, Real, Whole
 from betastar.audit import intervals
-from betastar.display import Display, Displayed
+from betastar.audit.leakage_estimate import Leakage
+from betastar.display import Display, Displayed, curve
 from betastar.dpsgd import DPSGD, all_plain
 from betastar.risk import Bound, Risk
-from betastar.rounding import down, nearest_percent, percent, significant, tiny
+from betastar.rounding import down, nearest, nearest_percent, percent, significant, tiny
 from betastar.threats import Membership, Threat
 
 #: A bound that holds is called violated in at most one of a thousand audits.
@@ -137,8 +138,6 @@ class Audit(Displayed):
         return self.told(self.p_value)
 
     def _display(self, brief: bool) -> Display:
-        from betastar.audit.audit_display import display
-
         return display(self.sentence, {self.pair: self}, brief)
 
     def __repr__(self) -> str:
@@ -327,3 +326,150 @@ def _success(advantage: Bound, idle: float) -> Bound:
 
 def _ends(bound: Bound) -> dict[str, float]:
     return {"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}
+
+
+# --- What audits show of themselves: the verdict, a column of numbers for each attacker, and the measured ROC curve
+
+
+def table(audits: Mapping[str, Audit]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The titles of the numbers of audits, and a column of numbers for each audit."""
+    every = list(audits.values())
+    titles = ["games", "right guesses", f"{100 * every[0].confidence:g} % interval", "at most", "advantage", "bound", "p-value"]
+    columns = [_numbers(audit) for audit in every]
+    if any(audit.attack for audit in every):
+        titles.append("attack")
+        columns = [[*column, audit.attack or "likelihood"] for column, audit in zip(columns, every, strict=True)]
+    if any(audit.heuristic is not None for audit in every):
+        titles.append("advantage if losses were linear")
+        told = ["" if audit.heuristic is None else nearest(audit.heuristic) for audit in every]
+        columns = [[*column, one] for column, one in zip(columns, told, strict=True)]
+    return tuple(titles), [tuple(column) for column in columns]
+
+
+def _numbers(audit: Audit) -> list[str]:
+    """The numbers of an audit for people."""
+    return [
+        f"{audit.games:,}",
+        nearest(audit.success.estimate),
+        f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
+        significant(audit.allowed.upper, 4),
+        nearest(audit.advantage.estimate),
+        significant(audit.bound.upper, 4),
+        nearest(audit.p_value, 2),
+    ]
+
+
+def display(sentence: str, audits: Mapping[str, Audit], brief: bool) -> Display:
+    """The verdict, and what was measured beside the bound, by attacker."""
+    first = next(iter(audits.values()))
+    lines = (sentence, f"Played: {first.threat.describe()}, seed {first.seed}.")
+    if brief:
+        return Display(lines)
+    titles, columns = table(audits)
+    rows = zip(titles, *columns, strict=True)
+    points = [(0.0, 0.0), *sorted((float(point.fpr.estimate), float(point.tpr.estimate)) for point in first.roc), (1.0, 1.0)]
+    x, y = zip(*points, strict=True)
+    alone = len(audits) == 1 and first.roc
+    drawing = curve(x, y, "false positives", "true positives", "measured ROC curve of the attack") if alone else ""
+    return Display(lines, ("", *audits), tuple(rows), drawing)
+
+
+# --- The result of an audit of real training: one audit for each of three attackers
+
+#: The attackers: one sees every update, one holds the final weights, one can only query the final model.
+UPDATES, WEIGHTS, OUTPUTS = "updates", "weights", "outputs"
+WHO = {UPDATES: "sees every update", WEIGHTS: "has the final weights", OUTPUTS: "asks the final model"}
+
+
+@dataclass(frozen=True, repr=False)
+class Trials(Displayed):
+    """One audit for each attacker: on every update, on the final weights, on the answers of the final model.
+
+    Attributes
+    ----------
+    challenge : str
+        The record that the games are about.
+    audits : dict of str to Audit
+        By attacker: "updates", "weights" and "outputs".
+    leakage : Leakage or None
+        A nearest-neighbour estimate of what the final model's outputs tell, without a model of the attack.
+    beyond : float or None
+        The distance between the candidates' clipped gradients, where it was larger than that of the bound.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import audit
+    >>> updates = audit.mechanism(bs.DPSGD(noise_multiplier=1.0, sample_rate=0.05, steps=20), games=1000, seed=1)
+    >>> trials = audit.Trials("a canary", {"updates": updates}, leakage=None)  # as `betastar.audit.training` returns it
+    >>> trials["updates"].games, trials.violated
+    (1000, False)
+    """
+
+    challenge: str
+    audits: dict[str, Audit]
+    leakage: Leakage | None
+    beyond: float | None = None
+
+    def __getitem__(self, place: str) -> Audit:
+        return self.audits[place]
+
+    @property
+    def p_value(self) -> float:
+        """The p-value of the strongest attacker, times the number of attackers: a union bound."""
+        return min(1.0, len(self.audits) * min(audit.p_value for audit in self.audits.values()))
+
+    @property
+    def violated(self) -> bool:
+        return self.p_value < ALARM
+
+    @property
+    def sentence(self) -> str:
+        """The verdict for a person."""
+        text = min(self.audits.values(), key=lambda audit: audit.p_value).told(self.p_value)
+        if self.violated and self.beyond is not None:
+            text += (
+                f" But the bound is for a smaller distance than the challenge's gradients have, {self.beyond:.3g} clipping "
+                "norms: unless gap clipping enforces it, it is this distance that is refuted."
+            )
+        return text
+
+    @property
+    def comparison(self) -> str:
+        """What attackers of the final model reached, beside the heuristic for them; empty where it does not apply."""
+        final = {place: audit for place, audit in self.audits.items() if audit.heuristic is not None}
+        if not final:
+            return ""
+        heuristic = next(iter(final.values())).heuristic
+        assert heuristic is not None
+        reached = " and ".join(f"{audit.advantage.estimate:.3f} (who {WHO[place]})" for place, audit in final.items())
+        exceeded = any(audit.advantage.lower > heuristic for audit in final.values())
+        return (
+            f"Attackers of the final model reached an advantage of {reached}. If all losses were linear, the worst record would "
+            f"allow {heuristic:.3f}: a heuristic and no bound, which {'somebody' if exceeded else 'nobody'} exceeded here."
+        )
+
+    def _display(self, brief: bool) -> Display:
+        shown = display(self.sentence, self.audits, brief)
+        more = [f"Challenge: {self.challenge}.", *filter(None, [self.comparison])]
+        if self.leakage is not None:
+            more.append(f"Without a model of the attack: {self.leakage.sentence}")
+        return replace(shown, lines=(*shown.lines, *more))
+
+    def __repr__(self) -> str:
+        parts = (f"{place}: {'violated' if audit.violated else 'no violation'}" for place, audit in self.audits.items())
+        return f"Trials({self.challenge}, {', '.join(parts)}, p_value={self.p_value:.2g})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that is printed as JSON."""
+        return {
+            "kind": "training",
+            "challenge": self.challenge,
+            "sentence": self.sentence,
+            "p_value": self.p_value,
+            "violated": self.violated,
+            "beyond": self.beyond,
+            "comparison": self.comparison,
+            "audits": {place: audit.as_dict() for place, audit in self.audits.items()},
+            "leakage": None if self.leakage is None else self.leakage.as_dict(),
+        }

@@ -12,7 +12,7 @@ import typer
 from betastar import files
 from betastar.answers.settings import Setting
 from betastar.audit import Audit
-from betastar.audit.audit_display import table
+from betastar.audit.results import table
 from betastar.cli.analysis import demand, wished
 from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
 from betastar.runs.folder import RunFolder

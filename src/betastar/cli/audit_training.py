@@ -111,7 +111,7 @@ def training(
       betastar audit training runs/adult --sample 1000 --threat attribute --value 20.0 --value 60.0 --challenge 17
     """
     from betastar.audit import training as play
-    from betastar.audit.training_audit.games import CHUNK
+    from betastar.audit.training_audit import CHUNK
     from betastar.cli import printing
 
     check_plot(options.plot, kept.force)
@@ -305,7 +305,7 @@ def _study(what: str, attack: AttackOptions, study: StudyOptions, canaries: bool
 
 
 def _print(trials: Trials, plot: Path | None) -> None:
-    from betastar.audit.training_audit.trials import WHO
+    from betastar.audit.results import WHO
 
     show(trials.sentence, {WHO[place]: audit for place, audit in trials.audits.items()})
     print(f"Challenge: {trials.challenge}.")

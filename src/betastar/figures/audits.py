@@ -8,7 +8,7 @@ import numpy as np
 
 from betastar.analyze import analyze
 from betastar.audit import Audit
-from betastar.audit.training_audit.trials import WHO
+from betastar.audit.results import WHO
 from betastar.figures.risks import RATES, tradeoff
 from betastar.figures.style import ATTRIBUTE, DASHES, MEMBERSHIP, OTHER, PROVED, axes, legend
 from betastar.rounding import nearest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from betastar.audit.code_audit.findings import PROMISES
-from betastar.audit.training_audit.trials import WHO
+from betastar.audit.code_findings import PROMISES
+from betastar.audit.results import WHO
 from betastar.dpsgd import DPSGD
 from betastar.rounding import nearest, significant
 from betastar.runs.folder import RunFolder

@@ -12,17 +12,13 @@ import numpy as np
 import torch
 
 from betastar import validation
-from betastar.audit.one_run_audit.guesses import FEWEST
-from betastar.audit.one_run_audit.verdict import OneRun, judge_run
+from betastar.audit import challenges, one_game
+from betastar.audit.attackers import Evidence, noisy_gradient, rate_and_noise
+from betastar.audit.challenges import MODELS, Canaries, Data, changed, marked_argument, read, with_mark
+from betastar.audit.one_game import Factory, Train
+from betastar.audit.one_run_verdict import FEWEST, OneRun, judge_run
 from betastar.audit.parallel import seed_of
-from betastar.audit.training_audit import canary, one_game
-from betastar.audit.training_audit.attackers import noisy_gradient
-from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.challenges import MODELS, marked_argument, with_mark
-from betastar.audit.training_audit.changed_data import Data, changed, read
-from betastar.audit.training_audit.evidence import Evidence, rate_and_noise
-from betastar.audit.training_audit.one_game import Factory, Train
-from betastar.audit.training_audit.trials import UPDATES, WEIGHTS
+from betastar.audit.results import UPDATES, WEIGHTS
 from betastar.dpsgd import DPSGD
 from betastar.threats import AttributeInference, Membership, Threat
 from betastar.training import Records
@@ -151,7 +147,7 @@ def one_run(
     generator = torch.Generator().manual_seed(coins)
     some = torch.randperm(len(data), generator=generator)[:MODELS]
     like_these = marked_argument(read(data, some, split))[1]
-    marks = canary.marks(like_these, number * choices, generator)  # of the first canary's values, of the second's, …
+    marks = challenges.marks(like_these, number * choices, generator)  # of the first canary's values, of the second's, …
     like = some[torch.randint(len(some), (number,), generator=generator)]
     if values is None:
         truth = torch.rand(number, generator=generator, dtype=torch.float64) < 0.5

@@ -13,20 +13,22 @@ import torch
 from torch import nn
 
 from betastar.arrays import Real
-from betastar.audit.training_audit.attackers import (
+from betastar.audit.attackers import (
     AuditError,
     CanaryObserver,
+    Criterion,
+    Evidence,
+    GapClippedGradients,
+    Gradients,
     RecordObserver,
     StepWatcher,
     UpdateAttacker,
+    confidences,
+    margins,
     watching,
+    weights,
 )
-from betastar.audit.training_audit.canary import Canaries
-from betastar.audit.training_audit.challenges import Challenge
-from betastar.audit.training_audit.changed_data import Data
-from betastar.audit.training_audit.evidence import Evidence
-from betastar.audit.training_audit.final_model import confidences, margins, weights
-from betastar.audit.training_audit.record_gradients import Criterion, GapClippedGradients, Gradients
+from betastar.audit.challenges import Canaries, Challenge, Data
 from betastar.dpsgd import DPSGD
 from betastar.training import Records, Secret
 from betastar.training.opacus.adapter import is_private

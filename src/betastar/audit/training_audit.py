@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from betastar import validation
+from betastar import files, validation
 from betastar.arrays import Real
-from betastar.audit import intervals
-from betastar.audit.parallel import jobs_of, seed_of
-from betastar.audit.results import AuditSetting
-from betastar.audit.training_audit import one_game
-from betastar.audit.training_audit.attackers import AuditError
-from betastar.audit.training_audit.challenges import Challenge, challenge_of
-from betastar.audit.training_audit.changed_data import Data
-from betastar.audit.training_audit.game_folder import GameFolder, digest
-from betastar.audit.training_audit.one_game import Factory, Game, Train
-from betastar.audit.training_audit.record_gradients import Criterion
-from betastar.audit.training_audit.schedule import CHUNK as CHUNK
-from betastar.audit.training_audit.schedule import Schedule
-from betastar.audit.training_audit.trials import Trials
-from betastar.audit.training_audit.verdicts import audits_of, leakage_of
+from betastar.audit import intervals, one_game
+from betastar.audit.attackers import AuditError, Criterion, Seen, learn, statistics
+from betastar.audit.challenges import Challenge, Data, challenge_of, leaves
+from betastar.audit.leakage_estimate import FEWEST, Leakage, leakage
+from betastar.audit.one_game import Factory, Game, Train
+from betastar.audit.parallel import jobs_of, seed_of, spread
+from betastar.audit.results import OUTPUTS, UPDATES, WEIGHTS, Audit, AuditSetting, Trials, judge, judge_many
 from betastar.bounds import kinds
 from betastar.dpsgd import DPSGD
 from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
@@ -242,3 +240,199 @@ def _priors(prior: float | Sequence[float], number: int) -> tuple[float, ...]:
     if len(priors) != number or abs(sum(priors) - 1.0) > 1e-6:
         raise validation.wrong("prior", f"must be {number} numbers that add up to 1, got {np.asarray(prior).tolist()!r}.")
     return tuple(one / sum(priors) for one in priors)
+
+
+# --- Playing the games: in which worlds, in how many processes, and which of them a folder holds already
+
+#: Games that are kept in one file, and played in one go.
+CHUNK = 10
+#: What is kept of each game, an array for each name: the attributes of `Observed`.
+COLUMNS = ("world", "evidence", "trace", "white", "black", "confidences", "hits", "farthest")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the games of an audit are played.
+
+    Attributes
+    ----------
+    games : int
+        The number of games.
+    priors : tuple of float
+        The probability of each world.
+    seed : int
+        The seed from which worlds and games follow.
+    jobs : int
+        The number of processes.
+    stored : GameFolder or None
+        Where games are kept.
+    """
+
+    games: int
+    priors: tuple[float, ...]
+    seed: int
+    jobs: int = 1
+    stored: GameFolder | None = None
+
+    def play(self, game: Game, tell: Callable[[int, int], None] | None = None) -> dict[str, Real]:
+        """All games: an array for each of COLUMNS. tell: called with the number of games played and the number of all games."""
+        parts: list[dict[str, Real]] = []
+        for part in self._chunks(game):
+            parts.append(part)
+            _check_hits(game, parts)
+            if tell is not None:
+                tell(min(sum(len(one["world"]) for one in parts), self.games), self.games)
+        return {name: np.concatenate([part[name] for part in parts])[: self.games] for name in parts[0]}
+
+    def _chunks(self, game: Game) -> Iterator[dict[str, Real]]:
+        """The games in order: those that the folder holds, and those that are played now."""
+        number, stored = -(-self.games // CHUNK), self.stored
+        kept = {i: stored.read(i) for i in range(number) if stored is not None and stored.path(i).exists()}
+        missing = [(game, self.priors, self.seed, i, stored) for i in range(number) if i not in kept]
+        played = spread(_play if self.jobs == 1 else _play_in_one_thread, missing, self.jobs)
+        for i in range(number):
+            yield kept[i] if i in kept else next(played)
+
+
+def _play_in_one_thread(
+    game: Game, priors: tuple[float, ...], seed: int, chunk: int, stored: GameFolder | None
+) -> dict[str, Real]:
+    torch.set_num_threads(1)
+    return _play(game, priors, seed, chunk, stored)
+
+
+def _play(game: Game, priors: tuple[float, ...], seed: int, chunk: int, stored: GameFolder | None) -> dict[str, Real]:
+    """One chunk of games, whose worlds and seeds follow from the audit's seed and the number of the chunk."""
+    random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(chunk,)))
+    drawn = random.choice(len(priors), size=CHUNK, p=priors)
+    seen = [game.play(int(world), int(own)) for world, own in zip(drawn, random.integers(2**62, size=CHUNK), strict=True)]
+    columns = {name: np.array([getattr(one, name) for one in seen]) for name in COLUMNS}
+    if stored is not None:
+        stored.write(chunk, columns)
+    return columns
+
+
+def _check_hits(game: Game, parts: list[dict[str, Real]]) -> None:
+    """A canary that the model never sees says nothing."""
+    if game.challenge.marks is None:
+        return
+    hits = sum(int(part["hits"].sum()) for part in parts)
+    marked = [np.isin(part["world"], game.challenge.marked).sum() for part in parts]
+    canaries = float(sum(marked)) * len(game.challenge.places)
+    one_game.check_hits(hits, one_game.rate_of(game.run) * float(game.run.steps) * canaries)
+
+
+# --- The folder of an audit: games that it holds are not played again, and are not used for another training
+
+#: The number of records that stand for the data.
+SOME = 100
+
+
+class GameFolder:
+    """The folder of an audit: what it is about, and its games in files of ten."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        about = folder / "audit.json"
+        self.about: dict[str, Any] | None = json.loads(about.read_text()) if about.exists() else None
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.about is None else int(self.about["seed"])
+
+    def claim(self, about: dict[str, Any]) -> None:
+        """Make the folder that of this audit; the folder of another audit is refused."""
+        about = json.loads(json.dumps(about))
+        if self.about is not None:
+            for name, value in about.items():
+                if self.about.get(name) != value:
+                    stored = self.about.get(name)
+                    raise AuditError(f"folder {str(self.folder)!r} holds another audit: its {name} is {stored!r}, not {value!r}.")
+            files.make_private(self.folder)
+            return
+        if self.folder.exists() and any(path.suffix != files.PARTIAL for path in self.folder.iterdir()):
+            raise AuditError(f"folder must be new, empty or of an audit, got {str(self.folder)!r}.")
+        files.make_private(self.folder)
+        files.write(self.folder / "audit.json", json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+
+    def path(self, chunk: int) -> Path:
+        return self.folder / f"games-{chunk:05d}.npz"
+
+    def read(self, chunk: int) -> dict[str, Real]:
+        with np.load(self.path(chunk)) as file:
+            return {name: file[name] for name in file.files}
+
+    def write(self, chunk: int, columns: dict[str, Real]) -> None:
+        buffer = io.BytesIO()
+        np.savez(buffer, **columns)  # type: ignore[arg-type]
+        files.write(self.path(chunk), buffer.getvalue())
+
+
+def digest(functions: list[Callable[..., Any]], challenge: Challenge) -> str:
+    """A hash of the code of a training, as far as it can be seen, of the candidates and of some of the data."""
+    total = hashlib.sha256()
+    for function in functions:
+        for part in _code(getattr(function, "__code__", None)):
+            total.update(part)
+        for cell in getattr(function, "__closure__", None) or ():
+            total.update(repr(cell.cell_contents).encode() if isinstance(cell.cell_contents, int | float | str) else b"")
+    for record in [*challenge.candidates, *(challenge.data[i] for i in range(min(len(challenge.data), SOME)))]:
+        total.update(repr(list(leaves("", record))).encode())
+    return total.hexdigest()
+
+
+def _code(code: CodeType | None) -> Iterator[bytes]:
+    if code is not None:
+        yield code.co_code + repr(code.co_names).encode()
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from _code(constant)
+            else:
+                yield repr(constant).encode()
+
+
+# --- The verdicts on the three attackers, from what each of them saw in the games
+
+#: The column of the games that the attackers who learn see.
+_SEEN = {WEIGHTS: "white", OUTPUTS: "black"}
+
+
+def audits_of(columns: dict[str, Real], setting: AuditSetting, priors: tuple[float, ...]) -> dict[str, Audit]:
+    """The audit of each attacker. columns: what the games left, as `Schedule.play` returns it."""
+    return dict(_of_many_worlds(columns, setting, priors) if len(priors) > 2 else _of_two_worlds(columns, setting, priors))
+
+
+def _of_many_worlds(columns: dict[str, Real], setting: AuditSetting, priors: tuple[float, ...]) -> Iterator[tuple[str, Audit]]:
+    world = columns["world"].astype(int)
+    yield UPDATES, judge_many(setting, world, columns["evidence"], UPDATES)
+    for place, learned, attack in _learned(columns, priors):
+        audit = judge_many(setting, world[1::2], learned, place)
+        yield place, replace(audit, attack=attack, heuristic=setting.heuristic)
+
+
+def _of_two_worlds(columns: dict[str, Real], setting: AuditSetting, priors: tuple[float, ...]) -> Iterator[tuple[str, Audit]]:
+    positive = columns["world"].astype(int) == 0
+    ties = np.random.default_rng(setting.seed).random(len(positive))
+    evidence = columns["evidence"][:, 0] - columns["evidence"][:, 1]
+    others = statistics(columns["trace"], positive, setting.run)
+    yield UPDATES, judge(setting, positive, evidence, ties, UPDATES, others)
+    for place, learned, attack in _learned(columns, priors):
+        audit = judge(setting, positive[1::2], learned[:, 0] - learned[:, 1], ties[1::2], place)
+        yield place, replace(audit, attack=attack, heuristic=setting.heuristic)
+
+
+def _learned(columns: dict[str, Real], priors: tuple[float, ...]) -> Iterator[tuple[str, Real, str]]:
+    """For each attacker of the final model, the log-likelihood of each world in the odd games, and the attack that was chosen."""
+    for place, column in _SEEN.items():
+        if columns[column].shape[1]:
+            seen = Seen(columns[column], columns["confidences"], columns["black"].shape[1])
+            yield place, *learn(seen, columns["world"].astype(int), np.array(priors))
+
+
+def leakage_of(columns: dict[str, Real], priors: tuple[float, ...], confidence: float) -> Leakage | None:
+    """The nearest-neighbour estimate of what the final model's outputs tell; None where there are too few games or no outputs."""
+    outputs = columns["black"]
+    if not outputs.shape[1] or len(outputs) < 2 * FEWEST:
+        return None
+    width = 1.0 / (1.0 - max(priors))  # accepts every width: the interval is part of the result
+    return leakage(columns["world"].astype(int), outputs, prior=priors, confidence=confidence, width=width)
