@@ -11,6 +11,7 @@ import warnings
 from fractions import Fraction
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +19,7 @@ from hypothesis import strategies as st
 
 import betastar as bs
 from betastar import rounding
-from betastar.answers import targets, wording
-from betastar.answers.settings import Setting
+from betastar.cli.answers import rows as rows_of
 from betastar.training.budget import Budget, BudgetAccount
 
 from .command import call
@@ -96,7 +96,7 @@ def test_the_table_of_an_answer(beta: float, risk: float, mu: float) -> None:
         "gdp_mu": {"lower": mu, "estimate": mu, "upper": mu, "smallest_fpr": 1e-5},
     }
     for short in (False, True):
-        rows = {title: relied for title, relied, *_ in wording.table(answer, short)}
+        rows = {title: relied for title, relied, *_ in rows_of(answer, short)}
         titles = list(rows)
         assert float(rows.pop(titles[0])) <= beta
         assert float(rows.pop(titles[5])) >= mu
@@ -120,19 +120,16 @@ def test_mu_is_said_with_its_floor() -> None:
 @given(st.floats(0.5, 0.999), st.floats(-3.5, -0.5), st.integers(1, 5000), st.sampled_from(["noise_multiplier", "sample_rate"]))
 def test_what_calibrate_prints_meets_the_target(beta: float, log_rate: float, steps: int, left_out: str) -> None:
     """The printed parameter, read again, with the method that found it; and certified does not refute it."""
-    setting = (
-        Setting(sample_rate=10**log_rate, steps=steps, method="exact")
-        if left_out == "noise_multiplier"
-        else Setting(noise_multiplier=0.5 - log_rate, steps=steps, method="exact")
-    )
-    wish = targets.parse(f"bayes_security>={beta!r}")
+    numbers: dict[str, Any] = {"steps": steps}
+    numbers |= {"sample_rate": 10**log_rate} if left_out == "noise_multiplier" else {"noise_multiplier": 0.5 - log_rate}
+    target = bs.Target.parse(f"bayes_security>={beta!r}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bs.NoNoiseNeeded)
-        shown = rounding.plain(getattr(bs.calibrate(wish, **setting.given), left_out))
+        shown = rounding.plain(getattr(bs.calibrate(target, **numbers), left_out))
     printed = float(shown)
     assert len(shown.replace(".", "").strip("0").partition("e")[0]) <= rounding.CALIBRATED
-    run = bs.DPSGD(**{**setting.given, left_out: printed})
-    assert wish.met(bs.analyze(run))
+    run = bs.DPSGD(**{**numbers, left_out: printed})
+    assert target.met(bs.analyze(run))
     assert float(bs.analyze(run, method="certified").bayes_security.upper) >= beta
 
 
@@ -176,7 +173,7 @@ def test_the_page_rounds_outward(values: list[float]) -> None:
 
 
 def test_a_missing_bound_is_said() -> None:
-    assert wording.table({"epsilon": [{"delta": 1e-5, "lower": 1.0, "estimate": 2.0, "upper": None}]})[0][1] == "no bound"
+    assert next(rows_of({"epsilon": [{"delta": 1e-5, "lower": 1.0, "estimate": 2.0, "upper": None}]}))[1] == "no bound"
 
 
 def test_amounts_are_written_without_a_power_of_ten() -> None:

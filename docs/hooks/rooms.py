@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "betastar"
 #: What each room holds.
 ROOMS = {
-    "vocabulary": "every word people meet",
     "scenario": "what was run, who attacks",
     "bounds": "steps to a curve",
     "risk": "a curve to answers",
@@ -21,7 +20,6 @@ ROOMS = {
     "audit": "the attacker's games",
     "figures": "plots",
     "runs": "betastar train",
-    "answers": "a question to its answer",
     "report": "for whoever decides",
     "page": "the page",
     "cli": "the commands",
@@ -30,14 +28,13 @@ ROOMS = {
 #: Where each room is drawn (column, row).
 PLACES = {
     **{
-        "vocabulary": (1, 2),
         "scenario": (0, 0),
         "bounds": (0, 1),
         "risk": (0, 2),
         "training": (1, 1),
         "audit": (2, 2),
     },
-    **{"figures": (3, 1), "runs": (3, 0), "report": (4, 1), "answers": (4, 2), "page": (5, 2), "cli": (5, 1)},
+    **{"figures": (3, 1), "runs": (3, 0), "report": (4, 1), "page": (5, 2), "cli": (5, 1)},
 }
 STEP, BOX = (202, 156), (182, 76)
 WIDTH, HEIGHT = STEP[0] * 5 + BOX[0] + 20, STEP[1] * 2 + BOX[1] + 20

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 import betastar as bs
-import betastar.answers.json_answers
 import betastar.audit
 import betastar.runs.loop
-from betastar.answers import sweeps
-from betastar.cli import main
+from betastar.cli import analysis, main
+from betastar.cli.answers import Question
 
 from ..command import COMMAND, call
 
@@ -101,14 +100,14 @@ def test_calibrate_finds_each_missing_parameter() -> None:
     assert "just meets tpr<=0.05@fpr=0.01." in text.splitlines()[0]
 
 
-def test_compare_settings_and_methods() -> None:
-    line = "compare --batch 256 --records 26048 --epochs 20 --setting noise=2 --setting noise=4,name=careful"
+def test_sweep_compares_settings_and_methods() -> None:
+    line = "sweep --batch 256 --records 26048 --epochs 20 --setting noise=2 --setting noise=4,name=careful"
     text = run(line + " --metric bayes_security --metric success").stdout
     assert text.startswith("careful: An attacker")
     assert "0.8237" in text
     assert "0.9116" in text
     answer = json.loads(
-        run("compare --noise 2 --rate 0.01 --steps 500 --method exact --method paper --metric advantage --json").stdout
+        run("sweep --noise 2 --rate 0.01 --steps 500 --method exact --method paper --metric advantage --json").stdout
     )
     assert [one["name"] for one in answer["settings"]] == ["exact", "paper"]
     assert run(line + ' --metric advantage --require "bayes_security>=0.9"', 1).stderr.count("not met by") == 1
@@ -136,19 +135,22 @@ BAD = [
     ("analyze --noise -1 --rate 0.1 --steps 3", "--noise must be a finite number greater than 0, got -1.0. Common"),
     ("analyze --noise 1 --rate 3 --steps 3", "--rate must be greater than 0 and at most 1, got 3.0."),
     ("analyze --noise 1 --batch 30 --records 3 --epochs 3", "--batch must be at most --records, got 30 > 3."),
-    ("analyze --noise 1 --batch 30 --epochs 3", "--records must be given, too."),
+    ("analyze --noise 1 --batch 30 --epochs 3", "--records is missing: the number of training records, e.g. 50000."),
     ("analyze --noise 1 --rate 0.1 --epochs 3", "--epochs must come with --batch and --records"),
     ("analyze --noise 1 --rate 0.1 --steps 3 --threat attr", "Did you mean attribute?"),
-    ("analyze --noise 1 --rate 0.1 --steps 3 --threat attribute", "--distance must be given"),
+    ("analyze --noise 1 --rate 0.1 --steps 3 --threat attribute", "--distance is missing"),
     ("analyze --noise 1 --rate 0.1 --steps 3 --threat attribute --distance 3", "--distance must be between 0 and 2"),
     ("analyze --noise 1 --rate 0.1 --steps 3 --prior 2", "--prior must be between 0 and 1, got 2.0."),
     ("analyze --noise 1 --rate 0.1 --steps 3 --require beta>=1", "--require must be one of bayes_security"),
     ("analyze --noise many", "--noise"),
     ("calibrate --target tpr<=0.1 --rate 0.1 --steps 3", "tpr<=0.05@fpr=0.01"),
-    ("calibrate --target success<=0.4 --rate 0.1 --steps 3", "must be greater than 0.5"),
+    (
+        "calibrate --target success<=0.4 --rate 0.1 --steps 3",
+        "success<=0.4 is impossible: guessing alone succeeds with probability 0.5",
+    ),
     ("calibrate --target success<=0.6 --rate 0.1", "leave out exactly one of --noise, --rate, --steps"),
     ("calibrate --target bayes_security>=0.99 --noise 0.1 --records 100 --epochs 50", "cannot be reached by choosing --batch"),
-    ("compare --setting nois=2 --rate 0.1 --steps 3", "Did you mean noise?"),
+    ("sweep --setting nois=2 --rate 0.1 --steps 3", "Did you mean noise?"),
     ("sweep --noise 1:2 --rate 0.1 --steps 3", "--noise must be a number, a list as 1,2,4 or a grid"),
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.png", "exactly two options with a grid"),
     ("sweep --noise 1 --rate 0.1 --steps 3 -o x.txt", "--output must end with one of .csv"),
@@ -182,8 +184,8 @@ def test_what_cannot_be_computed_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("line", "where", "hint"),
     [
-        ("sweep --noise 1 --rate 0.1 --steps 3", (sweeps.Grid, "compute"), "."),
-        ("analyze --noise 1 --rate 0.1 --steps 3", (betastar.answers.json_answers, "answer"), "."),
+        ("sweep --noise 1 --rate 0.1 --steps 3", (analysis.Grid, "compute"), "."),
+        ("analyze --noise 1 --rate 0.1 --steps 3", (analysis, "answer"), "."),
         ("audit mechanism --noise 1 --rate 0.1 --steps 3", (betastar.audit, "mechanism"), "."),
         ("train adult -o run", (betastar.runs.loop, "train"), "; the same command with --resume goes on."),
     ],
@@ -220,9 +222,10 @@ def test_studies_that_moved_say_where_they_went(line: str, module: str, tmp_path
 
 def test_a_sweep_counts_its_points() -> None:
     told: list[int] = []
-    axes = {"noise_multiplier": "1,2", "sample_rate": "0.1", "steps": "3,4,5"}
-    grid = sweeps.Grid.read(axes, sweeps.Setting(), "bayes_security")
-    assert grid.compute(told.append).size == grid.size == 6
+    axes = {"noise_multiplier": (1.0, 2.0), "sample_rate": (0.1,), "steps": (3, 4, 5)}
+    grid = analysis.Grid.read(axes, Question(), "bayes_security")
+    grid.compute(told.append)
+    assert len(grid.bounds) == grid.size == 6
     assert told == [1, 2, 3, 4, 5, 6]
 
 
@@ -237,7 +240,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 
 def test_every_help_has_examples_and_completion_works() -> None:
-    for command in ("analyze", "calibrate", "compare", "sweep", "explore"):
+    for command in ("analyze", "calibrate", "sweep", "explore"):
         assert f"betastar {command} " in run(f"{command} --help").stdout.replace(f"Usage: betastar {command} ", "") + " "
     shell = {**os.environ, "_BETASTAR_COMPLETE": "complete_bash", "COMP_WORDS": "betastar analyze --thr", "COMP_CWORD": "2"}
     assert "--threat" in subprocess.run([COMMAND], capture_output=True, text=True, env=shell, check=False).stdout

@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_refused(given: tuple[str, ...], message: str) -> N
 
 def test_compare_calibrate_and_sweep() -> None:
     settings = [word for name in ("poisson", "fixed-size") for word in ("--setting", f"sampling={name}")]
-    both = said("compare", *RUN, *settings, "--metric", "bayes_security", "--json")["settings"]
+    both = said("sweep", *RUN, *settings, "--metric", "bayes_security", "--json")["settings"]
     assert both[0]["bayes_security"]["lower"] > both[1]["bayes_security"]["lower"]
     wanted = ("calibrate", "--target", "bayes_security>=0.9", *RUN[2:], "--sampling", "balls-in-bins", "--json")
     assert said(*wanted)["bayes_security"]["lower"] >= 0.9

@@ -71,8 +71,8 @@ def test_the_progress_of_a_training(trained: tuple[Path, list[str], str]) -> Non
 @pytest.mark.parametrize(
     "words",
     [
-        ["compare", "--batch", "256", "--records", "26048", "--epochs", "20", *(f"--setting=noise={n}" for n in range(1, 7))],
-        ["compare", "--noise", "2", "--rate", ".01", "--steps", "90", "--method", "exact", "--method", "paper"],
+        ["sweep", "--batch", "256", "--records", "26048", "--epochs", "20", *(f"--setting=noise={n}" for n in range(1, 7))],
+        ["sweep", "--noise", "2", "--rate", ".01", "--steps", "90", "--method", "exact", "--method", "paper"],
         ["analyze", "--noise", "2", "--rate", ".01", "--steps", "90"],
         ["audit", "mechanism", "--noise", "2", "--rate", "0.1", "--steps", "3", "--games", "200", "--width", "1", "--seed", "1"],
     ],

@@ -378,7 +378,8 @@ PLANS = [
     "bs.plan(membership=bs.Target(bayes_security=0.9), attribute=bs.Target(bayes_security=0.98), sample_rate=0.01, steps=500,"
     " method='affinity')",
     "bs.plan(attribute=bs.Target(bayes_security=0.99), run=bs.DPSGD(2.0, 0.05, 20))",
-    "bs.noise_against_gap(bs.Target(bayes_security=0.99), (2.0, 1.0), method='affinity', sample_rate=0.01, steps=500)",
+    "[bs.plan(attribute=bs.Target(bayes_security=0.99), noise_multiplier=noise, method='affinity', sample_rate=0.01, steps=500)"
+    " for noise in (2.0, 1.0)]",
     "bs.plan(attribute=bs.Target(bayes_security=0.99))",
 ]
 CONVERSIONS = [

@@ -14,11 +14,12 @@ import pytest
 
 import betastar as bs
 from betastar import page as pages
+from betastar.analyze import METHODS
 from betastar.bounds.parts import Part
-from betastar.dpsgd import DPSGD
+from betastar.cli.options import SEES
+from betastar.dpsgd import DPSGD, SAMPLINGS
 from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
-from betastar.vocabulary import METHODS, METRICS, PARAMETERS, SAMPLINGS, SEES
 
 from ..command import call
 from . import browser as browsers
@@ -213,7 +214,10 @@ def test_the_page_is_the_served_one(page: Any, file: Path) -> None:
     right, guessing = told(page)
     assert 0.0 <= right - 100.0 * risk.success(0.5).upper <= 0.01 + 1e-6
     assert guessing == 50.0
-    assert page.inner_text("#meaning") == METRICS["bayes_security"].meaning
+    assert (
+        page.inner_text("#meaning")
+        == "1 minus the advantage of the best attacker. At 1 they may as well toss a coin, at 0 they always know."
+    )
     settle(page, rest=True)
     assert len(page.query_selector_all("#epochs-chart path.js-line")) >= 2
     metrics = page.inner_text("#metrics")
@@ -284,7 +288,7 @@ def test_what_it_cannot_compute_is_said(page: Any, file: Path) -> None:
     for name, words in lacked.items():
         disabled = page.eval_on_selector_all(f"#{name} option:disabled", "all => all.map((one) => one.value)")
         assert set(disabled) == words
-    assert not page.is_visible(f"#{PARAMETERS['records_per_person'].brief.removeprefix('--')}-knob")
+    assert not page.is_visible("#records-per-person-knob")
     page.click("#noise-find")
     assert page.eval_on_selector_all("#target option:disabled", "all => all.map((one) => one.value)") == ["gdp_mu"]
     page.click("#noise-find")

@@ -10,9 +10,9 @@ from typing import Any
 import html5lib
 
 from betastar.report.report import write
+from betastar.risk import METRICS
 from betastar.runs.config import Config
 from betastar.runs.loop import train
-from betastar.vocabulary import METRICS
 
 from ..runs.test_data import people
 

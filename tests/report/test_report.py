@@ -14,8 +14,8 @@ from betastar.calibrate import enforced
 from betastar.report import statement
 from betastar.report.facts import load
 from betastar.report.report import Request, draw, render, summarise, write
+from betastar.risk import METRICS, band
 from betastar.rounding import percent
-from betastar.vocabulary import METRICS, band
 
 from ..page.browser import chromium
 from .runs import beta, change, checked, html, rows, trained, without_monitor

@@ -17,11 +17,11 @@ from betastar.report import about
 from betastar.report.facts import load
 from betastar.report.publication import public
 from betastar.report.report import write
+from betastar.risk import METRICS
 from betastar.runs import quality
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
-from betastar.vocabulary import METRICS
 
 from ..command import call
 from ..page.browser import chromium

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
+from betastar.quality import QUALITY
 from betastar.report import model_card, report
 from betastar.runs import model as trained_model
 from betastar.runs import quality
@@ -22,7 +23,6 @@ from betastar.runs.loop import Training, train
 from betastar.runs.prediction import predict
 from betastar.runs.reading import StudyError
 from betastar.runs.study import split
-from betastar.vocabulary import QUALITY
 
 from ..command import call
 

@@ -1,54 +1,116 @@
-"""The commands that need no training: analyze, calibrate, compare, sweep and explore."""
+"""The commands that need no training: analyze, calibrate, sweep and explore."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json as json_format
+import re
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from betastar.answers import settings
-from betastar.answers.json_answers import Answer
-from betastar.answers.settings import Setting
-from betastar.answers.targets import Wish, parse
-from betastar.cli.options import Fields, JsonOption, RequireOption, command, option
-from betastar.risk import SMALLEST_FPR
+import betastar as bs
+from betastar import files, validation
+from betastar.cli import options as opt
+from betastar.cli import printing
+from betastar.cli.answers import SHORT, Answer, Question, answer, calibrated, number
+from betastar.dpsgd import NUMBERS
+from betastar.risk import DIGITS, LEVELS, METRICS, SMALLEST_FPR
 from betastar.rounding import plain, significant
-from betastar.vocabulary import DIGITS, METRICS, OF_THREATS, PARAMETERS, RUN, SAMPLED
+from betastar.validation import MUST, WrongTypeError, WrongValueError
+
+#: Files of a figure.
+PICTURES = (".png", ".svg", ".pdf")
+#: The numbers of a run on the axes of a heat map.
+LABELS = {
+    "noise_multiplier": "noise multiplier",
+    "sample_rate": "sampling rate",
+    "batch_size": "batch size",
+    "dataset_size": "training records",
+    "steps": "steps",
+    "epochs": "epochs",
+}
 
 
-def register(app: typer.Typer) -> None:
-    for function in (analyze, calibrate, compare, sweep, explore):
-        command(app)(function)
-
-
-def analyze(setting: Setting, required: RequireOption, printed: JsonOption) -> None:
+def analyze(
+    noise_multiplier: opt.NoiseMultiplier = None,
+    sample_rate: opt.SampleRate = None,
+    batch_size: opt.BatchSize = None,
+    dataset_size: opt.DatasetSize = None,
+    steps: opt.Steps = None,
+    epochs: opt.Epochs = None,
+    opacus: opt.Opacus = None,
+    sampling: opt.Sampling = "poisson",
+    max_batch_size: opt.MaxBatchSize = None,
+    threat: opt.ThreatName = "membership",
+    distance: opt.Distance = None,
+    records_per_person: opt.RecordsPerPerson = None,
+    sees: opt.Sees = "updates",
+    method: opt.Method = None,
+    tolerance: opt.Tolerance = opt.TOLERANCE,
+    prior: opt.Prior = opt.PRIOR,
+    fpr: opt.Fpr = list(opt.FPR),  # noqa: B006
+    delta: opt.Delta = list(opt.DELTA),  # noqa: B006
+    metric: opt.MetricNames = None,
+    require: opt.Require = None,
+    advise: Annotated[
+        bool,
+        typer.Option("--advise", help="Say what would reach --require, or the next band of β*; this takes some seconds more."),
+    ] = False,
+    json: opt.Json = False,
+) -> None:
     """Tell how well a model that is trained like this resists an attack.
 
     \b
     Examples:
       betastar analyze --noise 3.51 --batch 256 --records 26048 --epochs 20
       betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --threat attribute --distance 0.8
-      betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --require "bayes_security>=0.95" --json
+      betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --require "bayes_security>=0.95" --advise
     """
-    from betastar.answers import json_answers
-    from betastar.cli import printing
-
-    wishes = wished(required)
-    answer = json_answers.answer(setting, advised=True, wishes=wishes)
-    printing.as_json(answer) if printed.json else printing.one(answer)
-    demand([(setting, "")], wishes)
+    question = Question.of(locals())
+    targets = required(require)
+    told = answer(question, advise, targets)
+    printing.as_json(told) if json else printing.one(told)
+    demand([(question, "")], targets)
 
 
-@dataclass(frozen=True)
-class TargetOption:
-    target: str
-
-
-def calibrate(asked: TargetOption, setting: Annotated[Setting, Fields(without=("sees",))], printed: JsonOption) -> None:
+def calibrate(
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            help='What must hold: "bayes_security>=0.98", "success<=51%", "tpr<=0.05@fpr=0.01", "epsilon<=1@delta=1e-5" …',
+        ),
+    ],
+    noise_multiplier: opt.NoiseMultiplier = None,
+    sample_rate: opt.SampleRate = None,
+    batch_size: opt.BatchSize = None,
+    dataset_size: opt.DatasetSize = None,
+    steps: opt.Steps = None,
+    epochs: opt.Epochs = None,
+    opacus: opt.Opacus = None,
+    sampling: opt.Sampling = "poisson",
+    max_batch_size: opt.MaxBatchSize = None,
+    threat: opt.ThreatName = "membership",
+    distance: opt.Distance = None,
+    records_per_person: opt.RecordsPerPerson = None,
+    method: opt.Method = None,
+    tolerance: opt.Tolerance = opt.TOLERANCE,
+    prior: opt.Prior = opt.PRIOR,
+    fpr: opt.Fpr = list(opt.FPR),  # noqa: B006
+    delta: opt.Delta = list(opt.DELTA),  # noqa: B006
+    metric: opt.MetricNames = None,
+    json: opt.Json = False,
+) -> None:
     """Find the missing parameter that just meets a target.
 
     Leave out --noise for the least noise, --rate or --batch for the largest, --steps or --epochs for the most, --records for
@@ -56,97 +118,85 @@ def calibrate(asked: TargetOption, setting: Annotated[Setting, Fields(without=("
 
     \b
     Examples:
-      betastar calibrate --target "success<=0.51" --batch 256 --records 50000 --epochs 30
+      betastar calibrate --target "success<=51%" --batch 256 --records 50000 --epochs 30
       betastar calibrate --target "tpr<=0.05@fpr=0.01" --noise 1.5 --batch 256 --records 50000
     """
-    from betastar.answers import json_answers
-    from betastar.cli import printing
-
-    answer = json_answers.calibrated(setting, parse(asked.target))
-    if printed.json:
-        printing.as_json(answer)
+    told = calibrated(Question.of(locals()), bs.Target.parse(target))
+    if json:
+        printing.as_json(told)
         return
-    name, value = next(iter(answer["found"].items()))
-    printing.one(answer, f"{RUN[name].brief} {plain(value)} just meets {answer['target']}.")
-
-
-@dataclass(frozen=True)
-class CompareOptions:
-    """Several settings, or several methods."""
-
-    setting: tuple[str, ...] = ()
-    method: tuple[str, ...] = option((), "A method: {methods} (may be repeated, to compare them).")
-
-
-def compare(
-    options: CompareOptions,
-    base: Annotated[Answer, Fields(of=Setting, without=("method",))],
-    required: RequireOption,
-    printed: JsonOption,
-) -> None:
-    """Compare several settings, or several methods, in one table.
-
-    What is given as an option holds for every setting that does not say otherwise.
-
-    \b
-    Examples:
-      betastar compare --batch 256 --records 26048 --epochs 20 --setting noise=2 --setting noise=4,name=careful
-      betastar compare --noise 0.8 --rate 0.01 --steps 2000 --method exact --method paper --method affinity
-    """
-    from betastar.answers import json_answers
-    from betastar.cli import printing
-
-    named = [_read_setting(text, base) for text in options.setting] or [("", base)]
-    ways: tuple[str | None, ...] = options.method or (None,)
-    cases = [(name, way, {**given, "method": way or given.get("method")}) for name, given in named for way in ways]
-    asked = [Setting(**given) for *_, given in cases]
-    wishes = wished(required)
-    answers = [json_answers.answer(one) for one in asked]
-    shared = printing.shared_by(answers)
-    names: list[str] = []
-    brief: list[str] = []
-    for (name, way, _), answer in zip(cases, answers, strict=True):
-        own = answer["parameters"]
-        for made, label in ((names, printing.label(own)), (brief, printing.label(own, set(own) - shared) or printing.label(own))):
-            words = [name or label if options.setting or not way else "", way or ""]
-            made.append(", ".join(word for word in words if word))
-    if printed.json:
-        printing.as_json({"settings": [{"name": name, **answer} for name, answer in zip(names, answers, strict=True)]})
-    else:
-        printing.side_by_side(answers, brief)
-    demand(zip(asked, names, strict=True), wishes)
-
-
-@dataclass(frozen=True)
-class GridOptions:
-    """The axes of a grid, as text."""
-
-    noise_multiplier: str | None = option(None, "Noise multiplier: a number, a list such as 1,2,4, or a grid such as .5:5:20log.")
-    sample_rate: str | None = option(None, "Sampling rate, or a grid.")
-    batch_size: str | None = option(None, "Batch size, or a grid.")
-    dataset_size: str | None = option(None, "Number of training records, or a grid.")
-    steps: str | None = option(None, "Number of updates, or a grid.")
-    epochs: str | None = option(None, "Epochs, or a grid.")
-
-
-@dataclass(frozen=True)
-class SweepOptions:
-    """The metric, and where its values are written."""
-
-    metric: str = option(
-        "bayes_security", "The metric, such as bayes_security, advantage, success, tpr@fpr=0.01 or epsilon@delta=1e-5."
-    )
-    output: Path | None = option(None, "File: .csv, .json, or a heat map as .png, .svg or .pdf.", "CSV on the terminal")
-    force: bool = False
+    name, value = next(iter(told["found"].items()))
+    printing.one(told, f"--{SHORT.get(name, name)} {plain(value)} just meets {told['target']}.")
 
 
 def sweep(
-    axes: GridOptions,
-    base: Annotated[Setting, Fields(without=(*RUN, "prior", "fpr", "delta", "metrics", "sees"))],
-    options: SweepOptions,
-    printed: JsonOption,
+    noise_multiplier: Annotated[
+        str | None,
+        typer.Option(
+            "--noise-multiplier",
+            "--noise",
+            help="Noise multiplier: a number, a list such as 1,2,4, or a grid as .5:5:20log.",
+        ),
+    ] = None,
+    sample_rate: Annotated[str | None, typer.Option("--sample-rate", "--rate", help="Sampling rate, or a grid.")] = None,
+    batch_size: Annotated[str | None, typer.Option("--batch-size", "--batch", help="Batch size, or a grid.")] = None,
+    dataset_size: Annotated[
+        str | None, typer.Option("--dataset-size", "--records", help="Number of training records, or a grid.")
+    ] = None,
+    steps: Annotated[str | None, typer.Option("--steps", help="Number of updates, or a grid.")] = None,
+    epochs: Annotated[str | None, typer.Option("--epochs", help="Epochs, or a grid.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--setting",
+            metavar="FIELDS",
+            help='Instead of a grid: one setting, such as "noise=3.51,epochs=20", on top of the other options; "name=…" gives it '
+            "a name (may be repeated).",
+        ),
+    ] = None,
+    opacus: opt.Opacus = None,
+    sampling: opt.Sampling = "poisson",
+    max_batch_size: opt.MaxBatchSize = None,
+    threat: opt.ThreatName = "membership",
+    distance: opt.Distance = None,
+    records_per_person: opt.RecordsPerPerson = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="How the risk is computed: exact, certified, affinity or paper (may be repeated, to compare them).",
+        ),
+    ] = None,
+    tolerance: opt.Tolerance = opt.TOLERANCE,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="The metric, such as bayes_security, advantage, success, tpr@fpr=0.01 or epsilon@delta=1e-5; of settings, its "
+            "name (may be repeated). [default: bayes_security; of settings, all]",
+        ),
+    ] = None,
+    sees: Annotated[str | None, typer.Option("--sees", metavar="NAME", help="Settings: what the attacker sees.")] = None,
+    prior: Annotated[float | None, typer.Option("--prior", help="Settings: probability that 'yes' is right.")] = None,
+    fpr: Annotated[
+        list[float] | None, typer.Option("--fpr", metavar="RATE", help="Settings: false-positive rate (may be repeated).")
+    ] = None,
+    delta: Annotated[
+        list[float] | None, typer.Option("--delta", metavar="DELTA", help="Settings: δ of ε (may be repeated).")
+    ] = None,
+    require: opt.Require = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Grid: file, .csv, .json, or a heat map as .png, .svg or .pdf. [default: CSV on the terminal]"
+        ),
+    ] = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
 ) -> None:
-    """Compute a metric over a grid, as CSV, JSON or a heat map.
+    """Compute a metric over a grid, as CSV, JSON or a heat map; or compare settings, or methods, in one table.
 
     A grid is FIRST:LAST:COUNT, with log for even ratios, or a list with commas. Without --output, CSV is printed.
 
@@ -154,39 +204,53 @@ def sweep(
     Examples:
       betastar sweep --noise 0.5:5:20log --rate 1e-4:1e-1:20log --steps 1000 -o heat.png
       betastar sweep --noise 1,2,4 --batch 256 --records 50000 --epochs 5:50:10 --metric tpr@fpr=0.01
+      betastar sweep --batch 256 --records 26048 --epochs 20 --setting noise=2 --setting noise=4,name=careful
+      betastar sweep --noise 0.8 --rate 0.01 --steps 2000 --method exact --method paper --method affinity
     """
-    from betastar.answers import sweeps
-    from betastar.cli import printing
-
-    output = options.output
+    given = {name: value for name, value in locals().items() if value is not None}
+    axes = {name: read_axis(name, given.pop(name)) for name in NUMBERS if name in given}
+    if setting or len(method or ()) > 1:
+        if output is not None:
+            raise WrongTypeError("output", "{argument} goes with a grid; settings are printed, with {json} as JSON.")
+        for name, values in axes.items():
+            if len(values) > 1:
+                raise WrongTypeError(name, "{argument} must be one number beside {setting} or several of {method}.")
+        base = given | {name: values[0] for name, values in axes.items()}
+        compare(base, setting or [], method or [], required(require), json)
+        return
+    for name in ("sees", "prior", "fpr", "delta", "require"):
+        if name in given:
+            raise WrongTypeError(name, "{argument} goes with {setting}, or with several of {method}.")
+    if len(metric or ()) > 1:
+        raise WrongTypeError("metric", "{argument} must be one metric for a grid.")
     if output is not None:
-        sweeps.check_output(output, options.force)
-    grid = sweeps.Grid.read(vars(axes), base, options.metric)
-    if output is not None and output.suffix in sweeps.PICTURES:
+        _check_output(output, force)
+    base = {name: value for name, value in given.items() if name != "metric"}
+    grid = Grid.read(axes, Question.of(base | {"method": method[0] if method else None}), (metric or ["bayes_security"])[0])
+    if output is not None and output.suffix in PICTURES:
         grid.axes_of_picture()
-    for notice in next((point.rate_notice for point in grid.points() if point.rate_notice), []):
+    for notice in next((point.rate_notices for point in grid.points() if point.rate_notices), []):
         printing.complain(notice)
     with printing.counting("points", grid.size) as tell:
-        result = grid.compute(tell)
+        grid.compute(tell)
     if output is not None:
-        sweeps.write(result, output)
-        written = {"output": str(output), "points": result.size}
-        printing.as_json(written) if printed.json else print(f"{result.size} points in {output}")
-    elif printed.json:
-        printing.as_json(result.as_json())
+        grid.write(output)
+        written = {"output": str(output), "points": grid.size}
+        printing.as_json(written) if json else print(f"{grid.size} points in {output}")
+    elif json:
+        printing.as_json(grid.as_json())
     else:
-        sys.stdout.write(result.as_csv())
+        sys.stdout.write(grid.as_csv())
 
 
-@dataclass(frozen=True)
-class ExploreOptions:
-    browser: bool = True
-    export: Path | None = None
-    force: bool = False
-    json: bool = option(False, "Print where the page is as one JSON object.")
-
-
-def explore(options: ExploreOptions) -> None:
+def explore(
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    export: Annotated[
+        Path | None, typer.Option("--export", metavar="FILE", help="Write the page to this file instead of opening it.")
+    ] = None,
+    force: opt.Force = False,
+    json: Annotated[bool, typer.Option("--json", help="Print where the page is as one JSON object.")] = False,
+) -> None:
     """Open a page with sliders for the parameters of a training, and see how the risk follows them.
 
     The page is one file. It computes in the browser and sends nothing. It is written to a temporary folder, or with --export
@@ -201,62 +265,246 @@ def explore(options: ExploreOptions) -> None:
     from importlib.util import find_spec
 
     from betastar import page
-    from betastar.cli import printing
 
     if find_spec("plotly") is None:
         raise ValueError("the page needs plotly: pip install 'betastar[page]'.")
-    if options.export is not None:
-        size = page.export(options.export, options.force)
-        written = {"export": str(options.export), "bytes": size}
-        printing.as_json(written) if options.json else print(f"The page is in {options.export}; open it in a browser.")
+    if export is not None:
+        size = page.export(export, force)
+        written = {"export": str(export), "bytes": size}
+        printing.as_json(written) if json else print(f"The page is in {export}; open it in a browser.")
         return
     path = page.write_temporary()
-    opened = options.browser and webbrowser.open(path.as_uri())
-    if options.json:
+    opened = browser and webbrowser.open(path.as_uri())
+    if json:
         printing.as_json({"page": str(path), "opened": opened})
     else:
         print(f"The page is in {path}{'' if opened else '; open it in a browser'}. To keep it, use --export.")
 
 
+# ---- Requirements
+
+
+def required(texts: Sequence[str] | None) -> list[bs.Target]:
+    return [bs.Target.parse(text, "require") for text in texts or ()]
+
+
+def demand(cases: Iterable[tuple[Question, str]], targets: Sequence[bs.Target]) -> None:
+    """Exit with 1 unless every target is met by every question, at the end of the bound that is not too optimistic."""
+    missed = [(one, name, target) for one, name in cases for target in targets if not target.met(one.risk)]
+    for one, name, target in missed:
+        floor = f", down to FPR {plain(SMALLEST_FPR)}" if target.metric == "gdp_mu" else ""
+        reached = significant(target.reached(one.risk), DIGITS, not target.about.protects)
+        printing.complain(f"not met{' by ' + name if name else ''}: {target}; the number to rely on is {reached}{floor}.")
+    if missed:
+        raise typer.Exit(1)
+
+
+# ---- Settings side by side
+
+
+def compare(base: Answer, settings: Sequence[str], methods: Sequence[str], targets: Sequence[bs.Target], json: bool) -> None:
+    """Settings or methods in one table. base: what holds for every setting that does not say otherwise."""
+    named = [_read_setting(text, base) for text in settings] or [("", base)]
+    ways: Sequence[str | None] = methods or (None,)
+    cases = [(name, way, {**given, "method": way or given.get("method")}) for name, given in named for way in ways]
+    asked = [Question.of(given) for *_, given in cases]
+    answers = [answer(one) for one in asked]
+    shared = printing.shared_by(answers)
+    names: list[str] = []
+    brief: list[str] = []
+    for (name, way, _), one in zip(cases, answers, strict=True):
+        own = one["parameters"]
+        for made, label in ((names, printing.label(own)), (brief, printing.label(own, set(own) - shared) or printing.label(own))):
+            words = [name or label if settings or not way else "", way or ""]
+            made.append(", ".join(word for word in words if word))
+    if json:
+        printing.as_json({"settings": [{"name": name, **one} for name, one in zip(names, answers, strict=True)]})
+    else:
+        printing.side_by_side(answers, brief)
+    demand(zip(asked, names, strict=True), targets)
+
+
+#: The fields of --setting: words, and numbers.
+WORDS = ("sampling", "threat", "sees", "method", "name")
+FIELDS = (*NUMBERS, "max_batch_size", "distance", "records_per_person", "prior")
+
+
 def _read_setting(text: str, base: Answer) -> tuple[str, Answer]:
     """A name (or none) and the fields of "noise=3.51,batch=256,name=careful", on top of the base."""
-    known = {spelling.removeprefix("--"): name for name, one in RUN.items() for spelling in reversed(one.spellings)}
-    more = [PARAMETERS[name] for name in (*SAMPLED, "threat", *OF_THREATS, "sees", "method", "prior")]
-    known |= {spelling.removeprefix("--"): one.name for one in more for spelling in reversed(one.spellings)} | {"name": "name"}
-    given = {**base, "name": ""}
+    known = {word: name for name in FIELDS for word in (SHORT.get(name, name), name.replace("_", "-"))} | {w: w for w in WORDS}
+    given = {**base, "name": "", "method": None}
     for part in text.split(","):
         key, equals, value = (word.strip() for word in part.partition("="))
         if not equals:
             raise ValueError(f"--setting must be as in noise=3.51,batch=256,records=26048,epochs=20, got {part!r}.")
-        name = known[settings.choose("--setting", key, known)]
-        given[name] = value if name in ("threat", "method", "name", "sampling", "sees") else _parse_number(value, part)
+        name = known[validation.word("setting", key, known)]
+        try:
+            given[name] = value if name in WORDS else int(value) if value.isdigit() else float(value)
+        except ValueError:
+            raise ValueError(f"--setting must have a number after the sign, got {part!r}.") from None
     return given.pop("name"), given
 
 
-def _parse_number(value: str, part: str) -> float | int:
+# ---- Grids
+
+
+def read_axis(name: str, text: str) -> tuple[float, ...]:
+    """ "2", "1,2,4", "0:1:5" (evenly) or ".5:5:20log" (in even ratios)."""
+    grid = re.fullmatch(r"([^:,]+):([^:,]+):(\d+)(log)?", text.replace(" ", ""))
     try:
-        number = float(value)
+        if grid:
+            first, last, count = float(grid[1]), float(grid[2]), int(grid[3])
+            if grid[4] and not (first > 0.0 and last > 0.0):
+                raise ValueError
+            values = (np.geomspace if grid[4] else np.linspace)(first, last, count)
+        else:
+            values = np.array([float(part) for part in text.split(",")])
     except ValueError:
-        raise ValueError(f"--setting must have a number after the sign, got {part!r}.") from None
-    return int(number) if value.isdigit() else number
+        allowed = "a number, a list as 1,2,4 or a grid as 0.5:5:20log"
+        raise WrongValueError(name, MUST, {"allowed": allowed, "value": repr(text)}) from None
+    if not values.size or not np.isfinite(values).all():
+        raise WrongValueError(name, "{argument} must have at least one finite value, got {value}.", {"value": repr(text)})
+    if name in ("batch_size", "dataset_size", "steps"):
+        values = np.unique(np.round(values)) if grid else values
+        if (values != np.round(values)).any():
+            raise WrongValueError(name, MUST, {"allowed": "whole numbers", "value": repr(text)})
+        return tuple(int(value) for value in values)
+    return tuple(float(value) for value in values)
 
 
-def wished(required: RequireOption) -> list[Wish]:
-    return [parse(text, "require") for text in required.require]
+@dataclass(frozen=True)
+class Grid:
+    """Axes of values, what is asked at each point, and the bound there, the last axis fastest."""
+
+    axes: Mapping[str, tuple[float, ...]]
+    base: Question
+    metric: str
+    condition: tuple[str, float] | None
+    bounds: list[bs.Bound] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, axes: Mapping[str, tuple[float, ...]], base: Question, metric: str) -> Grid:
+        name, at, rest = metric.partition("@")
+        about = METRICS[validation.word("metric", name, opt.TOLD)]
+        wanted = about.at
+        if wanted is None:
+            if at:
+                text = "{argument} {name} depends on nothing else, got {value}."
+                raise WrongValueError("metric", text, {"name": name, "value": repr(metric)})
+            return cls(axes, base, name, None)
+        key, _, value = rest.partition("=")
+        if not at and about.usual is not None:
+            return cls(axes, base, name, (wanted, about.usual))
+        try:
+            if key != wanted:
+                raise ValueError
+            return cls(axes, base, name, (wanted, float(value)))
+        except ValueError:
+            text = "{argument} {name} must say at which {wanted}, as in {name}@{wanted}=0.01, got {value}."
+            raise WrongValueError("metric", text, {"name": name, "wanted": wanted, "value": repr(metric)}) from None
+
+    @property
+    def size(self) -> int:
+        return prod(map(len, self.axes.values()))
+
+    def axes_of_picture(self) -> tuple[str, str]:
+        long = [name for name, values in self.axes.items() if len(values) > 1]
+        if len(long) != 2:
+            names = ", ".join(f"--{SHORT.get(name, name)}" for name in long) or "none"
+            raise ValueError(f"a heat map must have exactly two options with a grid, got {names}. Write a .csv file instead.")
+        return long[0], long[1]
+
+    def points(self) -> Iterator[Question]:
+        for values in product(*self.axes.values()):
+            fields: dict[str, Any] = dict(zip(self.axes, values, strict=True))
+            yield replace(self.base, **fields)
+
+    def compute(self, tell: Callable[[int], None] | None = None) -> None:
+        """The bound at each point. `tell` is called with the number of points that are done."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a sentence for each point would say nothing
+            for point in self.points():
+                reading: Any = getattr(point.risk, self.metric)
+                self.bounds.append(reading if self.condition is None else reading(self.condition[1]))
+                if tell:
+                    tell(len(self.bounds))
+
+    def as_csv(self) -> str:
+        text = io.StringIO()
+        ends = ("lower", "estimate", "upper")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*self.axes, *ends])
+        for values, one in zip(product(*self.axes.values()), self.bounds, strict=True):
+            writer.writerow([*values, *(float(getattr(one, end)) for end in ends)])
+        return text.getvalue()
+
+    def as_json(self) -> Answer:
+        condition = dict([self.condition]) if self.condition else {}
+        if self.metric == "gdp_mu":
+            condition = {"smallest_fpr": SMALLEST_FPR}
+        shape = [len(values) for values in self.axes.values()]
+        sides = {
+            side: _nested([number(getattr(one, side)) for one in self.bounds], shape) for side in ("lower", "estimate", "upper")
+        }
+        return {
+            "axes": {name: list(values) for name, values in self.axes.items()},
+            "metric": self.metric,
+            **condition,
+            self.metric: sides,
+            "threat": self.base.threat,
+            **({} if self.base.distance is None else {"distance": self.base.distance}),
+            "method": self.base.chosen_method,
+        }
+
+    def draw(self) -> Any:
+        """A heat map of the number to rely on."""
+        from betastar.figures import plots
+
+        down, across = self.axes_of_picture()
+        shape = (len(self.axes[down]), len(self.axes[across]))
+        metric = METRICS[self.metric]
+        values = np.array([getattr(one, metric.safe_end) for one in self.bounds], dtype=float).reshape(shape)
+        if self.metric == "gdp_mu":
+            condition = f" down to FPR {plain(SMALLEST_FPR)}"
+        else:
+            condition = "" if self.condition is None else f" at {self.condition[0]} {plain(self.condition[1])}"
+        ax = plots.heatmap(
+            values,
+            plots.axes(size=(6.4, 4.6)),
+            x=self.axes[across],
+            y=self.axes[down],
+            xlabel=LABELS[across],
+            ylabel=LABELS[down],
+            title=f"{metric.title if metric.protects else metric.name + condition} ({metric.safe_end} end)",
+            levels=LEVELS if metric.protects else (),
+            limits=(0.0, 1.0) if metric.limited else None,
+            risky=not metric.protects,
+        )
+        fixed = [f"{LABELS[name]} {plain(values[0])}" for name, values in self.axes.items() if len(values) == 1]
+        ax.set_title(f"{self.base.attack.describe()}; {', '.join(fixed)}", fontsize=9)
+        return ax
+
+    def write(self, path: Path) -> None:
+        if path.suffix == ".csv":
+            files.write(path, self.as_csv(), private=False)
+        elif path.suffix == ".json":
+            files.write(path, json_format.dumps(self.as_json(), allow_nan=False) + "\n", private=False)
+        else:
+            from betastar.figures import plots
+
+            plots.save(self.draw(), path.with_suffix(""), path.suffix.removeprefix("."))
 
 
-def demand(cases: Iterable[tuple[Setting, str]], wishes: list[Wish]) -> None:
-    """Exit with 1 unless every wish holds for every setting, at the end of the bound that is not too optimistic."""
-    from betastar.cli import printing
+def _check_output(path: Path, force: bool) -> None:
+    """Refuse a file that the result cannot be written to, before anything is computed."""
+    allowed = (".csv", ".json", *PICTURES)
+    if path.suffix not in allowed:
+        raise ValueError(f"--output must end with one of {', '.join(allowed)}, got {str(path)!r}.")
+    printing.check_file("--output", path, force)
 
-    missed = 0
-    for setting, name in cases if wishes else ():
-        risk = setting.risk()
-        for wish in wishes:
-            if not wish.met(risk):
-                missed += 1
-                floor = f", down to FPR {plain(SMALLEST_FPR)}" if wish.metric == "gdp_mu" else ""
-                reached = significant(wish.reached(risk), DIGITS, not METRICS[wish.metric].protects)
-                printing.complain(f"not met{' by ' + name if name else ''}: {wish}; the number to rely on is {reached}{floor}.")
-    if missed:
-        raise typer.Exit(1)
+
+def _nested(values: list[object], shape: list[int]) -> list[object]:
+    """A flat list as lists of lists, the last axis innermost."""
+    for length in reversed(shape[1:]):
+        values = [values[i : i + length] for i in range(0, len(values), length)]
+    return values

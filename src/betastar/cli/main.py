@@ -10,13 +10,9 @@ from typing import Annotated
 
 import typer
 
-from betastar import plugins
-from betastar.cli import analysis, audit_code, audit_mechanism, audit_training
-from betastar.cli.options import command
-from betastar.cli.predict import predict
-from betastar.cli.report import report
+from betastar.cli import analysis, audit, results
+from betastar.cli.options import LongCommand, command
 from betastar.cli.train import train
-from betastar.vocabulary import PARAMETERS
 
 app = typer.Typer(
     name="betastar",
@@ -32,13 +28,19 @@ INTERRUPTED = 130
 #: Exit code of a command that failed, neither for its input (2) nor for a bound or requirement that does not hold (1).
 FAILED = 3
 GO_ON = {"train": "; the same command with --resume goes on."}
-#: Commands of former versions, and what does the same in a clone.
+#: Commands of former versions, and what does the same.
 MOVED = {
-    "reproduce": "studies.paper",
-    "gaps": "studies.gap_clipping",
-    "tweets": "studies.tweets",
-    "voters": "studies.voters",
-    "raters": "studies.raters",
+    "compare": "compare is now part of sweep: betastar sweep --setting … or betastar sweep --method … --method …",
+    **{
+        name: f"{name} is now a study beside the package: in a clone, python -m studies.{module}."
+        for name, module in {
+            "reproduce": "paper",
+            "gaps": "gap_clipping",
+            "tweets": "tweets",
+            "voters": "voters",
+            "raters": "raters",
+        }.items()
+    },
 }
 
 
@@ -48,7 +50,6 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Secure RNG|Full backward hook")
     try:
         try:
-            plugins.load()
             app()
         except SystemExit as end:
             if end.code == 1 and isinstance(end.__context__, EOFError | OSError | typer.Abort):  # typer's, for these
@@ -92,26 +93,22 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", help=PARAMETERS["version"].help, callback=_version, is_eager=True)
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
 ) -> None:
     pass
 
 
-analysis.register(app)
-audit_training.register(audit_mechanism.app)
-audit_code.register(audit_mechanism.app)
-for function in (train, report):
-    command(app, pipeline=False)(function)
-command(app)(predict)
-app.add_typer(audit_mechanism.app)
+for function in (analysis.analyze, analysis.calibrate, analysis.sweep, analysis.explore):
+    command(app)(function)
+command(app, cls=LongCommand)(train)
+command(app)(results.predict)
+command(app, cls=LongCommand)(results.report)
+app.add_typer(audit.app)
 
 
 def _moved(context: typer.Context) -> None:
-    """Say where a study went."""
-    name = str(context.info_name)
-    raise ValueError(f"{name} is now a study beside the package: in a clone, python -m {MOVED[name]}.")
+    """Say where a command went."""
+    raise ValueError(MOVED[str(context.info_name)])
 
 
 for name in MOVED:

@@ -1,216 +1,241 @@
-"""Options of a command from a dataclass and the vocabulary, and errors in the spelling that the person used.
+"""Options that several commands share, and errors in the spelling that the person used.
 
-A command is a function whose parameters are dataclasses. Each field of these is an option: its name finds the word in the
-vocabulary, which has the spellings and the help; its type and its default are the option's. The command gets the dataclasses,
-filled in.
+The long option is the argument in Python; short spellings are aliases.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
-from types import UnionType
-from typing import Annotated, Any, ClassVar, Optional, Union, get_args, get_origin, get_type_hints
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from betastar.rounding import plain
-from betastar.validation import ArgumentError
-from betastar.vocabulary import METHODS, SAMPLINGS, SEES, THREATS, Parameter, filled, parameter_of, parameters_of, told
+from betastar.analyze import METHODS
+from betastar.dpsgd import SAMPLINGS
+from betastar.risk import METRICS
+from betastar.validation import ArgumentError, WrongValueError
 
-Run = Callable[..., None]
-#: A field of a dataclass, and its type.
-Typed = tuple[Field[Any], object]
-#: What a shell completes.
-COMPLETED: dict[str, Callable[[], Iterable[str]]] = {
-    "threat": lambda: THREATS,
-    "method": lambda: METHODS,
-    "metric": told,
-    "sampling": lambda: SAMPLINGS,
-    "sees": lambda: SEES,
+#: The threats, by what the attacker asks, and what an attacker may see.
+THREATS = {
+    "membership": "which of two records was used?",
+    "membership-add-remove": "was this record used, or none?",
+    "attribute": "which value did the attribute have?",
+}
+SEES = {"updates": "every update", "final-model": "only the final model (a heuristic)"}
+#: The metrics that `analyze` and `sweep` report.
+TOLD = tuple(name for name, metric in METRICS.items() if metric.told)
+#: What a command takes unless the person gives it.
+TOLERANCE, PRIOR, FPR, DELTA = 1e-4, 0.5, (0.01, 0.001), (1e-5,)
+
+
+def _one_of(words: Sequence[str]) -> dict[str, Any]:
+    """The options of typer for a word out of several, which a shell completes."""
+    return {"metavar": "NAME", "autocompletion": lambda: list(words)}
+
+
+# ---- What was run
+
+NoiseMultiplier = Annotated[
+    float | None,
+    typer.Option("--noise-multiplier", "--noise", help="Noise multiplier: standard deviation / clipping norm."),
+]
+SampleRate = Annotated[
+    float | None, typer.Option("--sample-rate", "--rate", help="Sampling rate: probability of each record at each step.")
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size",
+        "--batch",
+        help="Batch size: expected number of records in a batch. With the number of records it makes the sampling rate.",
+    ),
+]
+DatasetSize = Annotated[int | None, typer.Option("--dataset-size", "--records", help="Number of training records.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Number of updates.")]
+Epochs = Annotated[
+    float | None,
+    typer.Option(
+        "--epochs",
+        help="Epochs: passes over the training records, instead of steps (with the batch size and the number of records).",
+    ),
+]
+Opacus = Annotated[
+    bool | None,
+    typer.Option(
+        "--opacus/--no-opacus",
+        help="How batch size and number of records make the sampling rate: as Opacus does, 1/⌈records/batch⌉, or batch/records. "
+        "[default: batch/records, and a note where the two differ noticeably]",
+    ),
+]
+Sampling = Annotated[
+    str,
+    typer.Option(
+        "--sampling",
+        help="How batches are drawn: poisson (each record with the same probability, at each step), fixed-size (a fixed number "
+        "of records, without replacement, anew at each step), balls-in-bins (each record in one random batch of an epoch), "
+        "shuffled (a permutation of the records at each epoch, cut into batches).",
+        **_one_of(SAMPLINGS),
+    ),
+]
+MaxBatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--max-batch-size",
+        "--max-batch",
+        help="With Poisson sampling: of a larger batch, this many records are kept at random (with the number of records).",
+    ),
+]
+
+# ---- Who attacks, and how the risk is computed
+
+ThreatName = Annotated[
+    str,
+    typer.Option(
+        "--threat",
+        help=f"The attack, by what the attacker asks: {', '.join(f'{name} ({asked})' for name, asked in THREATS.items())}.",
+        **_one_of(tuple(THREATS)),
+    ),
+]
+Distance = Annotated[
+    float | None,
+    typer.Option(
+        "--distance",
+        help="With threat attribute: the largest distance between the two gradients at a step, in clipping norms, 0 to 2.",
+    ),
+]
+RecordsPerPerson = Annotated[
+    int | None,
+    typer.Option(
+        "--records-per-person",
+        help="With threat membership or membership-add-remove: the number of records of a person, all of which are replaced, or "
+        "left out.",
+    ),
+]
+Sees = Annotated[
+    str,
+    typer.Option(
+        "--sees",
+        help=f"What the attacker sees: {' or '.join(f'{name} ({said})' for name, said in SEES.items())}. The figure for the "
+        "final model is a heuristic, shown beside the bound.",
+        **_one_of(tuple(SEES)),
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help="How the risk is computed: exact, certified, affinity or paper. [default: exact; certified for attribute or noise "
+        "below 0.5]",
+        **_one_of(tuple(METHODS)),
+    ),
+]
+Tolerance = Annotated[float, typer.Option("--tolerance", help="Width of the interval of β* that the method certified aims at.")]
+Prior = Annotated[float, typer.Option("--prior", help="Probability, before the attack, that 'yes' is the right guess.")]
+Fpr = Annotated[
+    list[float],
+    typer.Option("--fpr", metavar="RATE", help="False-positive rate at which the TPR is reported (may be repeated)."),
+]
+Delta = Annotated[list[float], typer.Option("--delta", metavar="DELTA", help="δ at which ε is reported (may be repeated).")]
+MetricNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric", help=f"Report this metric only: {', '.join(TOLD)} (may be repeated). [default: all]", **_one_of(TOLD)
+    ),
+]
+
+# ---- What is printed and written
+
+Require = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--require",
+        metavar="LIMIT",
+        help='Exit with code 1 unless this holds, such as "bayes_security>=0.95" or "tpr<=5%@fpr=0.01" (may be repeated).',
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over an existing file.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option("--plot", help="File for a figure of the bound and what was measured: .png, .svg or .pdf."),
+]
+
+# ---- Commands
+
+#: What usually helps a person who gave a value that is not allowed.
+HINTS = {
+    "noise_multiplier": "Common values are 0.5 to 10.",
+    "sample_rate": "It is the batch size divided by the number of records, e.g. 0.01.",
+    "batch_size": "Common values are 64 to 4096.",
+    "dataset_size": "It is the number of training records, e.g. 50000.",
+    "steps": "It is the total number of updates, e.g. 2000.",
+    "epochs": "Common values are 1 to 100.",
+    "max_batch_size": "Common values are 1.1 to 1.5 times the batch size.",
+    "distance": "It is measured in clipping norms: 2 is the worst case, 1 a common value.",
+    "records_per_person": "It is the largest number of records that one person has, e.g. 8.",
+    "tolerance": "Common values are 1e-4 and, for a quick look, 0.01.",
+    "prior": "0.5 is a fair coin.",
+    "fpr": "Common values are 0.01 and 0.001.",
+    "delta": "Common values are 1e-5, or less than one over the number of records.",
+}
+#: Arguments in Python whose option has another name.
+OTHER_NAMES = {
+    "distances": "distance",
+    "records": "records_per_person",
+    "metrics": "metric",
+    "target": "label",
+    "values": "value",
+    "along": "with",
 }
 
 
-@dataclass(frozen=True)
-class Words:
-    """What a command says of an option if it is not what the vocabulary says.
-
-    default: words for what it is unless it is given; limits: min and max; argument: it is given by its position, and so shown.
-    """
-
-    help: str = ""
-    default: str = ""
-    limits: Mapping[str, float] = field(default_factory=dict)
-    argument: str = ""
-
-
-def option(value: object = MISSING, help: str = "", default: str = "", argument: str = "", **limits: float) -> Any:
-    """A field of a dataclass of options, with words of its own. value: what it is unless it is given."""
-    return field(default=value, metadata={"words": Words(help, default, limits, argument)})
-
-
-@dataclass(frozen=True)
-class Fields:
-    """Which fields a command has options for: those of a dataclass (or of another one) without some."""
-
-    without: tuple[str, ...] = ()
-    of: type | None = None
-
-
-@dataclass(frozen=True)
-class JsonOption:
-    json: bool = False
-
-
-@dataclass(frozen=True)
-class RequireOption:
-    require: tuple[str, ...] = ()
-
-
 class Command(TyperCommand):
-    """Understands former spellings, and remembers which spelling of an option the person used."""
+    """A command whose errors name an option as the person spelled it, and whose reader may go away."""
 
-    #: The options of the command that runs, and the words that the person wrote.
-    shown: ClassVar[set[str]] = set()
-    words: ClassVar[list[str]] = []
-
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        for one in self.params:
-            one.help = filled(getattr(one, "help", None) or "")  # type: ignore[attr-defined] # options and arguments have it
+    for_pipelines = True
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        Command.words = [word.split("=")[0] for word in args]
-        Command.shown = shown = {spelling for parameter in self.params for spelling in parameter.opts}
-        known = [word for one in self.params for word in parameters_of(one.name or "") if word.option in shown]
-        former = {old: word.option for word in known for old in word.former if old not in shown}
-        renamed = [former.get(name, name) + equals + value for name, equals, value in (word.partition("=") for word in args)]
-        return super().parse_args(ctx, renamed)
+        ctx.meta["words"] = [word.split("=")[0] for word in args]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """An error names the option that was wrong, as the person spelled it."""
+        if self.for_pipelines and hasattr(signal, "SIGPIPE"):
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head -1` ends it without a word, as it does other commands
         try:
             return super().invoke(ctx)
         except ArgumentError as problem:
-            from betastar.answers import wording
-
-            raise ValueError(wording.explain(problem, spelling)) from None
-
-
-def spelling(argument: str) -> str:
-    """How the person spelled the option of an argument, or its shortest spelling if they did not give it."""
-    for word in parameters_of(argument):
-        if word.option in Command.shown:
-            return next((one for one in Command.words if one in (*word.spellings, *word.former)), word.brief)
-    return argument
-
-
-def command(app: typer.Typer, name: str | None = None, pipeline: bool = True) -> Callable[[Run], Run]:
-    """Add a function of dataclasses to an app. pipeline: its reader may go away, and its numbers may be beyond what can be
-    computed."""
-
-    def add(function: Run) -> Run:
-        app.command(name, cls=Command)(_flat(_for_pipelines(function) if pipeline else function))
-        return function
-
-    return add
-
-
-def _flat(function: Run) -> Run:
-    """The function as typer wants it: an option for each field of the dataclasses that it takes."""
-    groups = {name: _group(hint) for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"}
-
-    def flat(**given: object) -> None:
-        function(**{name: made(**_values(kept, given)) for name, (made, kept) in groups.items()})
-
-    parameters = [_parameter(one, hint) for _, kept in groups.values() for one, hint in kept]
-    flat.__name__, flat.__doc__, flat.__module__ = function.__name__, function.__doc__, function.__module__
-    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    flat.__annotations__ = {one.name: one.annotation for one in parameters}
-    return flat
-
-
-def _group(hint: object) -> tuple[Callable[..., object], list[Typed]]:
-    """What the command wants, and the fields that are options, each with its type."""
-    made, chosen = get_args(hint) if get_origin(hint) is Annotated else (hint, Fields())
-    cls = chosen.of or made
-    hints = get_type_hints(cls)
-    return made, [(one, hints[one.name]) for one in fields(cls) if one.name not in chosen.without]
-
-
-def _values(kept: list[Typed], given: Mapping[str, object]) -> dict[str, object]:
-    """The fields that were given; a list that is empty was not."""
-    values = {one.name: given[one.name] for one, _ in kept}
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if value not in (None, [])}
-
-
-def _parameter(one: Field[Any], hint: object) -> inspect.Parameter:
-    """The parameter of typer's function for a field: several values are a list, and None unless they are given."""
-    kinds = [part for part in get_args(hint) if part is not type(None)] if get_origin(hint) in (Union, UnionType) else [hint]
-    kind, default = kinds[0], inspect.Parameter.empty if one.default is MISSING else one.default
-    if get_origin(kind) is tuple:
-        kind, default = list[get_args(kind)[0]], None  # type: ignore[misc]
-    words: Words = one.metadata.get("words", Words())
-    info = _argument(words) if words.argument else _option(one.name, words, shown=default is not None)
-    annotation = Annotated[Optional[kind] if default is None else kind, info]  # type: ignore[valid-type] # noqa: UP045
-    return inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _argument(words: Words) -> object:
-    return typer.Argument(metavar=words.argument, help=_with_default(words.help, words.default))
-
-
-def _option(name: str, words: Words, shown: bool) -> object:
-    """The option of a field. `shown` says that typer shows the default by itself, because it is a value."""
-    word = parameter_of(name)
-    assert word is not None, name
-    complete = COMPLETED.get(word.name)
-    return typer.Option(
-        *((f"{word.option}/--no-{word.option.removeprefix('--')}",) if word.negatable else word.spellings),
-        help=_with_default(words.help or word.help, words.default or ("" if shown else _default(word))),
-        metavar=word.metavar,
-        autocompletion=None if complete is None else lambda: list(complete()),
-        **words.limits,  # type: ignore[arg-type]
-    )
-
-
-def _default(word: Parameter) -> str:
-    """What a parameter is unless it is given, in words."""
-    return " ".join(map(plain, word.default)) if isinstance(word.default, tuple) else str(word.default or "")
-
-
-def _with_default(text: str, default: str) -> str:
-    return f"{text} [default: {default}]" if default else text
-
-
-def _for_pipelines(function: Run) -> Run:
-    """A command whose reader may go away, and whose numbers may be beyond what can be computed."""
-
-    @functools.wraps(function)
-    def wrapped(**given: object) -> None:
-        from betastar.cli import printing
-
-        printing.quiet_pipe()
-        try:
-            function(**given)
+            option = self._option(problem.argument)
+            hint = HINTS.get(option.name or "", "") if option is not None and isinstance(problem, WrongValueError) else ""
+            raise ValueError(f"{problem.spelled(lambda name: self._spelling(name, ctx.meta['words']))} {hint}".strip()) from None
         except ArithmeticError as problem:  # exit code 1 is for --require
-            raise ValueError(
-                f"these parameters are beyond what this --method can compute ({problem}). Try another one."
-            ) from None
+            if not self.for_pipelines:
+                raise
+            text = f"these parameters are beyond what this --method can compute ({problem}). Try another one."
+            raise ValueError(text) from None
 
-    return wrapped
+    def _option(self, argument: str) -> Any:
+        """The option of an argument in Python."""
+        options = {one.name: one for one in self.params if one.param_type_name == "option"}
+        return options.get(argument) or options.get(OTHER_NAMES.get(argument, ""))
+
+    def _spelling(self, argument: str, words: list[str]) -> str:
+        """How the person spelled the option of an argument, or its shortest spelling if they did not give it."""
+        option = self._option(argument)
+        if option is None:
+            return argument
+        long = [spelling for spelling in option.opts if spelling.startswith("--")]
+        return next((word for word in words if word in option.opts), min(long, key=len))
 
 
-def arguments(options: object, cls: type) -> dict[str, Any]:
-    """What the options say, by the names that the fields of another dataclass have for it. What was not given is left out."""
-    given = vars(options)
-    chosen = {}
-    for one in fields(cls):
-        others = [name for word in parameters_of(one.name) for name in (word.name, *word.arguments)]
-        name = next((name for name in (one.name, *others) if name in given), None)
-        if name is not None and given[name] not in (None, ()):
-            chosen[one.name] = given[name]
-    return chosen
+class LongCommand(Command):
+    """A command that works for minutes: it goes on if its reader goes away."""
+
+    for_pipelines = False
+
+
+def command(app: typer.Typer, name: str | None = None, cls: type[Command] = Command) -> Callable[[Any], Any]:
+    """Add a function to an app, as one of these commands."""
+    return app.command(name, cls=cls)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from betastar.answers import wording
-from betastar.answers.json_answers import Answer
+from betastar import files
+from betastar.cli.answers import SHORT, Answer, rows
+from betastar.dpsgd import NUMBERS
 from betastar.rounding import plain
-from betastar.vocabulary import OF_THREATS, PARAMETERS, RUN, SAMPLED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 WIDTH = 80
 #: So many columns of numbers fit beside each other.
 BESIDE = 4
-
-
-def quiet_pipe() -> None:
-    """A reader that goes away (`| head -1`) ends the command without a word, as it does for other commands."""
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 @contextmanager
@@ -67,7 +61,7 @@ def one(answer: Answer, first: str | None = None) -> None:
         shown.print(first, style="bold")
     shown.print(answer["sentence"], style=None if first else "bold")
     shown.print()
-    table(shown, ("", "rely on", "estimate", "without a model"), wording.table(answer))
+    table(shown, ("", "rely on", "estimate", "without a model"), list(rows(answer)))
     shown.print()
     if "final_model" in answer:
         shown.print(answer["final_model"]["sentence"])
@@ -90,10 +84,10 @@ def side_by_side(answers: Sequence[Answer], names: Sequence[str]) -> None:
         range(len(answers)), key=lambda i: answers[i]["bayes_security"]["lower"] if "bayes_security" in answers[i] else 0.0
     )
     shown.print(f"{names[best]}: {answers[best]['sentence']}", style="bold")
-    columns = [[relied for _, relied, *_ in wording.table(answer)] for answer in answers]
+    columns = [[relied for _, relied, *_ in rows(answer)] for answer in answers]
     for start in range(0, len(answers), BESIDE):
         shown.print()
-        beside(shown, [title for title, *_ in wording.table(answers[0], short=True)], names, columns, start)
+        beside(shown, [title for title, *_ in rows(answers[0], short=True)], names, columns, start)
     shown.print()
     shown.print("Each number is the one to rely on: β* rounded down, what an attacker can do rounded up.")
     if shared := label(answers[0]["parameters"], shared_by(answers)):
@@ -119,14 +113,24 @@ def shared_by(answers: Sequence[Answer]) -> set[str]:
 
 def label(parameters: Answer, chosen: set[str] | None = None) -> str:
     """A setting in a few words: all parameters that define it, or those of them that are chosen."""
-    names = [name for name in (*RUN, *SAMPLED, *OF_THREATS) if parameters.get(name) is not None]
+    ordered = (*NUMBERS, "sampling", "max_batch_size", "distance", "records_per_person")
+    names = [name for name in ordered if parameters.get(name) is not None]
     kept = [name for name in names if "batch_size" not in parameters or name not in ("sample_rate", "steps")]
     kept = [name for name in kept if chosen is None or name in chosen]
-    return ", ".join(f"{PARAMETERS[name].brief.removeprefix('--')} {_said(parameters[name])}" for name in kept)
+    return ", ".join(f"{SHORT.get(name, name.replace('_', '-'))} {_said(parameters[name])}" for name in kept)
 
 
 def _said(value: object) -> str:
     return value if isinstance(value, str) else plain(value)
+
+
+def check_file(option: str, path: Path, force: bool) -> None:
+    """Refuse a file that cannot be written, before anything is computed."""
+    files.check(path)
+    if path.exists() and not force:
+        raise ValueError(f"{option} {str(path)!r} is there already; choose another name, or write over it with --force.")
+    if not path.parent.is_dir():
+        raise ValueError(f"{option} must be in a folder that exists, got {str(path)!r}.")
 
 
 def complain(text: str) -> None:

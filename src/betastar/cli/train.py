@@ -1,81 +1,205 @@
-"""The command `betastar train`."""
+"""The command `betastar train`: what it takes, what it shows while it works, and what it prints in the end."""
 
 from __future__ import annotations
 
-import json
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+import json as json_format
+import os
+import shlex
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from betastar.cli.options import arguments, option
+import typer
 
-#: What training takes unless something else is given.
-OWN = "the study's"
+from betastar.cli import options as opt
+from betastar.cli import printing
+from betastar.cli.answers import rows as table_rows
+from betastar.quality import main_figure, quality_sentence
+from betastar.rounding import down
+from betastar.runs.reading import Json
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.progress import Progress
 
-@dataclass(frozen=True)
-class OutputOption:
-    output: Path = option(help="Folder of the run; must be new unless --resume is given.")
+    from betastar.report.facts import Against, Facts
 
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """What a run is asked for; `runs.config.Config` has the same, with what a study has of its own."""
-
-    study: str = option("adult", "'adult', or the path of a CSV or Parquet table.", argument="study")
-    label: str | None = None
-    task: str | None = None
-    label_range: str | None = None
-    sensitive: str | None = option(None, default="age, for adult")
-    value: tuple[str, ...] = option((), default="all in the table")
-    between: str | None = None
-    along: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    person: str | None = None
-    max_records_per_person: int | None = option(None, min=1)
-    public: str | None = None
-    epochs: int | None = option(None, "Number of epochs.", OWN, min=1)
-    batch_size: int | None = option(None, "Batch size.", OWN, min=1)
-    noise_multiplier: float | None = option(None, default=OWN, min=0.01)
-    max_grad_norm: float | None = option(None, default=OWN, min=1e-6)
-    sampling: str = "poisson"
-    max_batch_size: int | None = option(
-        None, "With Poisson sampling: of a larger batch, so many records are kept at random.", min=1
-    )
-    learning_rate: float | None = option(None, default=OWN, min=0.0)
-    hidden: tuple[int, ...] = option((), default=OWN, min=1)
-    seed: int | None = option(
-        None,
-        "Seed of split, weights, sampling and noise. Whoever knows it can compute the noise.",
-        "drawn at random, and deleted when the run is complete",
-        min=0,
-    )
-    scope: str | None = None
-    every: int = option(1, min=1)
-    diameter: str = "exact"
-    approximate: bool = False
-    target_beta: float | None = None
-    gap: float | None = None
-    target_attribute_beta: float | None = None
+#: Where the trade-off curve of membership is read off, and δ of its ε.
+FPR, DELTA = 0.01, 1e-5
+#: Seconds between two looks at the folders of several seeds.
+LOOK = 1.0
 
 
-@dataclass(frozen=True)
-class SeveralOptions:
-    """Several runs, which differ in their seed."""
-
-    seeds: int | None = option(None, min=1)
-    jobs: int = option(1, "Number of seeds at a time (with --seeds); -1 for all cores.")
-    backend: str | None = None
-
-
-@dataclass(frozen=True)
-class OutcomeOptions:
-    resume: bool = False
-    json: bool = option(False, "Print status and last epoch as JSON.")
-
-
-def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, outcome: OutcomeOptions) -> None:
+def train(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; must be new unless --resume is given.")],
+    study: Annotated[str, typer.Argument(metavar="study", help="'adult', or the path of a CSV or Parquet table.")] = "adult",
+    label: Annotated[str | None, typer.Option("--label", help="Own table: the column that the model predicts.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            "--task",
+            help="Own table: classification (the label is one of some classes) or regression (the label is a number). [default: "
+            "regression, if the label has more than 20 different numbers]",
+        ),
+    ] = None,
+    label_range: Annotated[
+        str | None,
+        typer.Option(
+            "--label-range",
+            metavar="LOW:HIGH",
+            help="Own table, regression: the range of the label, such as 0:500000, which you know without looking at the "
+            "records. The label is scaled by it, and limited to it in training.",
+        ),
+    ] = None,
+    sensitive: Annotated[
+        str | None,
+        typer.Option("--sensitive", help="The sensitive column, whose value the attacker guesses. [default: age, for adult]"),
+    ] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--value",
+            help="Own table: a value that the sensitive column may have (may be repeated). [default: all in the table]",
+        ),
+    ] = None,
+    between: Annotated[
+        str | None, typer.Option("--between", help="Own table: the range of the sensitive numbers, such as 17:90.")
+    ] = None,
+    along: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", help="A column that restates the sensitive one, so that the two change together (may be repeated)."
+        ),
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option("--drop", help="A column that is left out (may be repeated).")] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", help="Own table: a feature although it differs in each record (may be repeated)."),
+    ] = None,
+    person: Annotated[
+        str | None,
+        typer.Option(
+            "--person",
+            help="Own table: the column that says whose record it is. It is no feature; the risk of a person is reported beside "
+            "that of a record.",
+        ),
+    ] = None,
+    max_records_per_person: Annotated[
+        int | None,
+        typer.Option(
+            "--max-records-per-person",
+            min=1,
+            help="With --person: train on at most this many records of a person, chosen at random.",
+        ),
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            "--public",
+            help="Own table, with --gap: a table of public records, which tells how frequent the sensitive values are.",
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Number of epochs. [default: the study's]")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", "--batch", min=1, help="Batch size. [default: the study's]")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            "--noise-multiplier",
+            "--noise",
+            min=0.01,
+            help="Noise multiplier: standard deviation / clipping norm. [default: the study's]",
+        ),
+    ] = None,
+    max_grad_norm: Annotated[
+        float | None, typer.Option("--max-grad-norm", "--clip", min=1e-6, help="Clipping norm. [default: the study's]")
+    ] = None,
+    sampling: opt.Sampling = "poisson",
+    max_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            "--max-batch-size",
+            "--max-batch",
+            min=1,
+            help="With Poisson sampling: of a larger batch, this many records are kept at random.",
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", "--lr", min=0.0, help="Learning rate. [default: the study's]")
+    ] = None,
+    hidden: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--hidden", min=1, help="Width of a hidden layer (may be repeated, for several layers). [default: the study's]"
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            min=0,
+            help="Seed of split, weights, sampling and noise. Anyone who knows it can compute the noise. [default: drawn at "
+            "random, and deleted when the run is complete]",
+        ),
+    ] = None,
+    scope: Annotated[
+        str | None,
+        typer.Option(
+            "--scope",
+            help="Whose gradients are measured: batch (those of the batch, an estimate) or dataset (those of all records, slow). "
+            "[default: batch]",
+        ),
+    ] = None,
+    every: Annotated[int, typer.Option("--every", min=1, help="Measure at every k-th step.")] = 1,
+    diameter: Annotated[
+        str,
+        typer.Option(
+            "--diameter",
+            help="How the distance between the values is measured: exact (the farthest two), or from above by a ball or by the "
+            "centroid.",
+        ),
+    ] = "exact",
+    approximate: Annotated[
+        bool, typer.Option("--approximate/--no-approximate", help="Measure the paper's approximation as well.")
+    ] = False,
+    target_beta: Annotated[
+        float | None,
+        typer.Option(
+            "--target-beta",
+            help="Stop before β* against attribute inference falls below this number; all records are measured.",
+        ),
+    ] = None,
+    gap: Annotated[
+        float | None,
+        typer.Option(
+            "--gap",
+            help="Gap clipping: keep the gradients of the sensitive values at most this far apart at every step, in clipping "
+            "norms (0 to 2); β* is then proved in advance.",
+        ),
+    ] = None,
+    target_attribute_beta: Annotated[
+        float | None,
+        typer.Option(
+            "--target-attribute-beta", help="Gap clipping, with the gap that gives this β* against attribute inference."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", min=1, help="Train with this many seeds, 0, 1, …, each in a folder of its own.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", help="Number of seeds at a time (with --seeds); -1 for all cores.")] = 1,
+    backend: Annotated[
+        str | None,
+        typer.Option("--backend", help="The joblib backend for --seeds: loky, threading, dask or ray. [default: loky]"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on with the run that is in the folder.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print status and last epoch as JSON.")] = False,
+) -> None:
     """Train with DP-SGD, watch membership and attribute inference, and write the model, a model card and a summary.
 
     \b
@@ -86,10 +210,7 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
       betastar train adult --seeds 5 --jobs 2 -o runs/five
       betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
     """
-    from betastar.cli import printing, run_progress
-
     with printing.phase("starting"):
-        from betastar.cli import run_ending
         from betastar.report import model_card
         from betastar.report.facts import load
         from betastar.report.report import summarise
@@ -99,36 +220,62 @@ def train(place: OutputOption, options: TrainOptions, several: SeveralOptions, o
         from betastar.runs.loop import train as run
         from betastar.runs.reading import StudyError
 
-    if options.seed is not None and several.seeds is not None:
+    if seed is not None and seeds is not None:
         raise StudyError("--seed is one run, --seeds are several: choose one.")
-    if options.target_beta is not None and options.scope == "batch":
+    if target_beta is not None and scope == "batch":
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
-    plain = replace(options, between=None, label_range=None)
-    between, label_range = _range("--between", options.between), _range("--label-range", options.label_range)
-    config = replace(Config(**arguments(plain, Config)), between=between, label_range=label_range)
-    resume = outcome.resume
-    if several.seeds is None:
-        with run_progress.one_run() as tell:
-            run(config, place.output, resume, tell)
-        folders = [place.output]
+    config = Config(
+        study=study,
+        target=label,
+        task=task,
+        label_range=_range("--label-range", label_range),
+        sensitive=sensitive,
+        values=tuple(value or ()),
+        between=_range("--between", between),
+        along=tuple(along or ()),
+        drop=tuple(drop or ()),
+        keep=tuple(keep or ()),
+        person=person,
+        max_records_per_person=max_records_per_person,
+        public=public,
+        epochs=epochs,
+        batch_size=batch_size,
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=max_grad_norm,
+        sampling=sampling,
+        max_batch_size=max_batch_size,
+        learning_rate=learning_rate,
+        hidden=tuple(hidden or ()),
+        seed=seed,
+        scope=scope or "batch",
+        every=every,
+        diameter=diameter,
+        approximate=approximate,
+        target_beta=target_beta,
+        gap=gap,
+        target_attribute_beta=target_attribute_beta,
+    )
+    if seeds is None:
+        with one_run() as tell:
+            run(config, output, resume, tell)
+        folders = [output]
     else:
-        seeds = range(several.seeds)
-        folders = seed_folders(place.output, seeds)
-        with _backend(several.backend), run_progress.several_runs(folders):
-            train_seeds(config, place.output, seeds, several.jobs, resume)
+        folders = seed_folders(output, range(seeds))
+        with _backend(backend), several_runs(folders):
+            train_seeds(config, output, range(seeds), jobs, resume)
     with printing.phase("drawing the figures of the summary, and writing the model card"):
         for folder in folders:
             summarise(folder)
             model_card.write(folder)
         told = [(folder, load(folder)) for folder in folders]
-    if not outcome.json:
-        run_ending.show(*told[0]) if several.seeds is None else run_ending.show_several(place.output, told)
+    if not json:
+        show(*told[0]) if seeds is None else show_several(output, told)
         return
     answers = [
         {"folder": str(folder), **(one := RunFolder(folder)).status.to_json(), "proof": facts.proof, "last": one.epochs[-1]}
         for folder, facts in told
     ]
-    print(json.dumps(answers[0] if several.seeds is None else {"runs": answers}))
+    print(json_format.dumps(answers[0] if seeds is None else {"runs": answers}))
 
 
 def _range(name: str, text: str | None) -> tuple[float, float] | None:
@@ -153,3 +300,242 @@ def _backend(name: str | None) -> AbstractContextManager[object]:
         Client()  # type: ignore[no-untyped-call] # joblib finds the newest one; the environment says which cluster it joins
     backend: AbstractContextManager[object] = joblib.parallel_config(backend=name)
     return backend
+
+
+# ---- While it works, on a terminal only
+
+
+@contextmanager
+def one_run() -> Iterator[Callable[[Json], None]]:
+    """A context whose value is called with what a training tells: the phase that begins, each step, and each epoch.
+
+    The first lines say what is done; a bar with the steps of all epochs and the time left follows when the number of steps is
+    known.
+    """
+    from rich.text import Text
+
+    lines: list[str] = []
+    quality = ""
+    with _bar(lambda: [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in lines]) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def tell(news: Json) -> None:
+            nonlocal quality
+            if "told" in news:
+                for line in news["told"]:
+                    bar.console.print(Text(line))
+            elif "phase" in news:
+                bar.update(task, description=news["phase"], unit=None, refresh=True)  # before it starts
+            elif news.get("finished"):
+                figure = main_figure(news)
+                quality = f", {figure.title} {figure.shown(news[figure.name])} after epoch {news['epoch']}"
+            else:
+                lines[:] = _lines(news, quality)
+                bar.update(task, description="training", total=news["steps"], completed=news["step"], unit="steps")
+
+        yield tell
+
+
+def _lines(news: Json, quality: str) -> list[str]:
+    """The figures of a step, in lines that fit a terminal of 80 columns."""
+    lines = [f"epoch {news['epoch']} of {news['epochs']}, loss {news['loss']:.3f}{quality}"]
+    if "attribute" in news:
+        beta = f"β* so far ≈ {down(news['membership'], 3)} (membership), {down(news['attribute'], 3)} ({news['secret']})"
+        lines.append(beta)
+    return lines
+
+
+@contextmanager
+def several_runs(folders: Sequence[Path]) -> Iterator[None]:
+    """A bar of the runs that are complete, while processes train them."""
+    from betastar.runs.folder import RunFolder
+
+    ended = threading.Event()
+
+    with _bar(list) as bar:
+        task = bar.add_task("training", total=len(folders), unit="runs")
+
+        def look() -> None:
+            while not ended.wait(LOOK):
+                bar.update(task, completed=sum(RunFolder(folder).complete for folder in folders))
+
+        looking = threading.Thread(target=look, daemon=True)
+        looking.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            looking.join()
+
+
+@contextmanager
+def _bar(above: Callable[[], list[RenderableType]]) -> Iterator[Progress]:
+    """A bar of what is done, on standard error, below lines of text. It disappears when the context ends."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+    from rich.text import Text
+
+    class Done(ProgressColumn):
+        """How much is done, and an estimate of the time left."""
+
+        def render(self, task: Task) -> Text:
+            unit = task.fields.get("unit")
+            if task.total is None or unit is None:
+                return Text(f"{task.elapsed or 0.0:.0f} s")
+            return Text(f"{task.completed:,.0f} of {task.total:,.0f} {unit}, {_left(task.time_remaining)}")
+
+    class Lines(Progress):
+        def get_renderables(self) -> Iterable[RenderableType]:
+            yield from super().get_renderables()
+            yield from above()
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), Done())
+    with Lines(*columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=60) as bar:
+        yield bar
+
+
+def _left(seconds: float | None) -> str:
+    """An estimate of the time left, in words."""
+    if seconds is None:
+        return "time left unknown yet"
+    if seconds < 90:
+        return f"about {seconds:.0f} s left"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min left" if minutes < 90 else f"about {minutes // 60} h {minutes % 60} min left"
+
+
+# ---- In the end
+
+
+def show(folder: Path, facts: Facts) -> None:
+    """Print the end of a run."""
+    from betastar.report import model_card
+    from betastar.runs.folder import ENCODER, MODEL
+
+    # The files of a run that people look for, and what is in them.
+    files = (
+        (f"{MODEL}, {ENCODER}", "the model, and how a table becomes its input"),
+        (model_card.CARD, "for anyone who gets the model"),
+        ("summary.md", "this summary in full, with figures; for you"),
+    )
+    console = printing.console()
+    _verdict(facts)
+    printing.table(console, ("", "", "rely on", "estimate", "without a model"), _rows(facts), left=2)
+    for line in _remarks(facts):
+        console.print(line)
+    console.print(f"\nIn {folder}:", soft_wrap=True)
+    width = max(len(name) for name, _ in files)
+    for name, what in files:
+        console.print(f"  {name:{width}}  {what}", soft_wrap=True)
+    again = " --force" if (folder / "report.html").exists() else ""
+    _next(
+        (f"report {shlex.quote(str(folder))}{again}", "for whoever decides"),
+        (f"predict {shlex.quote(str(folder))} TABLE.csv", "use the model"),
+    )
+
+
+def show_several(folder: Path, runs: Sequence[tuple[Path, Facts]]) -> None:
+    """Print the end of several runs that differ in their seed: they have one figure of membership."""
+    console = printing.console()
+    _verdict(runs[0][1])
+    names = [_printable(one.name) for one in runs[0][1].attributes]
+    figure = main_figure(runs[0][1].entries[-1])
+    heads = ("run", f"{figure.title} on test records", *(f"β* of {name}" for name in names))
+    rows = [
+        (path.name, figure.shown(facts.entries[-1][figure.name]), *(_relied(one)[0] for one in facts.attributes))
+        for path, facts in runs
+    ]
+    printing.table(console, heads, rows)
+    console.print(f"\nEach run is a folder in {folder}.", soft_wrap=True)
+    _next((f"report {shlex.quote(str(runs[0][0]))}", "one of them, for whoever decides"))
+
+
+def _verdict(facts: Facts) -> None:
+    from betastar.report.statement import verdicts
+
+    console = printing.console()
+    first = verdicts(facts)[0]
+    console.print(f"{first.band.capitalize()}: {first.sentence}", style="bold")
+    if facts.proof:
+        console.print(_printable(facts.proof), style="bold")
+    console.print()
+
+
+def _rows(facts: Facts) -> list[tuple[str, ...]]:
+    """Each metric of each threat, as `analyze` prints it; the numbers are those of the report."""
+    member = facts.membership
+    curve: dict[str, Any] = {
+        "tpr": {"fpr": FPR, **_ends(member.certified.tpr(FPR))},
+        "epsilon": {"delta": DELTA, **_ends(member.certified.epsilon(DELTA))},
+    }
+    rows: list[tuple[str, ...]] = [
+        ("membership" if i == 0 else "", *row) for i, row in enumerate(table_rows(_answer(member) | curve, short=True))
+    ]
+    if facts.person is not None:
+        of_person = table_rows(_answer(facts.person), short=True)
+        rows += [(f"a person, {facts.records_per_person} records" if i == 0 else "", *row) for i, row in enumerate(of_person)]
+    for one in facts.attributes:
+        about = "≈ " if one.kind == "batch" else ""
+        known = "proved" if one.kind == "proved" else "measured"
+        for i, (title, relied, *others) in enumerate(table_rows(_answer(one), short=True)):
+            rows.append((_printable(f"{one.name}, {known}") if i == 0 else "", title, about + relied, *others))
+    return rows
+
+
+def _answer(one: Against) -> dict[str, Any]:
+    """β* and the share of right guesses against a threat, as an answer has them."""
+    beta = {"lower": one.lower, "estimate": one.estimate}
+    return {"bayes_security": beta, "success": {"prior": 0.5, "upper": 1 - one.lower / 2, "estimate": 1 - one.estimate / 2}}
+
+
+def _relied(one: Against) -> tuple[str, ...]:
+    _, relied, *others = next(table_rows(_answer(one)))
+    return ("≈ " if one.kind == "batch" else "") + relied, *others
+
+
+def _ends(bound: Any) -> dict[str, float]:
+    return {"upper": float(bound.upper), "estimate": float(bound.estimate)}
+
+
+def _remarks(facts: Facts) -> list[str]:
+    """What belongs beside the numbers, in few words; the summary has all of them."""
+    from betastar.report.statement import notices
+
+    lines = []
+    batch = any(one.kind == "batch" for one in facts.attributes)
+    if batch:
+        lines.append("≈ is an estimate from the sampled records, for the trainer's eyes only.")
+    if facts.entries:
+        last = facts.entries[-1]
+        figures: dict[str, float] = {name: last[name] for name in ("accuracy", "rmse", "baseline_rmse") if name in last}
+        lines.append(f"{quality_sentence(figures, 'the test records')}.")
+    told = notices(replace(facts, attributes=(), exposures={})) if batch else notices(facts)
+    beginnings = [text.split(". ")[0].split(": ")[0].rstrip(".") for text in told]
+    if beginnings:
+        lines.append(_printable(f"Read in summary.md: {'; '.join(one[0].lower() + one[1:] for one in beginnings)}."))
+    return lines
+
+
+def _printable(text: str) -> str:
+    """Text with names of other people's columns, without what a terminal would obey."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+
+
+def _next(*commands: tuple[str, str]) -> None:
+    """The commands that one may want next, each on a line of its own so that it can be copied."""
+    console, name = printing.console(), _command()
+    console.print("Next:")
+    written = [(f"  {name} {command}", what) for command, what in commands]
+    width = max(len(line) for line, _ in written)
+    for line, what in written:
+        explained = f"{line:{width}}  # {what}"
+        console.print(explained if len(explained) <= printing.WIDTH else line, soft_wrap=True)
+
+
+def _command() -> str:
+    """The command as it can be typed here: by its path if it is not the one that a shell would find."""
+    used, known = Path(sys.argv[0]), shutil.which("betastar")
+    if used.name != "betastar" or not used.is_file() or (known is not None and Path(known).samefile(used)):
+        return "betastar"
+    return shlex.quote(min(str(used), os.path.relpath(used), key=len))

@@ -254,7 +254,7 @@ function fillKnob(name) {
 // NaN for a field that holds no number.
 const numberIn = (field) => (field.value === "" ? NaN : Number(field.value));
 
-// A “?” beside the label of a control, which shows what the vocabulary says of it.
+// A “?” beside the label of a control, which shows what words.js says of it.
 function offerHelp(name, text) {
   const help = Object.assign(document.createElement("span"), { id: `${name}-help`, className: "hint help", hidden: true, textContent: text });
   const button = element(`<button type="button" class="ask" aria-expanded="false" aria-controls="${name}-help">?</button>`);

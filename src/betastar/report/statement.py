@@ -1,6 +1,6 @@
 """The words of a report: a verdict, what each number is, and the statement that the field asks of every claim of privacy.
 
-Names of metrics and their rounding come from the vocabulary.
+Names of metrics and their rounding come from the table of metrics.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """How good a model is on test records: for classes the accuracy of the most frequent one and the area under the ROC curve, for
-numbers the errors. `betastar.quality` has the names of the figures."""
+numbers the errors. `betastar.quality.QUALITY` has the names of the figures."""
 
 from __future__ import annotations
 

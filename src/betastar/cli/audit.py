@@ -1,0 +1,703 @@
+"""The commands `betastar audit …`: games on the mechanism, on trainings, on one run, and replays of code."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from betastar import files, validation
+from betastar.audit import Audit
+from betastar.audit.audit_display import table
+from betastar.cli import options as opt
+from betastar.cli import printing
+from betastar.cli.analysis import PICTURES, demand, required
+from betastar.cli.answers import Question, threat_of
+from betastar.runs.folder import RunFolder
+from betastar.runs.reading import Json
+from betastar.threats import FARTHEST, Membership, Threat
+
+if TYPE_CHECKING:
+    from betastar.audit import Trials
+    from betastar.training import Secret
+
+app = typer.Typer(
+    name="audit",
+    help="Play the attacker's game many times, and compare how often they are right with the bound.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+#: What a file of `audit training` must define, and what it may.
+NEEDED, OPTIONAL = (
+    ("factory", "train", "data", "run", "max_grad_norm"),
+    ("criterion", "secret", "threat", "gap", "split", "loss_reduction"),
+)
+#: What a file of `audit code` may define besides the function and its data, by the arguments of `betastar.audit.code`.
+OF_CODE = ("run", "threat", "max_grad_norm", "divisor", "replacements", "secret", "values", "split")
+REPLAYED = {"membership": Membership(), "membership-add-remove": Membership("add-remove")}
+
+# ---- Options of several audits
+
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", help="Seed of the audit; the same seed gives the same audit. [default: drawn, and reported]"),
+]
+Confidence = Annotated[float, typer.Option("--confidence", help="Confidence of the intervals.")]
+Width = Annotated[float, typer.Option("--width", help="Widest interval of the advantage that is accepted.")]
+Into = Annotated[Path | None, typer.Option("--into", help="Folder of a run, where the result is kept for its report.")]
+Canaries = Annotated[
+    int, typer.Option("--canaries", help="Number of canaries. If they are in or out, about half of them are trained on.")
+]
+Values = Annotated[
+    int | None,
+    typer.Option(
+        "--values", help="Number of values of a canary, which the attacker guesses. [default: each canary is in or out]"
+    ),
+]
+Guesses = Annotated[
+    int | None,
+    typer.Option("--guesses", help="Number of guesses, of which the surest are made. [default: what suits the claim]"),
+]
+OneDelta = Annotated[float, typer.Option("--delta", help="δ at which ε is bounded.")]
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="STUDY|RUN|FILE.py",
+        help=f"'adult', the folder of a run, or a Python file that defines {', '.join(NEEDED[:-1])} and {NEEDED[-1]} (and "
+        f"perhaps {', '.join(OPTIONAL[:-1])} and {OPTIONAL[-1]}).",
+    ),
+]
+Sample = Annotated[
+    int | None,
+    typer.Option("--sample", help="Studies and runs: number of training records that are used. [default: all]"),
+]
+OwnEpochs = Annotated[
+    int | None, typer.Option("--epochs", min=1, help="Studies and runs: number of epochs. [default: the study's, or the run's]")
+]
+OwnBatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", "--batch", min=1, help="Studies and runs: batch size. [default: the study's, or the run's]"),
+]
+OwnNoise = Annotated[
+    float | None,
+    typer.Option(
+        "--noise-multiplier",
+        "--noise",
+        min=0.01,
+        help="Studies and runs: noise multiplier. [default: the study's, or the run's]",
+    ),
+]
+OwnNorm = Annotated[
+    float | None,
+    typer.Option(
+        "--max-grad-norm", "--clip", min=1e-6, help="Studies and runs: clipping norm. [default: the study's, or the run's]"
+    ),
+]
+OwnLearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--learning-rate", "--lr", min=0.0, help="Studies and runs: learning rate. [default: the study's, or the run's]"
+    ),
+]
+OwnHidden = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--hidden",
+        min=1,
+        help="Studies and runs: width of a hidden layer (may be repeated, for several layers). [default: the study's, or the "
+        "run's]",
+    ),
+]
+
+
+@app.callback()
+def _several() -> None:
+    """A command of its own for each kind of game."""
+
+
+# ---- The mechanism
+
+
+@opt.command(app)
+def mechanism(
+    noise_multiplier: opt.NoiseMultiplier = None,
+    sample_rate: opt.SampleRate = None,
+    batch_size: opt.BatchSize = None,
+    dataset_size: opt.DatasetSize = None,
+    steps: opt.Steps = None,
+    epochs: opt.Epochs = None,
+    opacus: opt.Opacus = None,
+    sampling: opt.Sampling = "poisson",
+    max_batch_size: opt.MaxBatchSize = None,
+    threat: opt.ThreatName = "membership",
+    distance: opt.Distance = None,
+    records_per_person: opt.RecordsPerPerson = None,
+    sees: opt.Sees = "updates",
+    prior: opt.Prior = opt.PRIOR,
+    games: Annotated[int, typer.Option("--games", help="How many games are played.")] = 100_000,
+    seed: Seed = None,
+    confidence: Confidence = 0.95,
+    width: Width = 0.2,
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="Number of processes; -1 for all cores. The result does not depend on it.")
+    ] = 1,
+    plot: opt.Plot = None,
+    log: Annotated[bool, typer.Option("--log", help="With --plot: logarithmic axes, which show rare false alarms.")] = False,
+    into: Into = None,
+    force: opt.Force = False,
+    require: opt.Require = None,
+    json: opt.Json = False,
+) -> None:
+    """Play games on the mechanism itself, with worst-case gradients and the best attacker there is.
+
+    Exits with 1 if the bound is violated: measured success that has probability below 0.001 if the bound holds.
+
+    \b
+    Examples:
+      betastar audit mechanism --noise 3.51 --batch 256 --records 26048 --epochs 20 --jobs 2
+      betastar audit mechanism --noise 1 --rate 0.01 --steps 500 --threat attribute --distance 0.8 --plot roc.png --seed 1
+    """
+    from betastar.audit import mechanism as play
+
+    question, targets = Question.of(locals()), required(require)
+    run = question.run
+    for notice in question.rate_notices:
+        printing.complain(notice)
+    _check_plot(plot, force)
+    _keep(into, force, "mechanism")
+    with printing.counting("games", games) as tell:
+        audit = play(run, question.attack, games, seed, confidence, jobs, lambda done, _: tell(done), prior=prior, width=width)
+    if plot is not None:
+        from betastar.figures import plots
+
+        plots.save(plots.audit(audit, log=log), plot.with_suffix(""), plot.suffix[1:])
+    _keep(into, force, "mechanism", {"kind": "mechanism", **audit.as_dict()})
+    if json:
+        printing.as_json(audit.as_dict())
+    else:
+        _show(audit.sentence, {f"the best there is, gradients {audit.pair}": audit})
+        if plot is not None:
+            print(f"The curve is in {plot}.")
+    demand([(question, "")], targets)
+    if audit.violated:
+        raise typer.Exit(1)
+
+
+@opt.command(app, "one-run-mechanism")
+def one_run_mechanism(
+    noise_multiplier: opt.NoiseMultiplier = None,
+    sample_rate: opt.SampleRate = None,
+    batch_size: opt.BatchSize = None,
+    dataset_size: opt.DatasetSize = None,
+    steps: opt.Steps = None,
+    epochs: opt.Epochs = None,
+    opacus: opt.Opacus = None,
+    sampling: opt.Sampling = "poisson",
+    max_batch_size: opt.MaxBatchSize = None,
+    threat: opt.ThreatName = "membership",
+    distance: opt.Distance = None,
+    records_per_person: opt.RecordsPerPerson = None,
+    canaries: Annotated[int, typer.Option("--canaries", help="Number of canaries.")] = 1000,
+    values: Values = None,
+    guesses: Guesses = None,
+    delta: OneDelta = 1e-5,
+    seed: Seed = None,
+    confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bounds.")] = 0.95,
+    actual_noise: Annotated[
+        float | None,
+        typer.Option(
+            "--actual-noise",
+            help="Noise multiplier that was really run, if it is not what is claimed. [default: the claimed one]",
+        ),
+    ] = None,
+    json: opt.Json = False,
+) -> None:
+    """Play one run of the mechanism with many canaries, and test the trade-off curve that is claimed.
+
+    No model is trained. With --actual-noise it shows whether an audit in one run would find a training whose noise is not what it
+    claims. Exits with 1 if the claim is violated.
+
+    \b
+    Examples:
+      betastar audit one-run-mechanism --noise 1 --rate 0.05 --steps 100 --threat membership-add-remove --seed 1
+      betastar audit one-run-mechanism --noise 1 --rate 0.05 --steps 100 --actual-noise 0.3 --canaries 2000 --seed 1
+      betastar audit one-run-mechanism --noise 2 --rate 0.5 --steps 4 --threat attribute --distance 1 --values 4
+    """
+    from betastar.audit import one_run_mechanism as play
+
+    question = Question.of({name: value for name, value in locals().items() if name != "delta"})
+    for notice in question.rate_notices:
+        printing.complain(notice)
+    actual = None if actual_noise is None else replace(question, noise_multiplier=actual_noise).run
+    told: Json = {"canaries": canaries, "values": values, "guesses": guesses, "delta": delta, "seed": seed}
+    result = play(question.run, question.attack, **told, confidence=confidence, actual=actual)
+    printing.as_json(result.as_dict()) if json else print(f"{result.sentence}\nSeed {result.seed}.")
+    if result.violated:
+        raise typer.Exit(1)
+
+
+# ---- Trainings
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is changed of a study or a run; None: nothing."""
+
+    sample: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    noise_multiplier: float | None = None
+    max_grad_norm: float | None = None
+    learning_rate: float | None = None
+    hidden: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Who attacks what."""
+
+    threat: str | None = None
+    challenge: str = "canary"
+    sensitive: str | None = None
+    value: Sequence[str] | None = None
+    distance: float | None = None
+    records_per_person: int | None = None
+
+
+@opt.command(app)
+def training(
+    what: What = "adult",
+    threat: Annotated[
+        str | None,
+        typer.Option(
+            "--threat",
+            help=f"The attack: {', '.join(f'{name} ({asked})' for name, asked in opt.THREATS.items())}. "
+            "[default: the file's, or membership]",
+            metavar="NAME",
+            autocompletion=lambda: list(opt.THREATS),
+        ),
+    ] = None,
+    challenge: Annotated[
+        str,
+        typer.Option(
+            "--challenge",
+            help="The record that the games are about: canary (the worst case), the number of a record (with commas: of a "
+            "person), or most-exposed (the record that the ledger names first).",
+        ),
+    ] = "canary",
+    sensitive: Annotated[
+        str | None,
+        typer.Option("--sensitive", help="Adult, with threat attribute: the sensitive column. [default: age]"),
+    ] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option("--value", help="With threat attribute: a value that the secret may have (may be repeated). [default: all]"),
+    ] = None,
+    prior: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--prior", help="Probability that the record was in, or of each value (may be repeated). [default: all alike]"
+        ),
+    ] = None,
+    distance: Annotated[
+        float | None,
+        typer.Option(
+            "--distance",
+            help="With threat attribute: the distance of the bound, in clipping norms. [default: the gap that is clipped, or 2]",
+        ),
+    ] = None,
+    records_per_person: opt.RecordsPerPerson = None,
+    games: Annotated[int, typer.Option("--games", help="How many times the model is trained.")] = 400,
+    width: Width = 0.25,
+    references: Annotated[
+        int,
+        typer.Option(
+            "--references",
+            help="Number of records, drawn at each step, by which the attacker estimates what the others contribute.",
+        ),
+    ] = 512,
+    sample: Sample = None,
+    epochs: OwnEpochs = None,
+    batch_size: OwnBatchSize = None,
+    noise_multiplier: OwnNoise = None,
+    max_grad_norm: OwnNorm = None,
+    learning_rate: OwnLearningRate = None,
+    hidden: OwnHidden = None,
+    seed: Seed = None,
+    confidence: Confidence = 0.95,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", help="Number of trainings at a time; -1 for all cores. The result does not depend on it."),
+    ] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder where the games are kept; an audit goes on with those that are there."),
+    ] = None,
+    plot: opt.Plot = None,
+    into: Into = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:
+    """Train many times, each time with the challenge in or out (or with another value), and attack the training.
+
+    Three attackers guess: one sees every update, one has the final weights, one can only ask the final model. Exits with 1 if
+    the bound is violated.
+
+    \b
+    Examples:
+      betastar audit training adult --sample 300 --batch-size 30 --epochs 6 --noise 0.7 --challenge most-exposed --jobs 2
+      betastar audit training my_training.py --games 200 --jobs 2 -o audits/mine
+      betastar audit training runs/adult --sample 1000 --threat attribute --value 20.0 --value 60.0 --challenge 17
+    """
+    from betastar.audit import training as play
+    from betastar.audit.training_audit.games import CHUNK
+
+    attack = Attack(threat, challenge, sensitive, value, distance, records_per_person)
+    changes = Changes(sample, epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden)
+    _check_plot(plot, force)
+    _keep(into, force, "training")
+    exposed = ", and training once to find the record that is exposed most" if challenge == "most-exposed" else ""
+    with printing.phase(f"preparing {what}{exposed}"):
+        told = _attacked(what, attack, changes)
+    if output is not None and (there := len(list(output.glob("games-*.npz")))):
+        printing.complain(f"{there * CHUNK} games are in {output} already.")
+    with printing.counting("games", games) as tell:
+        trials = play(
+            **told,
+            games=games,
+            width=width,
+            references=references,
+            seed=seed,
+            confidence=confidence,
+            prior=(prior[0] if len(prior) == 1 else prior) if prior else 0.5,
+            jobs=jobs,
+            folder=output,
+            depends=_depends(what, attack, changes),
+            tell=lambda done, _: tell(done),
+        )
+    if plot is not None:
+        from betastar.figures import plots
+
+        plots.save(plots.trials(trials), plot.with_suffix(""), plot.suffix[1:])
+    _keep(into, force, "training", trials.as_dict())
+    printing.as_json(trials.as_dict()) if json else _show_trials(trials, plot)
+    if trials.violated:
+        raise typer.Exit(1)
+
+
+@opt.command(app, "one-run")
+def one_run(
+    what: What = "adult",
+    canaries: Canaries = 500,
+    values: Values = None,
+    guesses: Guesses = None,
+    attacker: Annotated[
+        str,
+        typer.Option("--attacker", help="What the attacker sees: updates (every one of them) or weights (the final ones)."),
+    ] = "updates",
+    delta: OneDelta = 1e-5,
+    sample: Sample = None,
+    epochs: OwnEpochs = None,
+    batch_size: OwnBatchSize = None,
+    noise_multiplier: OwnNoise = None,
+    max_grad_norm: OwnNorm = None,
+    learning_rate: OwnLearningRate = None,
+    hidden: OwnHidden = None,
+    seed: Seed = None,
+    confidence: Confidence = 0.95,
+    into: Into = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:
+    """Train once, with many canaries, and test the trade-off curve that the training claims.
+
+    Each canary is in or out, or has one of several values; the attacker guesses the surest of them. In a Python file, run may be
+    a function of the number of records, which the canaries add to. Exits with 1 if the claim is violated.
+
+    \b
+    Examples:
+      betastar audit one-run adult --epochs 1 --canaries 1000
+      betastar audit one-run my_training.py --canaries 200 --seed 1
+      betastar audit one-run my_training.py --canaries 200 --values 4
+    """
+    from betastar.audit import one_run as play
+
+    _keep(into, force, "one-run")
+    changes = Changes(sample, epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden)
+    told = _attacked(what, Attack(threat="membership-add-remove"), changes, canaries=True)
+    names = (*NEEDED, "loss_reduction", "split")
+    with printing.phase(f"training once, with {canaries} canaries"):
+        result = play(
+            **{name: told[name] for name in names if name in told},
+            canaries=canaries,
+            values=values,
+            guesses=guesses,
+            attacker=attacker,
+            delta=delta,
+            seed=seed,
+            confidence=confidence,
+        )
+    _keep(into, force, "one-run", {"kind": "one-run", **result.as_dict()})
+    printing.as_json(result.as_dict()) if json else print(f"{result.sentence}\nSeed {result.seed}.")
+    if result.violated:
+        raise typer.Exit(1)
+
+
+def _attacked(what: str, attack: Attack, changes: Changes, canaries: bool = False) -> Json:
+    """The arguments of an audit that say what is trained, and who attacks it: from a file, a run or a study."""
+    if attack.threat is not None:
+        validation.word("threat", attack.threat, opt.THREATS)
+    told = _file(what, attack) if what.endswith(".py") else _study(what, attack, changes, canaries)
+    if attack.threat is not None or "threat" not in told:
+        told["threat"] = _threat(attack, told.get("gap"))
+    if isinstance(told["threat"], Membership):
+        for name in ("secret", "gap"):
+            told.pop(name, None)
+        return told
+    if "secret" not in told:
+        raise ValueError(f"--threat {attack.threat or 'attribute'} needs a secret in {what}, got none.")
+    told["values"] = _values(told["secret"], attack.value)
+    told["challenge"] = "random" if attack.challenge == "canary" else told["challenge"]
+    return told
+
+
+def _threat(attack: Attack, gap: float | None) -> Threat:
+    """The threat of the options; unless its distance is given, it is the gap, or the largest that there is."""
+    name = attack.threat or "membership"
+    distance = (FARTHEST if gap is None else gap) if attack.distance is None else attack.distance
+    return threat_of(name, distance if name == "attribute" else None, attack.records_per_person)
+
+
+def _values(secret: Secret, wanted: Sequence[str] | None) -> list[object] | None:
+    """Values as they are written."""
+    if not wanted:
+        return None
+    known = {str(label): label for label in secret.labels}
+    if missing := [one for one in wanted if one not in known]:
+        shown = ", ".join(list(known)[:8])
+        raise ValueError(f"--value must be one of the values of {secret.name!r} ({shown}, …), got {missing[0]!r}.")
+    return [known[one] for one in wanted]
+
+
+def _file(path: str, attack: Attack) -> Json:
+    """What training code of one's own defines."""
+    names = names_of(path)
+    if missing := [name for name in NEEDED if name not in names]:
+        raise ValueError(f"{path} must define {', '.join(NEEDED)}; it has no {missing[0]}.")
+    return {name: names[name] for name in (*NEEDED, *OPTIONAL) if name in names} | {"challenge": _number(attack.challenge)}
+
+
+def names_of(path: str) -> Json:
+    """What a Python file defines."""
+    import runpy
+
+    if not Path(path).is_file():
+        raise ValueError(f"there is no file {path!r}.")
+    return runpy.run_path(path)
+
+
+def _depends(what: str, attack: Attack, changes: Changes) -> Json:
+    """What the games of a folder depend on, by the names that folders of games have for it."""
+    given = {**vars(changes), "hidden": list(changes.hidden or ()) or None}
+    return {
+        "what": what,
+        "sensitive": attack.sensitive,
+        **{name: given[name] for name in ("sample", "epochs", "batch_size", "learning_rate", "hidden")},
+        "noise": changes.noise_multiplier,
+        "clip": changes.max_grad_norm,
+        "file": hashlib.sha256(Path(what).read_bytes()).hexdigest() if Path(what).is_file() else None,
+    }
+
+
+def _number(challenge: str) -> int | list[int] | str:
+    """The number of a record, the numbers of a person's records, or a word."""
+    parts = challenge.split(",")
+    if not all(part.isdigit() for part in parts):
+        return challenge
+    numbers = [int(part) for part in parts]
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def _study(what: str, attack: Attack, changes: Changes, canaries: bool) -> Json:
+    """A study or a run as an audit wants it."""
+    from betastar.runs.audited import MOST_EXPOSED, attacked, exposed_in, of_run
+    from betastar.runs.config import Config
+    from betastar.runs.private_training import criterion_of
+
+    folder = Path(what).is_dir()
+    if folder and attack.sensitive is not None:
+        raise ValueError(f"--sensitive must be left out for a run, whose secret is its own, got {attack.sensitive!r}.")
+    config = of_run(what) if folder else Config(study=what, sensitive=attack.sensitive, seed=0)
+    # The sample of an audit is taken of the training records, not of the data set.
+    changed = {name: value for name, value in vars(changes).items() if name != "sample" and value}
+    config = replace(config, **changed | ({"hidden": tuple(changes.hidden)} if changes.hidden else {}))
+    wanted = _number(attack.challenge)
+    if wanted == MOST_EXPOSED and folder:
+        wanted = exposed_in(what)
+    trained = attacked(config, changes.sample, wanted if isinstance(wanted, int) else None)
+    if wanted == MOST_EXPOSED:
+        wanted = trained.most_exposed()
+    elif isinstance(wanted, int):
+        wanted = trained.chosen.index(wanted)
+    elif isinstance(wanted, list):
+        if outside := [one for one in wanted if one not in trained.chosen]:
+            raise ValueError(f"--challenge must be records of the sample, the first {len(trained.chosen)}, got {outside[0]}.")
+        wanted = [trained.chosen.index(one) for one in wanted]
+    return {
+        "factory": trained.factory,
+        "train": trained.train,
+        "data": trained.data,
+        "run": trained.run if canaries else trained.run(),
+        "max_grad_norm": trained.max_grad_norm,
+        "criterion": criterion_of(trained.data),
+        "secret": trained.study.secret,
+        "gap": trained.gap,
+        "challenge": wanted,
+    }
+
+
+def _show_trials(trials: Trials, plot: Path | None) -> None:
+    from betastar.audit.training_audit.trials import WHO
+
+    _show(trials.sentence, {WHO[place]: audit for place, audit in trials.audits.items()})
+    print(f"Challenge: {trials.challenge}.")
+    if trials.comparison:
+        print(trials.comparison)
+    if trials.leakage is not None:
+        print(f"\nWithout a model of the attack: {trials.leakage.sentence}\n{trials.leakage.caveat}")
+    if plot is not None:
+        print(f"The curves are in {plot}.")
+
+
+# ---- Code
+
+
+@opt.command(app)
+def code(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.py[:FUNCTION]",
+            help="A Python file that defines data and a function of them that trains, with the function's name after a colon "
+            f"(train unless it is given). It may define {', '.join(OF_CODE[:-1])} and {OF_CODE[-1]}, and a factory of models for "
+            "a function of (model, data).",
+        ),
+    ],
+    threat: Annotated[
+        str | None,
+        typer.Option(
+            "--threat",
+            metavar="NAME",
+            help=f"What differs: {' (another record) or '.join(REPLAYED)} (no record). [default: the file's, or membership]",
+        ),
+    ] = None,
+    record: Annotated[
+        int | None,
+        typer.Option("--record", help="Number of the record that differs between the replays. [default: some that are drawn]"),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of steps after which a training is ended.")] = 20,
+    seed: Seed = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="PROMISE", help="A promise that is not wanted, such as output (may be repeated)."),
+    ] = None,
+    into: Into = None,
+    force: opt.Force = False,
+    json: opt.Json = False,
+) -> None:
+    """Replay a training on data that differ in one record, with the same random numbers, and see that it keeps its promises.
+
+    It takes seconds. Exits with 1 if a promise is broken, and says which one, at which step and at which parameter.
+
+    \b
+    Examples:
+      betastar audit code my_training.py
+      betastar audit code my_training.py:fit --threat membership-add-remove --steps 50 --seed 1
+      betastar audit code my_training.py --ignore output --json
+      betastar audit code my_training.py --into runs/adult
+    """
+    from betastar.audit import code as replay
+
+    _keep(into, force, "code")
+    told = _told(file)
+    if threat is not None:
+        if threat not in REPLAYED:
+            raise ValueError(f"--threat must be one of {', '.join(REPLAYED)}, got {threat!r}.")
+        told["threat"] = REPLAYED[threat]
+        told.pop("secret", None)
+    with printing.phase(f"replaying {file}"):
+        result = replay(**told, record=record, steps=steps, seed=seed, ignore=tuple(ignore or ()))
+    _keep(into, force, "code", result.as_dict())
+    printing.as_json(result.as_dict()) if json else printing.console().print(result)
+    if result.violated:
+        raise typer.Exit(1)
+
+
+def _told(file: str) -> Json:
+    """The arguments of a replay that a file defines."""
+    path, _, name = file.rpartition(":") if ".py:" in file else (file, "", "train")
+    names = names_of(path)
+    if missing := [one for one in (name, "data") if one not in names]:
+        raise ValueError(f"{path} must define {missing[0]}, got {', '.join(one for one in names if one[:1] != '_')}.")
+    told = {one: names[one] for one in OF_CODE if one in names} | {"train": names[name], "data": names["data"]}
+    takes = _arguments(names[name], f"{name} of {path}")
+    if takes == 2 and "factory" in names:
+        told["factory"] = names["factory"]
+    elif takes != 1:
+        raise ValueError(f"{name} of {path} must take data, or (model, data) beside a factory of models, got {takes} arguments.")
+    return told
+
+
+def _arguments(function: object, what: str) -> int:
+    """The number of arguments that a function needs."""
+    if not callable(function):
+        raise ValueError(f"{what} must be a function, got {function!r}.")
+    given = inspect.signature(function).parameters.values()
+    return sum(one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in given)
+
+
+# ---- What all audits print and keep
+
+
+def _show(sentence: str, audits: dict[str, Audit]) -> None:
+    """The verdict, and what was measured beside the bound: a column for each attacker."""
+    first = next(iter(audits.values()))
+    titles, columns = table(audits)
+    shown = printing.console()
+    shown.print(sentence, style="bold")
+    shown.print()
+    printing.beside(shown, titles, list(audits), columns)
+    print(f"\nPlayed: {first.threat.describe()}, seed {first.seed}.")
+
+
+def _keep(folder: Path | None, force: bool, kind: str, result: Json | None = None) -> None:
+    """The result of an audit in the folder of a run, where its report finds it; without a result, see that there is a place."""
+    if folder is None:
+        return
+    run = RunFolder(folder)
+    path = run.audit_path(kind)
+    if not run.begun:
+        raise ValueError(f"--into must be the folder of a run, got {str(folder)!r}.")
+    run.check_format()
+    files.check(path)
+    if path.exists() and not force:
+        raise ValueError(f"--into {str(folder)!r} has an audit of this kind already; write over it with --force.")
+    if result is not None:
+        run.write_audit(kind, result)
+
+
+def _check_plot(path: Path | None, force: bool) -> None:
+    """That a figure can be written, before anything is played."""
+    if path is None:
+        return
+    if path.suffix not in PICTURES:
+        raise ValueError(f"--plot must end with one of {', '.join(PICTURES)}, got {str(path)!r}.")
+    printing.check_file("--plot", path, force)
+    if find_spec("matplotlib") is None:
+        raise ValueError("--plot needs matplotlib: pip install 'betastar[plots]'.")
