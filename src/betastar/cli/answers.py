@@ -81,8 +81,8 @@ class Question:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Question:
         """The question that the options of a command ask; a command has options beside these."""
-        given = {one.name: options[one.name] for one in fields(cls) if options.get(one.name) is not None}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        given: dict[str, Any] = {one.name: options[one.name] for one in fields(cls) if options.get(one.name) is not None}
+        return cls(**given | {name: tuple(value) for name, value in given.items() if isinstance(value, list)})
 
     def __post_init__(self) -> None:
         if isinstance(self.epochs, float) and self.epochs.is_integer():
