@@ -14,7 +14,7 @@ import typer
 
 from betastar import files, validation
 from betastar.audit import Audit
-from betastar.audit.audit_display import table
+from betastar.audit.results import table
 from betastar.cli import options as opt
 from betastar.cli import printing
 from betastar.cli.analysis import PICTURES, demand, required
@@ -356,7 +356,7 @@ def training(
       betastar audit training runs/adult --sample 1000 --threat attribute --value 20.0 --value 60.0 --challenge 17
     """
     from betastar.audit import training as play
-    from betastar.audit.training_audit.games import CHUNK
+    from betastar.audit.training_audit import CHUNK
 
     attack = Attack(threat, challenge, sensitive, value, distance, records_per_person)
     changes = Changes(sample, epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden)
@@ -528,7 +528,7 @@ def _study(what: str, attack: Attack, changes: Changes, canaries: bool) -> Json:
     """A study or a run as an audit wants it."""
     from betastar.runs.audited import MOST_EXPOSED, attacked, exposed_in, of_run
     from betastar.runs.config import Config
-    from betastar.runs.private_training import criterion_of
+    from betastar.runs.loop import criterion_of
 
     folder = Path(what).is_dir()
     if folder and attack.sensitive is not None:
@@ -563,7 +563,7 @@ def _study(what: str, attack: Attack, changes: Changes, canaries: bool) -> Json:
 
 
 def _show_trials(trials: Trials, plot: Path | None) -> None:
-    from betastar.audit.training_audit.trials import WHO
+    from betastar.audit.results import WHO
 
     _show(trials.sentence, {WHO[place]: audit for place, audit in trials.audits.items()})
     print(f"Challenge: {trials.challenge}.")
