@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import betastar as bs
 from betastar import audit
-from betastar.cli import audit_mechanism
 from betastar.cli.main import app
 from betastar.figures import plots
 
@@ -87,7 +86,6 @@ def test_require_and_violation_exit_with_1(monkeypatch: pytest.MonkeyPatch) -> N
     done = CliRunner().invoke(app, GAME.split())
     assert done.exit_code == 1
     assert done.output.startswith("Bound violated: in 2,000 games")
-    assert audit_mechanism.app.info.name == "audit"
 
 
 @pytest.mark.parametrize("log", [False, True])
