@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import betastar as bs
-from betastar.report.facts import Facts
-from betastar.report.publication import public
+from betastar.report.facts import Facts, public
 from betastar.report.statement import notices, verdicts, weaker
 from betastar.rounding import down
 
@@ -37,7 +36,7 @@ def test_where_nothing_is_proved_the_reason_is_said() -> None:
     cut = bs.DPSGD(2.0, 0.02, 300, max_batch_size=40, dataset_size=1000)
     about = facts(cut, records_per_person=5)
     assert about.person is None
-    assert any("Some people have up to 5 records" in notice and "max_batch_size" in notice for notice in notices(about))
+    assert any("Some people have up to 5 records" in notice.text and "max_batch_size" in notice.text for notice in notices(about))
 
 
 def test_the_largest_number_is_not_published_but_a_limit_is() -> None:

@@ -13,7 +13,7 @@ import betastar as bs
 from betastar.calibrate import enforced
 from betastar.report import statement
 from betastar.report.facts import load
-from betastar.report.report import Request, draw, render, summarise, write
+from betastar.report.report import draw, render, summarise, write
 from betastar.risk import METRICS, band
 from betastar.rounding import percent
 
@@ -76,8 +76,8 @@ def test_numbers_are_rounded_to_the_safe_side() -> None:
 def test_record_indices_only_on_request(run: Path) -> None:
     facts = load(run)
     figures = list(draw(facts))
-    requests = (Request(records=records) for records in (False, True))
-    plain, plain_words, listed, words = (render(facts, figures, kind, request) for request in requests for kind in ("html", "md"))
+    each = ((records, kind) for records in (False, True) for kind in ("html", "md"))
+    plain, plain_words, listed, words = (render(facts, figures, kind, records=records) for records, kind in each)
     assert 'id="records"' in checked(listed)
     assert 'id="records"' not in plain
     ledger = [line.split(",") for line in (run / "ledger.csv").read_text().splitlines()[1:]]

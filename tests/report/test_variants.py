@@ -13,9 +13,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import betastar as bs
-from betastar.report import about
-from betastar.report.facts import load
-from betastar.report.publication import public
+from betastar.report import statement
+from betastar.report.facts import load, public
 from betastar.report.report import write
 from betastar.risk import METRICS
 from betastar.runs import quality
@@ -179,7 +178,7 @@ def test_real_odds_stand_beside_even_ones(run: Path, tmp_path: Path) -> None:
         load(path)
 
 
-def test_who_made_it_and_of_what(run: Path, tmp_path: Path) -> None:
+def test_who_made_it_and_of_what(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = write(run, tmp_path / "report.html", author="<b>A</b>", purpose="to decide")[1][0].read_text()
     assert "<b>Made by</b> &lt;b&gt;A&lt;/b&gt;" in text
     assert "<b>Purpose</b> to decide" in text
@@ -187,7 +186,8 @@ def test_who_made_it_and_of_what(run: Path, tmp_path: Path) -> None:
     assert re.search(r"<b>Run of</b> \d{4}-\d\d-\d\d<", text)
     assert RunFolder(run).data["sha256"] in text  # type: ignore[index]
     facts = load(run)
-    rows = dict(about.about(facts, about.Made(date="2026-01-02", commit="0123456789ab")))
+    monkeypatch.setattr(statement, "code_commit", lambda: "0123456789ab")
+    rows = dict(statement.about(facts))
     assert rows["Code of this report"] == f"betastar {bs.__version__}, commit 0123456789ab"
     assert "Made by" not in rows, "what is not known is left out"
 

@@ -14,8 +14,7 @@ import torch
 from safetensors import safe_open
 
 from betastar.report import model_card
-from betastar.runs import adult
-from betastar.runs import model as trained_model
+from betastar.runs import adult, load
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
@@ -73,7 +72,7 @@ def test_the_accuracy_on_adult_is_the_one_that_the_run_reported(tmp_path: Path) 
 
 
 def test_three_lines_of_python(run: RunFolder, table: Path) -> None:
-    encoder, model = trained_model.load(run.path)
+    encoder, model = load(run.path)
     outputs = model(encoder.tensor(pd.read_csv(table)))
     assert [encoder.classes[i] for i in outputs.argmax(dim=1)] == list(predict(run.path, table).predictions["prediction"])
 
@@ -213,7 +212,7 @@ def test_the_model_card(run: RunFolder, config: Config, tmp_path: Path) -> None:
     assert "right at most" in text
     assert "training records | 319" in text
     assert "(6 → 128 → 2) predicts rich of a record: no, yes." in text
-    assert "trained_model.load" in text
+    assert "from betastar.runs import load" in text
     measured = run.epochs[-1]["exact"]
     assert not re.search(r"\bage\b", text), "the figure of age is measured"
     assert not any(f"{number:.4f}" in text for number in (measured["lower"], measured["estimate"]))

@@ -15,8 +15,7 @@ import torch
 
 from betastar.quality import QUALITY
 from betastar.report import model_card, report
-from betastar.runs import model as trained_model
-from betastar.runs import quality
+from betastar.runs import load, quality
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, train
@@ -113,7 +112,7 @@ def test_every_figure_has_a_word(run: RunFolder) -> None:
 
 
 def test_three_lines_of_python(run: RunFolder, table: Path) -> None:
-    encoder, model = trained_model.load(run.path)
+    encoder, model = load(run.path)
     assert encoder.label_scale is not None
     numbers = encoder.label_scale.labels(model(encoder.tensor(pd.read_csv(table))).detach().flatten())
     assert numbers == pytest.approx(predict(run.path, table).predictions["prediction"].to_numpy(), rel=1e-5)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import betastar as bs
-from betastar.report.errors import ReportError
 from betastar.report.facts import load
+from betastar.report.recomputed import ReportError
 from betastar.report.report import summarise
 from betastar.report.statement import metrics, statement
 from betastar.runs import audited

@@ -50,7 +50,7 @@ def test_a_run_on_tweets(whole: RunFolder, study: Tweets) -> None:
 
 def test_the_report_says_which_records_it_is_about(whole: RunFolder) -> None:
     facts = load_facts(whole.path)
-    assert any(f"about the {whole.status.concerned} training records that hold exactly one" in text for text in notices(facts))
+    assert any(f"about the {whole.status.concerned} training records that hold exactly one" in one.text for one in notices(facts))
 
 
 def test_a_stopped_run_goes_on(study: Tweets, whole: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from torch import nn
 import betastar as bs
 from betastar.drawn_steps import DrawnBatch, SamplingScheme, poisson
 from betastar.report import recomputed
-from betastar.report.errors import ReportError
 from betastar.report.facts import load
+from betastar.report.recomputed import ReportError
 from betastar.report.report import write
 from betastar.runs.reading import FolderError
 from betastar.training import AttributeMonitor, Budget, GapClipping

@@ -511,9 +511,9 @@ def _remarks(facts: Facts) -> list[str]:
         figures: dict[str, float] = {name: last[name] for name in ("accuracy", "rmse", "baseline_rmse") if name in last}
         lines.append(f"{quality_sentence(figures, 'the test records')}.")
     told = notices(replace(facts, attributes=(), exposures={})) if batch else notices(facts)
-    beginnings = [text.split(". ")[0].split(": ")[0].rstrip(".") for text in told]
+    beginnings = [one.brief[0].lower() + one.brief[1:] for one in told]
     if beginnings:
-        lines.append(_printable(f"Read in summary.md: {'; '.join(one[0].lower() + one[1:] for one in beginnings)}."))
+        lines.append(_printable(f"Read in summary.md: {'; '.join(beginnings)}."))
     return lines
 
 

@@ -1,31 +1,35 @@
-"""What a report is about: the facts of a run folder, or of a setting in a JSON file.
+"""What a report is about: the facts of a run folder, of a setting in JSON, or of a training loop of one's own.
 
-This module reads and checks; `statement` finds the words, and `report` draws.
+This module reads, with the checks of `recomputed`; `statement` finds the words, and `report` draws.
 """
 
 from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from betastar import files, validation
 from betastar.analyze import analyze
 from betastar.calibrate import enforced
-from betastar.dpsgd import DPSGD
-from betastar.report import recomputed, setting
-from betastar.report.audits import Played, played
-from betastar.report.errors import ReportError
+from betastar.dpsgd import DPSGD, NUMBERS, RateWarning
+from betastar.report import recomputed
+from betastar.report.recomputed import ReportError
 from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
-from betastar.run_files import TRAINING
+from betastar.run_files import GAP_CLIPPING, MONITOR, TRAINING, TRAINING_FORMAT
 from betastar.runs.config import Config
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.seeds import guessable
-from betastar.threats import AttributeInference, Membership, Threat
+from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
 
 BETA = METRICS["bayes_security"]
 
@@ -102,6 +106,14 @@ class Against:
         return self.known[1] if self.known else float(self.exact.bayes_security.estimate)
 
 
+class KeptAudit(NamedTuple):
+    """The result of an audit that was kept with a run: one of `AUDITS`, its file, and what is in it."""
+
+    kind: str
+    file: Path
+    result: Json
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known of a run or of a setting. A field that only runs have is empty for a setting."""
@@ -131,7 +143,7 @@ class Facts:
     #: What the run was made with, if it says so.
     versions: str = ""
     #: Audits that were kept with the run.
-    audits: tuple[Played, ...] = ()
+    audits: tuple[KeptAudit, ...] = ()
     #: The seed of the run: "given", "guessable" (given, and small enough to be tried), "kept" (drawn), "deleted" (drawn) or "own"
     #: (of a training loop of one's own; it is not known).
     seed: str = ""
@@ -212,8 +224,6 @@ def load(source: str | Path) -> Facts:
     if str(source) == "-":
         return of_setting(parsed(sys.stdin.read(), "standard input"), "standard input")
     if (path / TRAINING).exists():
-        from betastar.report.own_training import of_own_training
-
         return of_own_training(path)
     if path.is_dir():
         return of_run(path)
@@ -222,13 +232,87 @@ def load(source: str | Path) -> Facts:
     return of_setting(object_of(path), str(path))
 
 
+def _analysis(arguments: str) -> str:
+    """The command that computes β* again: of a setting, or of a loop against membership inference."""
+    return f'python -c "import betastar as bs; print(bs.analyze({arguments}).bayes_security)"'
+
+
+# A setting
+
+
 def of_setting(given: Json, source: str) -> Facts:
-    """The facts of a JSON object that `setting.read` understands."""
-    told = setting.read(given, source)
-    attributes = () if told.threat is None else (Against(told.threat, told.secret, "assumed", told.run),)
-    shares = {} if told.prior is None else {"yes": told.prior, "no": 1.0 - told.prior}
-    more: Json = {"rate_notice": told.rate_notice, "shares": shares}
-    return Facts("A setting of DP-SGD", told.run, told.parameters, told.command, attributes=attributes, **more)
+    """The facts of {"noise_multiplier": …, "sample_rate": …, "steps": …}, at the top or under "parameters".
+
+    batch_size and dataset_size may stand for the rate ("opacus": true takes that of Opacus), then epochs for the steps.
+    "sampling" and "max_batch_size" say how batches are drawn, as in `DPSGD`.
+    "distance" (clipping norms) adds attribute inference, "threat" names what it is about, "prior" is the probability of "yes"
+    before the attack; other keys are left alone.
+    """
+    inner = given.get("parameters")
+    known = {key: value for key, value in (inner if isinstance(inner, dict) else given).items() if value is not None}
+    opacus = known.get("opacus")
+    if opacus not in (None, True, False):
+        raise ReportError(f"{source}: opacus must be true or false, got {opacus!r}.")
+    sampled = {name: known[name] for name in ("sampling", "max_batch_size") if known.get(name, "poisson") != "poisson"}
+    numbers = _numbers(known, counts_records=bool(sampled), source=source)
+    distance = known.get("distance", known.get("distances"))
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", RateWarning)
+            run = DPSGD.from_numbers(**numbers, **sampled, opacus=opacus if "batch_size" in numbers else None)
+        threat = None if distance is None else AttributeInference(distance)
+        if threat is not None:
+            threat.steps(run)  # complains of a wrong number of distances
+    except (ValueError, TypeError) as problem:
+        raise ReportError(f"{source}: {problem}") from None
+    parameters = numbers | {"sample_rate": run.sample_rate, "steps": run.steps} | sampled
+    attributes: tuple[Against, ...] = ()
+    arguments = f"bs.{run!r}"
+    if threat is not None:
+        parameters["distance"] = distance
+        attributes = (Against(threat, _attribute_name(known.get("threat")), "assumed", run),)
+        arguments += f", bs.AttributeInference(distances={np.asarray(threat.distances).tolist()!r})"
+    prior = _prior(known.get("prior"), source)
+    return Facts(
+        "A setting of DP-SGD",
+        run,
+        parameters,
+        _analysis(arguments),
+        attributes=attributes,
+        rate_notice=str(said[0].message) if said else None,
+        shares={} if prior is None else {"yes": prior, "no": 1.0 - prior},
+    )
+
+
+def _prior(given: Any, source: str) -> float | None:
+    """The prior, if it is not even odds."""
+    if given is None or given == 0.5:
+        return None
+    try:
+        return float(validation.probability("prior", given, strict=True))
+    except (ValueError, TypeError) as problem:
+        raise ReportError(f"{source}: {problem}") from None
+
+
+def _numbers(known: Json, counts_records: bool, source: str) -> Json:
+    """The numbers that make the run: an answer of betastar has the rate and the steps beside those that they follow from."""
+    by_rate = "sample_rate" in known and ("steps" in known or "epochs" not in known)
+    needless = ("batch_size", "epochs", *(() if counts_records else ("dataset_size",))) if by_rate else ("sample_rate",)
+    needless = needless if "steps" not in known else (*needless, "epochs")
+    numbers = {name: known[name] for name in NUMBERS if name in known and name not in needless}
+    for name, value in numbers.items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ReportError(f"{source}: {name} must be one number, got {value!r}; a report is about one setting.")
+    return numbers
+
+
+def _attribute_name(threat: object) -> str:
+    """The name of the attribute; a word for a threat is not one."""
+    words = ("membership", "membership-add-remove", "attribute", "attribute inference", *RELATIONS)
+    return "sensitive attribute" if not isinstance(threat, str) or threat.lower() in words else threat
+
+
+# A run in a folder
 
 
 def of_run(path: str | Path) -> Facts:
@@ -260,7 +344,7 @@ def of_run(path: str | Path) -> Facts:
         records_per_person=None if status is None else status.records_per_person,
         max_records_per_person=config.max_records_per_person,
         versions="" if status is None else ", ".join(f"{name} {number}" for name, number in status.versions.items()),
-        audits=played(record.folder, run),
+        audits=tuple(KeptAudit(kind, record.folder.audit_path(kind), one) for kind, one in record.folder.audits.items()),
         seed=_seed(record),
         shares={} if status is None else status.shares or {},
         concerned=None if status is None else status.concerned,
@@ -327,12 +411,20 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     diameter = next((name for name in DIAMETERS if name in last), None)
     if diameter is None:
         return
-    with Inside(record.folder / STEPS):
-        threat = AttributeInference(recomputed.distances(record.steps))
-        kind, label = "batch" if record.steps[0]["scope"] == "batch" else "dataset", recomputed.label(record.steps)
     known = float(last[diameter]["lower"]), float(last[diameter]["estimate"])
     secret = "sensitive attribute" if status is None or status.secret is None else status.secret
-    yield Against(threat, secret, kind, run, label, values, known=known)
+    yield _measured(record.folder / STEPS, record.steps, run, secret, values, known)
+
+
+def _measured(
+    file: Path, steps: list[Json], run: DPSGD, name: str, values: int | None, known: tuple[float, float] | None = None
+) -> Against:
+    """Attribute inference by the distances that a monitor has measured; `file` has the steps."""
+    with Inside(file):
+        kind = "batch" if steps[0]["scope"] == "batch" else "dataset"
+        return Against(
+            AttributeInference(recomputed.distances(steps)), name, kind, run, recomputed.label(steps), values, known=known
+        )
 
 
 def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
@@ -370,11 +462,6 @@ def _command(config: Config) -> str:
     return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
 
 
-def _without_folders(config: Config) -> Config:
-    """The configuration with the names of tables instead of their paths."""
-    return replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
-
-
 def _quoted(word: str) -> str:
     """A word for a shell, on one line: what cannot be printed (a line break, an escape sequence) is written as its bytes."""
     if word.isprintable():
@@ -385,3 +472,146 @@ def _quoted(word: str) -> str:
 
 def _bytes(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+
+
+# A training loop of one's own
+
+
+def of_own_training(path: Path) -> Facts:
+    """The facts of a folder that `save` of a monitor or of gap clipping has made."""
+    files.refuse_links(path)
+    file, folder = path / TRAINING, RunFolder(path)
+    told = object_of(file)
+    with Inside(file):
+        if told["format"] != TRAINING_FORMAT:
+            raise ValueError(f"format must be {TRAINING_FORMAT}, got {told['format']!r}: install the version that made it")
+        made_by = validation.choice("made_by", told["made_by"], (MONITOR, GAP_CLIPPING))
+        first, *others = parts = [DPSGD(**segment) for segment in told["segments"]]
+        run = sum(others, start=first)
+        secrets: dict[str, Json] = dict(told["secrets"])
+        versions = ", ".join(f"{name} {number}" for name, number in dict(told["versions"]).items())
+        target = told.get("budget")
+    steps = folder.steps
+    if made_by == MONITOR:
+        _require_same_steps(path, steps, run)
+        if len(secrets) != 1:
+            raise ReportError(f"{file} must name the one secret that the monitor watched, got {list(secrets)}.")
+        ((name, one),) = secrets.items()
+        with Inside(file):
+            values = int(one["values"])
+        attributes: tuple[Against, ...] = (_measured(path / STEPS, steps, run, name, values),)
+    else:
+        with Inside(file):
+            attributes = tuple(_proved(name, one, run) for name, one in secrets.items())
+    least = attributes[0].lower if made_by == MONITOR else 0.0
+    command = _analysis(" + ".join(f"bs.{part!r}" for part in parts))
+    return Facts(
+        title=f"{path.resolve().name}: {int(run.steps):,} steps of DP-SGD in a loop of one's own",
+        name=path.resolve().name,
+        run=run,
+        parameters=_own_parameters(run, secrets),
+        command=command,
+        public_command=command,
+        budgeted=None if target is None else float(target),
+        attributes=attributes,
+        is_run=True,
+        budget=None if target is None else recomputed.budget_sentence(file, steps, float(target), "a budget"),
+        exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
+        versions=versions,
+        seed="own",
+        described_in=TRAINING,
+    )
+
+
+def _require_same_steps(path: Path, steps: list[Json], run: DPSGD) -> None:
+    """Refuse steps that are not those of the run."""
+    with Inside(path / STEPS):
+        written = recomputed.run_of_steps(steps)
+    if written != run:
+        raise recomputed.contradiction(path / TRAINING, f"that the run was {run!r}", f"{STEPS} gives {written!r}")
+
+
+def _proved(name: str, one: Json, run: DPSGD) -> Against:
+    """Attribute inference by the gap that was enforced at each step."""
+    gap = float(validation.numbers("gap", one["gap"], "between 0 and 2 (units of the clipping norm)", low=0.0, high=2.0))
+    return Against(AttributeInference(enforced(gap)), name, "proved", run, values=int(one["values"]), gap=gap)
+
+
+def _own_parameters(run: DPSGD, secrets: dict[str, Json]) -> Json:
+    """The parameters that are known; noise and rate are those of the first steps."""
+    first = run.segments[0]
+    known: dict[str, Any] = {"noise_multiplier": first.noise_multiplier, "sample_rate": first.sample_rate, "steps": run.steps}
+    gaps = {name: one["gap"] for name, one in secrets.items() if "gap" in one}
+    return known | ({"gaps": gaps} if gaps else {}) | ({"segments": len(run.segments)} if len(run.segments) > 1 else {})
+
+
+# The variant that may be published: nothing in it depends on the training records.
+# What depends on them, and is left out: distances that were measured and every figure that follows from them, the exposure of
+# single records, how good the model is, how frequent values are, the number of records and of values, fingerprints of the
+# records, columns that restate the attribute, what was done to columns, audits of real trainings, and the moment at which a
+# budget ended a run.
+# What does not, and stays: noise, sampling rate and planned steps, with every bound that follows from them alone; gaps that were
+# enforced, and a budget's β*, which were fixed before training; names of tables and columns; games on the mechanism.
+
+#: Parameters of a run that may follow from the number of records, or from when a budget ended it.
+COUNTS = ("records", "batch_size", "epochs")
+#: What the statement says is left out.
+LEFT_OUT = (
+    "Whatever depends on the training records: measured distances and the figures that follow from them, the exposure of single "
+    "records, accuracy, how many records there are and how frequent values are, fingerprints of the records, audits of "
+    "trainings. The internal report has them. The sampling rate is that of the run, one divided by the number of batches of an "
+    "epoch: whoever knows the batch size learns the number of records from it to within a batch, which figures by substitution "
+    "take as known anyway."
+)
+#: What a budget has proved, without the number of steps.
+PROVED = "Proved: an attacker who wants the secret of any record"
+
+
+def public(facts: Facts) -> Facts:
+    """The facts without what depends on the training records.
+
+    Parameters
+    ----------
+    facts : Facts
+        What an internal report is about.
+
+    Returns
+    -------
+    Facts
+        The facts of the public report. Those of a setting are its own.
+
+    Raises
+    ------
+    ReportError
+        If the run is not finished, or if nothing data-independent says how long it was planned to be.
+    """
+    if not facts.is_run:
+        return replace(facts, is_public=True)
+    if not facts.finished:
+        raise ReportError("--public needs a finished run: go on with betastar train --resume, or leave it out.")
+    if facts.budgeted is not None and facts.planned is None:
+        raise ReportError(
+            "--public must not tell when the budget ended this run, because that depends on the data, and its folder does not "
+            "say how many epochs were planned: train with betastar train --epochs, or leave out --public."
+        )
+    run = facts.planned or facts.run
+    kept = {name: value for name, value in facts.parameters.items() if name not in COUNTS}
+    return replace(
+        facts,
+        run=run,
+        title=f"{facts.name}: {run.steps:,} steps of DP-SGD",
+        parameters=kept | {"steps": run.steps},
+        command=facts.public_command,
+        attributes=tuple(replace(one, run=run, values=None) for one in facts.attributes if one.kind == "proved"),
+        stopped=None,
+        budget=facts.budget and f"{PROVED} faces β* ≥ {plain(facts.budgeted)} (budget fixed in advance).",
+        entries=[],
+        exposures={},
+        restated=(),
+        told=(),
+        records_per_person=facts.max_records_per_person,
+        audits=tuple(audit for audit in facts.audits if audit.kind == "mechanism"),
+        shares={},
+        fingerprint="",
+        is_public=True,
+    )

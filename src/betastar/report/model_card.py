@@ -64,7 +64,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
             predicted=_predicted(encoder),
             scale=encoder.label_scale,
             number=plain,
-            notices=[*statement.notices(facts), *_guessable(facts)],
+            notices=[*(one.text for one in statement.notices(facts)), *_guessable(facts)],
             verdict=verdicts[0],
             meaning=statement.MEANING[verdicts[0].band],
             proved=verdicts[1:],

@@ -14,11 +14,15 @@ from betastar.calibrate import Target, plan
 from betastar.closed_forms import step_leakage as charge
 from betastar.dpsgd import DPSGD, IN_EPOCHS
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
-from betastar.report.errors import ReportError
 from betastar.runs.config import PARAMETERS, Config
 from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord, Status
-from betastar.runs.reading import Inside, Json
+from betastar.runs.reading import Inside, Json, StudyError
 from betastar.threats import FARTHEST
+
+
+class ReportError(StudyError):
+    """What was given cannot be reported on; the text says why, and what is expected."""
+
 
 #: Two values of the same number that differ by more are of different runs.
 SAME = 1e-6

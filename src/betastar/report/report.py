@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,15 +15,13 @@ from betastar.calibrate import Target
 from betastar.figures import plots
 from betastar.files import check, write_all
 from betastar.quality import main_figure
-from betastar.report import odds, publication, statement
-from betastar.report.about import Made, about, quality
-from betastar.report.errors import ReportError
+from betastar.report import statement
 from betastar.report.facts import Facts, load
-from betastar.report.next_steps import next_steps
-from betastar.report.recomputed import SAME, contradiction
+from betastar.report.facts import public as without_data
+from betastar.report.recomputed import SAME, ReportError, contradiction
 from betastar.risk import BANDS, MEANING, METRICS
 from betastar.rounding import plain
-from betastar.runs.folder import EPOCHS, STEPS, code_commit
+from betastar.runs.folder import EPOCHS, STEPS
 
 if TYPE_CHECKING:
     import jinja2
@@ -47,37 +44,6 @@ class Figure:
     alt: str
     caption: str
     ax: Axes
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a report is asked for, besides its source and its place.
-
-    Attributes
-    ----------
-    records : bool
-        Whether the most exposed records are listed.
-    public : bool
-        Whether everything that depends on the training records is left out.
-    author, purpose : str
-        Who makes the report, and what for.
-    target : Target or None
-        The target that the advice is about; the next band by default.
-    """
-
-    records: bool = False
-    public: bool = False
-    author: str = ""
-    purpose: str = ""
-    target: Target | None = None
-
-    def made(self) -> Made:
-        """When, by whom, what for and with which code."""
-        return Made(date.today().isoformat(), self.author, self.purpose, code_commit() or "")
-
-
-#: A report without anything that must be asked for.
-NOTHING = Request()
 
 
 def write(
@@ -131,7 +97,6 @@ def write(
     kind = validation.choice("format", kind or (ending if ending in FORMATS else "html"), FORMATS)
     if public and records:
         raise ReportError("--public leaves out single records: choose between it and --list-records.")
-    request = Request(records, public, author, purpose, target)
     path = _place(source, output, kind, "report-public" if public else "report")
     _keep([path], force)  # before the work
     facts = load(source)
@@ -139,11 +104,12 @@ def write(
         if one.known and one.known[0] > float(one.certified.bayes_security.upper) + SAME:
             said, most = f"that β* ({one.name}) is {one.known[0]:.6f}", f"{float(one.certified.bayes_security.upper):.6f}"
             raise contradiction(Path(source) / EPOCHS, said, f"the distances in {STEPS} give at most {most}")
-    facts = publication.public(facts) if public else facts
+    facts = without_data(facts) if public else facts
     figures = list(draw(facts))
     files = [path] if kind == "html" else [path, *(path.with_name(f"{path.stem}-{figure.name}.png") for figure in figures)]
     _keep(files, force)
-    contents: dict[Path, str | bytes] = {path: render(facts, figures, kind, request, prefix=f"{path.stem}-")}
+    text = render(facts, figures, kind, f"{path.stem}-", records=records, author=author, purpose=purpose, target=target)
+    contents: dict[Path, str | bytes] = {path: text}
     contents |= {file: plots.image(figure.ax) for figure, file in zip(figures, files[1:], strict=False)}
     write_all(contents, private=facts.is_run and not public)
     return facts, files
@@ -258,9 +224,17 @@ def _tradeoffs(facts: Facts) -> Iterator[Figure]:
 
 
 def render(
-    facts: Facts, figures: list[Figure], kind: str, request: Request = NOTHING, brief: bool = False, prefix: str = ""
+    facts: Facts,
+    figures: list[Figure],
+    kind: str,
+    prefix: str = "",
+    brief: bool = False,
+    records: bool = False,
+    author: str = "",
+    purpose: str = "",
+    target: Target | None = None,
 ) -> str:
-    """The report's text."""
+    """The report's text; options as for `write`. Names of figures beside it begin with the prefix."""
     environment = _environment(kind)
     verdicts = statement.verdicts(facts)
     exposed = sorted(facts.exposures.items(), key=lambda item: (item[1], item[0]))
@@ -270,22 +244,23 @@ def render(
         others=verdicts[1:],
         meaning=MEANING,
         bands=BANDS,
-        notices=statement.notices(facts),
+        notices=[one.text for one in statement.notices(facts)],
+        audits=statement.played(facts),
         figures={figure.name: figure for figure in figures},
         prefix=prefix,
         brief=brief,
-        about=[] if brief else about(facts, request.made()),
-        quality=quality(facts),
-        odds=[] if brief else odds.sentences(facts),
+        about=[] if brief else statement.about(facts, author, purpose),
+        quality=statement.quality(facts),
+        odds=[] if brief else statement.odds(facts),
         weaker=None if brief else statement.weaker(facts),
-        next_steps=[] if brief else next_steps(facts, request.target),
+        next_steps=[] if brief else statement.next_steps(facts, target),
         metrics=statement.metrics(facts, brief),
         appendix=[] if brief else statement.appendix(facts),
         appendix_words=statement.APPENDIX,
         statement=statement.statement(facts),
         claims=statement.claims(facts),
         protected=statement.PROTECTED if facts.attributes else (),
-        exposed=[(record, BETA.rounded(beta)) for record, beta in exposed[:LISTED]] if request.records else [],
+        exposed=[(record, BETA.rounded(beta)) for record, beta in exposed[:LISTED]] if records else [],
         worst=BETA.rounded(exposed[0][1]) if exposed else None,
         median=BETA.rounded(exposed[len(exposed) // 2][1]) if exposed else None,
         parameters={name: _shown(value) for name, value in facts.parameters.items()},
