@@ -119,9 +119,8 @@ def report(
       betastar report runs/adult --public --author "A. Person" --purpose "before the model is given to partners"
       echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
     """
-    from betastar.report.next_steps import next_steps
     from betastar.report.report import write
-    from betastar.report.statement import verdicts
+    from betastar.report.statement import next_steps, verdicts
 
     wanted = None if target is None else Target.parse(target)
     with printing.phase("computing the certified curves, and drawing the figures"):
