@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from betastar.arrays import Real
-from betastar.bounds.parts import EPS, AnyPart
 from betastar.curves import LARGEST_EPSILON, Answers, Curve, Value
 from betastar.exact.inversion import LOST, TINY, Composition, Inversion, cumulants, plain_overlap
+from betastar.steps.base import EPS, Factor
 
 # ---- tangents
 # Searches along a trade-off curve whose tangents are known: which threshold belongs to a false-positive rate, or to a δ.
@@ -211,8 +211,8 @@ LEAST_NOISE = 0.07
 class FourierCurve(Curve):
     """The trade-off curve of independent steps, from their transforms."""
 
-    def __init__(self, parts: Sequence[AnyPart], symmetric: bool) -> None:
-        self.parts = tuple(parts)
+    def __init__(self, factors: Sequence[Factor], symmetric: bool) -> None:
+        self.factors = tuple(factors)
         self.symmetric = symmetric
 
     def reversed(self) -> FourierCurve:
@@ -223,29 +223,29 @@ class FourierCurve(Curve):
     def _reversed(self) -> FourierCurve:
         if self.symmetric:
             return self
-        other = FourierCurve([part.exchanged() for part in self.parts], False)
+        other = FourierCurve([factor.exchanged() for factor in self.factors], False)
         other.__dict__["_reversed"] = self
         return other
 
     @cached_property
     def _composition(self) -> Composition:
-        return Composition(self.parts)
+        return Composition(self.factors)
 
     @cached_property
-    def _single(self) -> AnyPart | None:
+    def _single(self) -> Factor | None:
         """The step of a run of one step, if H has a closed form."""
-        if len(self.parts) != 1 or self.parts[0].count != 1 or not self.parts[0].closed_form():
+        if len(self.factors) != 1 or self.factors[0].count != 1 or not self.factors[0].closed_form():
             return None
-        return self.parts[0]
+        return self.factors[0]
 
     @cached_property
     def _gaussian(self) -> float | None:
         """μ, if every record takes part in every step: then the worlds are N(0, 1) and N(μ, 1), μ² = Σ (R/σ)²."""
         square = 0.0
-        for part in self.parts:
-            if (one := part.mu_square) is None:
+        for factor in self.factors:
+            if (one := factor.mu_square) is None:
                 return None
-            square += part.count * one
+            square += factor.count * one
         return sqrt(square) if square > 0.0 else None
 
     # Answers.
@@ -256,9 +256,9 @@ class FourierCurve(Curve):
 
     @cached_property
     def _overlap(self) -> Value:
-        if not self.parts:
+        if not self.factors:
             return Value(1.0, 0.0)
-        if len(self.parts) == 1 and self.parts[0].count == 1 and (one := self.parts[0].overlap()) is not None:
+        if len(self.factors) == 1 and self.factors[0].count == 1 and (one := self.factors[0].overlap()) is not None:
             return Value(one, 8.0 * EPS * one)
         if self._gaussian is not None:
             value = erfc(self._gaussian / (2.0 * sqrt(2.0)))
@@ -298,7 +298,7 @@ class FourierCurve(Curve):
         fprs = np.asarray(fprs, dtype=np.float64)
         values, errors, taus = fprs.copy(), np.zeros(len(fprs)), np.zeros(len(fprs))
         within = (fprs > 0.0) & (fprs < 1.0)
-        if not self.parts or not within.any():
+        if not self.factors or not within.any():
             return values, errors, taus
         asked = fprs[within]
         around = np.array([0.9 * asked.min(), 0.1 + 0.9 * asked.max()])  # so that every rate has points on both sides
@@ -310,7 +310,7 @@ class FourierCurve(Curve):
     def epsilons(self, deltas: Real) -> tuple[Real, Real, Real]:
         """ε ≥ 0 with H_{e^ε} = δ for each δ, from below, as it is, and from above."""
         deltas = np.asarray(deltas, dtype=np.float64)
-        if not self.parts:
+        if not self.factors:
             nothing = np.zeros(len(deltas))
             return nothing, nothing, nothing
         return epsilons_on_tangents(self._inversion(), self._epsilon_guesses(deltas), deltas)
@@ -319,7 +319,7 @@ class FourierCurve(Curve):
 
     def _inversion(self) -> Evaluation:
         """A function of thresholds; lines of integration that it has computed serve later calls."""
-        if not self.parts:
+        if not self.factors:
             return _nothing
         if self._gaussian is not None:
             return self._without_sampling

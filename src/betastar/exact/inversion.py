@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from betastar.arrays import Complex, Real
-from betastar.bounds.parts import EPS, AnyPart
 from betastar.curves import Answers
-from betastar.exact.transform import Transform, exp, log1p
+from betastar.steps.base import EPS, Factor
+from betastar.steps.transform import Transform, exp, log1p
 
 # ---- composition
 # The composed transform M(z) = Π_t M_t(z) of independent steps, its saddle points, and β* from the line Re z = 1/2 alone.
@@ -38,16 +38,16 @@ Terms = list[tuple[float, Transform]]
 class Composition:
     """The composed transform of independent steps."""
 
-    def __init__(self, parts: Sequence[AnyPart]) -> None:
-        self.parts = tuple(parts)
+    def __init__(self, factors: Sequence[Factor]) -> None:
+        self.factors = tuple(factors)
 
     @cached_property
     def bulk(self) -> Terms:
-        return [(part.count, part.transform(False)) for part in self.parts]
+        return [(factor.count, factor.transform(False)) for factor in self.factors]
 
     @cached_property
     def wide(self) -> Terms:
-        return [(part.count, part.transform(True)) for part in self.parts]
+        return [(factor.count, factor.transform(True)) for factor in self.factors]
 
     @cached_property
     def atom(self) -> float:
@@ -80,11 +80,11 @@ class Composition:
     def range(self) -> tuple[float, float]:
         """Losses that L cannot leave, if any: a record that is added leaves log P/Q ≥ log(1-p) at each step."""
         floor = 0.0
-        for part in self.parts:
-            if (least := part.least_loss) is None:
+        for factor in self.factors:
+            if (least := factor.least_loss) is None:
                 return -inf, inf
-            floor += part.count * least
-        ways = {part.reverse for part in self.parts}
+            floor += factor.count * least
+        ways = {factor.reverse for factor in self.factors}
         return (floor if ways == {False} else -inf), (-floor if ways == {True} else inf)
 
     @cached_property
@@ -281,7 +281,7 @@ class Inversion:
             other[:, far], _ = self._strip(composition.beyond, taus[far], beyond=True)
             better = far & (~again | (other[2] + 1e-3 * other[4] < answers[2] + 1e-3 * answers[4]))
             answers[:, better] = other[:, better]
-        unseen = BEYOND_WIDE_REACH * sum(abs(part.count) * part.sampled for part in composition.parts)
+        unseen = BEYOND_WIDE_REACH * sum(abs(factor.count) * factor.sampled for factor in composition.factors)
         unseen += composition.lost + composition.doubt
         answers[:, lost] = np.array([0.0, 1.0, unseen, 0.0, unseen, 0.0, 0.0])[:, None]
         # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding.
@@ -383,7 +383,7 @@ class _Path:
         self.accuracy = [np.maximum(one.accuracy(nodes), 10.0 * one.unreal(lines.thetas)) for _, one in self.terms]
         self.tilted = [one.tilted(lines.thetas) for _, one in self.terms]
         mass = BEYOND_WIDE_REACH if wide else BEYOND_REACH
-        self.unseen = mass * sum(abs(part.count) * part.sampled for part in composition.parts)
+        self.unseen = mass * sum(abs(factor.count) * factor.sampled for factor in composition.factors)
         self.doubt = composition.doubt
         if lines.beyond:
             self.unseen += composition.lost

@@ -1,1 +1,0 @@
-"""Composition: from the steps of a run to bounds and curves. Numpy and scipy only."""

@@ -1,1 +1,0 @@
-"""What was run (noise, rate, steps), one step of it, and who attacks."""
