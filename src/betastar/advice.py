@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from betastar.analyze import TOLERANCE, reliable, takes_seconds
-from betastar.calibrate import MOST_NOISE, Target, guess_noise
-from betastar.certified.enclosure import COARSE
+from betastar.calibrate import MOST_NOISE, ROUGH_TOLERANCE, Target, guess_noise
 from betastar.dpsgd import DPSGD, RateWarning
 from betastar.exact.curve import LEAST_NOISE
 from betastar.risk import DIGITS, SMALLEST_FPR, Risk, next_band
@@ -239,8 +238,9 @@ def _start(target: Target, lever: Lever) -> float:
 def _certified(lever: Lever, value: float) -> Risk:
     """The risk with another value of the parameter."""
     run, threat = lever.make(value)
-    tolerance = COARSE if takes_seconds(threat, "certified", TOLERANCE, run) else TOLERANCE
-    return reliable(run, threat, "certified", tolerance)
+    if takes_seconds(run, threat, "certified", "best"):
+        return reliable(run, threat, "certified", ROUGH_TOLERANCE, "normal")
+    return reliable(run, threat, "certified", TOLERANCE, "best")
 
 
 def _name(parameter: str) -> str:

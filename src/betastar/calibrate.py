@@ -21,16 +21,14 @@ from scipy.special import erfcinv
 
 from betastar import validation
 from betastar.analyze import TOLERANCE, analyze, reliable, takes_seconds
-from betastar.bounds import kinds
-from betastar.certified.enclosure import COARSE
-from betastar.closed_forms import never_sampled
-from betastar.closed_forms import noiseless_curve as ceiling_curve
+from betastar.closed_forms import log_never_sampled, noiseless_curve
 from betastar.dpsgd import DPSGD, IN_EPOCHS, RateWarning, batches_per_epoch, missing_numbers, opacus_differs
 from betastar.exact.curve import LEAST_NOISE
 from betastar.heuristics import SEES
 from betastar.risk import METRICS, Bound, Metric, Outcome, Risk
 from betastar.rounding import CALIBRATED, plain, shortened, significant
-from betastar.scenario.step import AnyStep, Step
+from betastar.steps.base import Step
+from betastar.steps.poisson import PoissonStep
 from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.validation import WrongTypeError, WrongValueError
 
@@ -38,8 +36,8 @@ from betastar.validation import WrongTypeError, WrongValueError
 MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
 #: Relative accuracy of a calibrated noise or rate.
 ACCURACY = 1e-7
-#: The same where each figure to rely on takes seconds, and of a search among rough figures.
-CLOSE, ROUGH = 1e-4, 1e-2
+#: The same where each figure to rely on takes seconds, and of a search among rough figures; their tolerance, at least.
+CLOSE, ROUGH, ROUGH_TOLERANCE = 1e-4, 1e-2, 1e-3
 #: Figures to rely on that such a search looks at before it only moves to the safe side.
 TRIES = 4
 #: Largest step of the search, in the logarithm of the parameter: far beyond the answer the analysis takes long.
@@ -252,6 +250,7 @@ def calibrate(
     threat: Threat | None = None,
     method: str = "exact",
     tolerance: float = TOLERANCE,
+    effort: str = "best",
     sees: str = "updates",
 ) -> DPSGD:
     """The run that just meets the target, with the one parameter that was left out filled in.
@@ -287,6 +286,8 @@ def calibrate(
     method : str
         As for `analyze`.
     tolerance : float
+        As for `analyze`.
+    effort : str
         As for `analyze`.
     sees : str
         "updates": what the attacker sees. Figures for one who sees the final model only are a heuristic, and no run is chosen
@@ -340,20 +341,26 @@ def calibrate(
     search = _search(name, make, given, unit, max_batch_size, target, threat)
 
     @cache
-    def risk(value: float, tolerance: float = tolerance) -> Risk:
-        return reliable(make(value), threat, method, tolerance)
+    def risk(value: float) -> Risk:
+        return reliable(make(value), threat, method, tolerance, effort)
+
+    def rough(value: float) -> Risk:
+        return reliable(make(value), threat, method, max(tolerance, ROUGH_TOLERANCE), "normal")
 
     if name == "noise_multiplier":
         without = threat.steps(make(1.0))
         if target.met(_sampling_only(without)):
             warnings.warn(
-                f"{target} needs no noise: a record is used at all with probability {-expm1(never_sampled(without)):.3g} only. "
-                f"Returning the least noise that is considered, noise_multiplier={LEAST_NOISE}.",
+                f"{target} needs no noise: a record is used at all with probability {-expm1(log_never_sampled(without)):.3g} "
+                f"only. Returning the least noise that is considered, noise_multiplier={LEAST_NOISE}.",
                 NoNoiseNeeded,
                 stacklevel=2,
             )
             return make(LEAST_NOISE)
-    value = confirmed(search, target, risk, takes_seconds(threat, method, tolerance, make(search.low)))
+    if takes_seconds(make(search.low), threat, method, effort):
+        value = _solve_with_few(search, target, risk, cache(rough))
+    else:
+        value = solve(search, target, risk)
     sizes = {"batch_size": batch_size, "dataset_size": dataset_size, name: round(value) * unit}
     chosen = opacus is not None or sampling != "poisson" or not (sizes["batch_size"] and sizes["dataset_size"])
     if not chosen and (told := opacus_differs(sizes["batch_size"], sizes["dataset_size"])):
@@ -420,13 +427,13 @@ def _in_braces(names: Iterable[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in names)
 
 
-def _sampling_only(steps: tuple[AnyStep, ...]) -> Risk:
+def _sampling_only(steps: tuple[Step, ...]) -> Risk:
     """The risk of the same sampling without noise."""
-    curve, beta = ceiling_curve(steps), exp(never_sampled(steps))
+    curve, beta = noiseless_curve(steps), exp(log_never_sampled(steps))
     return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
 
 
-def guess_noise(steps: tuple[AnyStep, ...], target: Target) -> float:
+def guess_noise(steps: tuple[Step, ...], target: Target) -> float:
     """For targets about β*, from the small-rate exponent (theory, section 5): λ ≈ (p²/2)·sinh(1/σ²) at distance 2, and
     (p²/8)(e^{1/σ²} - 1) at distance 1; other distances in proportion. Otherwise 1. steps: at noise 1."""
     beta = {"bayes_security": target.value, "advantage": 1.0 - target.value, "success": 2.0 * (1.0 - target.value)}.get(
@@ -434,11 +441,11 @@ def guess_noise(steps: tuple[AnyStep, ...], target: Target) -> float:
     )
     if beta is None or not 0.0 < beta < 1.0:
         return 1.0
-    power = sum(step.count * kinds.kind(step).gap(step) ** 2 for step in steps)
+    power = sum(step.count * step.gap() ** 2 for step in steps)
     if power == 0.0:
         return 1.0
     need = 8.0 * float(erfcinv(beta)) ** 2 / power
-    near = all(isinstance(step, Step) and step.distance <= 1.0 for step in steps)
+    near = all(isinstance(step, PoissonStep) and step.distance <= 1.0 for step in steps)
     return min(max(1.0 / sqrt(log1p(need) if near else asinh(need)), LEAST_NOISE), MOST_NOISE)
 
 
@@ -498,6 +505,7 @@ def plan(
     relation: str = "substitution",
     method: str = "certified",
     tolerance: float = TOLERANCE,
+    effort: str = "best",
 ) -> Plan:
     """The run and the gap that just meet both targets, with what was left out filled in and checked.
 
@@ -523,6 +531,8 @@ def plan(
     method : str
         As for `analyze`.
     tolerance : float
+        As for `analyze`.
+    effort : str
         As for `analyze`.
 
     Returns
@@ -551,7 +561,7 @@ def plan(
     numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}
     given: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
     made, member = _whole_run(run, given, opacus), Membership(relation)
-    how: dict[str, Any] = {"method": method, "tolerance": tolerance}
+    how: dict[str, Any] = {"method": method, "tolerance": tolerance, "effort": effort}
     if made is None:
         wanted: list[tuple[Target, Threat]] = [] if membership is None else [(membership, member)]
         if gap is not None and attribute is not None:
@@ -559,12 +569,12 @@ def plan(
         if not wanted:
             raise TypeError("gap must be given, or a membership target: the attribute target alone cannot decide two parameters.")
         made = _strictest([calibrate(target, threat=threat, opacus=opacus, **given, **how) for target, threat in wanted])
-    elif membership is not None and not membership.met(reached := reliable(made, member, method, tolerance)):
+    elif membership is not None and not membership.met(reached := reliable(made, member, **how)):
         raise ValueError(
             f"{membership} is not met by the run, whatever the gap: {membership.metric} is {_told(membership, reached)}. "
             "Leave out its noise, rate or steps, so that it can be chosen."
         )
-    return Plan(made, _gap_for(attribute, gap, made, method, tolerance))
+    return Plan(made, _gap_for(attribute, gap, made, how))
 
 
 def _check_targets(membership: Target | None, attribute: Target | None) -> None:
@@ -581,14 +591,14 @@ def _checked(gap: Any) -> float:
     return float(validation.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST))
 
 
-def _gap_for(attribute: Target | None, gap: float | None, run: DPSGD, method: str, tolerance: float) -> float:
+def _gap_for(attribute: Target | None, gap: float | None, run: DPSGD, how: dict[str, Any]) -> float:
     """The gap that was given, if it meets the target; otherwise the widest that does."""
     if gap is None:
         if attribute is None:
             raise TypeError("gap was left out, but there is no attribute target that it could follow from.")
-        return _widest(attribute, run, method, tolerance)
+        return _widest(attribute, run, how)
     if attribute is not None:
-        reached = reliable(run, AttributeInference(enforced(gap)), method, tolerance)
+        reached = reliable(run, AttributeInference(enforced(gap)), **how)
         if not attribute.met(reached):
             raise ValueError(f"{attribute} is not met with gap {plain(gap)}: {attribute.metric} is {_told(attribute, reached)}.")
     return gap
@@ -616,12 +626,16 @@ def _strictest(runs: Sequence[DPSGD]) -> DPSGD:
     return max(runs, key=lambda run: (float(run.noise_multiplier), -float(run.sample_rate), -int(run.steps)))
 
 
-def _widest(target: Target, run: DPSGD, method: str, tolerance: float) -> float:
+def _widest(target: Target, run: DPSGD, how: dict[str, Any]) -> float:
     """The widest gap that meets the target."""
 
     @cache
-    def risk(distance: float, tolerance: float = tolerance) -> Risk:
-        return reliable(run, AttributeInference(distance), method, tolerance)
+    def risk(distance: float) -> Risk:
+        return reliable(run, AttributeInference(distance), **how)
+
+    def rough(distance: float) -> Risk:
+        tolerance = max(how["tolerance"], ROUGH_TOLERANCE)
+        return reliable(run, AttributeInference(distance), how["method"], tolerance, "normal")
 
     # A gap of 2 is membership inference, of which balls in bins have no certificate; of any smaller gap they have one.
     bins = any(segment.sampling == "balls-in-bins" for segment in run.segments)
@@ -629,7 +643,10 @@ def _widest(target: Target, run: DPSGD, method: str, tolerance: float) -> float:
     if target.met(risk(farthest)):
         return FARTHEST
     search = Search("gap", lambda _: run, enforced(0.0), farthest, True, False, 0.1)
-    distance = confirmed(search, target, risk, takes_seconds(AttributeInference(FARTHEST), method, tolerance, run))
+    if takes_seconds(run, AttributeInference(FARTHEST), how["method"], how["effort"]):
+        distance = _solve_with_few(search, target, risk, cache(rough))
+    else:
+        distance = solve(search, target, risk)
     return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))
 
 
@@ -694,13 +711,6 @@ def solve(search: Search, target: Target, risk: Callable[[float], Risk], accurac
         value = outward(value * (1.0 - nudge if search.grows else 1.0 + nudge))
         nudge *= 2.0
     return value
-
-
-def confirmed(search: Search, target: Target, risk: Callable[..., Risk], takes_seconds: bool) -> float:
-    """The value that `solve` looks for. If risk(value) takes seconds, risk(value, COARSE) is quick and is used for the search."""
-    if not takes_seconds:
-        return solve(search, target, risk)
-    return _solve_with_few(search, target, risk, lambda value: risk(value, COARSE))
 
 
 def _solve_with_few(search: Search, target: Target, risk: Callable[[float], Risk], rough: Callable[[float], Risk]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from math import erfc, exp, expm1, inf, log, log1p, sqrt
 from typing import Any
@@ -11,15 +11,12 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebfit, chebval
 
 from betastar.arrays import Real
-from betastar.bounds import kinds
-from betastar.bounds.parts import AnyPart, Part
 from betastar.curves import DiscreteCurve, Side
 from betastar.dpsgd import IN_EPOCHS, Segment
-from betastar.exact import transform
-from betastar.scenario.step import AnyStep, Step
-from betastar.scenario.truncation import truncation
+from betastar.steps.base import MOST_EXPONENT, Family, Step
+from betastar.steps.poisson import QUIET, PoissonStep, exponent, factors
+from betastar.steps.truncated import truncation
 
-# ---- closed form
 # The paper's closed form: its theorem, of which both corollaries are cases.
 #
 # β* ≈ erfc(p·‖R‖₂ / (2√2σ)), with R = 2 at each step for membership (corollary 1) and the measured distances for
@@ -27,23 +24,22 @@ from betastar.scenario.truncation import truncation
 # The error term of its proof is explicit: √(Σ p_t(1-p_t)/σ_t²)/2 for each of the two worlds (theory, section 1).
 
 
-def paper_bayes_security(steps: Sequence[Step]) -> float:
+def paper_bayes_security(steps: Sequence[PoissonStep]) -> float:
     """The closed form, an approximation."""
     signal = sum(step.count * (step.rate * step.distance / step.noise) ** 2 for step in steps)
     return erfc(sqrt(signal) / (2.0 * sqrt(2.0)))
 
 
-def paper_error_term(steps: Sequence[Step]) -> float:
+def paper_error_term(steps: Sequence[PoissonStep]) -> float:
     """What the proof allows the closed form to be wrong by; often above 1, and then it says nothing."""
     return sqrt(sum(step.count * step.rate * (1.0 - step.rate) / step.noise**2 for step in steps))
 
 
-def outside_regime(steps: Sequence[Step]) -> bool:
+def outside_regime(steps: Sequence[PoissonStep]) -> bool:
     """Whether the paper itself advises against its closed form (noise below 1)."""
     return any(step.noise < 1.0 and step.rate < 1.0 and step.distance > 0.0 for step in steps)
 
 
-# ---- affinity
 # Closed form with a proof: affinities multiply (theory, section 5).
 #
 # ρ = ∫√(PQ) of one step and λ = -ln ρ. With Λ° from the glued curve and Λ* from fixed pairs,
@@ -55,56 +51,33 @@ PAD = 1e-8
 TERMS = 64
 #: Below this noise the exponent is too steep for it: distances are rounded up to multiples of 2/GRID instead.
 STEEP, GRID = 0.2, 512
-#: Least noise that exponents are computed for.
-QUIET = 0.07
-#: Affinities below this one are lost in the rounding of 1 - ρ.
-LEAST = 1e-9
-MOST = -log(LEAST)
 
 
-@lru_cache(maxsize=4096)
-def exponent(build: Callable[..., transform.Transform], rate: float, noise: float, distance: float) -> float:
-    """λ = -ln ∫√(PQ) of one step of a family of pairs; MOST stands for all that is larger, and less noise than QUIET counts as
-    QUIET: the truth may be above."""
-    if distance == 0.0:
-        return 0.0
-    gap = build(rate, max(noise, QUIET), distance).affinity_gap()
-    return -log1p(-gap) if gap < 1.0 - LEAST else MOST
+def total(family: Family, steps: Sequence[Step]) -> float:
+    """Λ: the exponents of all steps added up; less noise than QUIET counts as QUIET."""
+    loud = [step if isinstance(step, PoissonStep) else step.with_min_noise(QUIET) for step in steps]
+    return sum(factor.count * factor.exponent() for factor in factors(loud, family))
 
 
-def exponent_of(part: AnyPart) -> float:
-    """λ of one step of any kind, in the same way; less noise than QUIET must have been replaced by QUIET."""
-    if isinstance(part, Part):
-        return exponent(part.build, part.rate, part.noise, part.distance)
-    gap = part.transform(False).affinity_gap()
-    return -log1p(-gap) if gap < 1.0 - LEAST else MOST
-
-
-def total(build: Callable[..., transform.Transform], steps: Sequence[AnyStep]) -> float:
-    """Λ: the exponents of all steps added up."""
-    loud = [step if kinds.plain([step]) else kinds.kind(step).louder(step, QUIET) for step in steps]
-    return sum(part.count * exponent_of(part) for part in kinds.parts(loud, build))
-
-
-def largest(build: Callable[..., transform.Transform], steps: Sequence[AnyStep]) -> float:
-    """Λ, not below the truth: infinite if a step's exponent cannot be told from MOST, or has less noise than QUIET."""
-    telling = [step for step in steps if kinds.telling(step)]
-    if any(kinds.kind(step).least_noise(step) < QUIET for step in telling):
+def largest(family: Family, steps: Sequence[Step]) -> float:
+    """Λ, not below the truth: infinite if a step's exponent cannot be told from the largest, or has less noise than QUIET."""
+    leaking = [step for step in steps if step.leaks]
+    if any(step.least_noise < QUIET for step in leaking):
         return inf
-    exponents = [exponent_of(part) for part in kinds.parts(telling, build)]
-    return inf if np.isinf(_unbounded(np.array(exponents))).any() else total(build, steps)
+    exponents = [factor.exponent() for factor in factors(leaking, family)]
+    return inf if np.isinf(_unbounded(np.array(exponents))).any() else total(family, steps)
 
 
 def leakage(rate: float, noise: float, distances: Any) -> Real:
     """λ°(R) of one step for many distances, rounded up: interpolated, as ln(λ°/R²) is a smooth function of R.
 
-    It grows with R, and is infinite where it cannot be told from MOST.
+    It grows with R, and is infinite where it cannot be told from MOST_EXPONENT.
     """
     far = np.asarray(distances, dtype=np.float64)
     if noise < QUIET:
         return np.where(far > 0.0, inf, 0.0)
     if noise < STEEP:
-        exponents = [exponent(transform.glued, rate, noise, node) for node in (np.arange(GRID + 1) * (2.0 / GRID)).tolist()]
+        exponents = [exponent("glued", rate, noise, node) for node in (np.arange(GRID + 1) * (2.0 / GRID)).tolist()]
         return _unbounded(np.array(exponents)[np.ceil(far * (0.5 * GRID)).astype(int)]) * (1.0 + 1e-6)
     with np.errstate(divide="ignore"):
         logs = chebval(far - 1.0, _smooth(rate, noise)) + 2.0 * np.log(far)
@@ -115,12 +88,12 @@ def leakage(rate: float, noise: float, distances: Any) -> Real:
 def _smooth(rate: float, noise: float) -> Real:
     """Chebyshev coefficients of ln(λ°(R)/R²) on 0 < R < 2; relative error of λ° below 5e-7 for noise above .1."""
     nodes = np.cos(np.pi * (np.arange(TERMS) + 0.5) / TERMS)
-    values = [log(exponent(transform.glued, rate, noise, 1.0 + node)) - 2.0 * log(1.0 + node) for node in nodes.tolist()]
+    values = [log(exponent("glued", rate, noise, 1.0 + node)) - 2.0 * log(1.0 + node) for node in nodes.tolist()]
     return chebfit(nodes, values, TERMS - 1)
 
 
 def _unbounded(exponents: Real) -> Real:
-    return np.where(exponents < MOST * (1.0 - PAD), exponents, inf)
+    return np.where(exponents < MOST_EXPONENT * (1.0 - PAD), exponents, inf)
 
 
 def allowance(bayes_security: float) -> float:
@@ -128,10 +101,10 @@ def allowance(bayes_security: float) -> float:
     return -0.5 * log1p(-((1.0 - bayes_security) ** 2)) * (1.0 - PAD) if bayes_security > 0.0 else inf
 
 
-def bounds(largest: float, attained: float) -> tuple[float, float, float]:
+def bounds(largest: float, least: float) -> tuple[float, float, float]:
     """(lower, estimate, upper) of β* from Λ° and Λ*."""
-    largest, attained = largest * (1.0 + PAD), attained * (1.0 - PAD)
-    return proved(largest), erfc(sqrt(attained)), exp(-attained)
+    largest, least = largest * (1.0 + PAD), least * (1.0 - PAD)
+    return proved(largest), erfc(sqrt(least)), exp(-least)
 
 
 def proved(exponent: float) -> float:
@@ -140,7 +113,6 @@ def proved(exponent: float) -> float:
     return square / (1.0 + sqrt(-expm1(-2.0 * exponent)))
 
 
-# ---- charges
 # What a step is charged with under each sampling: an upper bound of its leakage λ° (theory, sections 5, 11 and 12).
 
 
@@ -168,20 +140,19 @@ def step_leakage(segment: Segment, distances: Any) -> Real:
     return np.where(np.isinf(in_addition) & np.isinf(in_place), np.inf, mixed) * (1.0 + 1e-9)
 
 
-# ---- no noise
 # The ceiling: a record that is never sampled leaks nothing, whatever the noise.
 #
 # Without noise the attacker learns everything as soon as the record is sampled once, with probability 1 - Π(1-p_t)^{T_t}, and
 # nothing otherwise. No run with the same sampling is riskier, so a target looser than that needs no noise at all.
 
 
-def never_sampled(steps: Sequence[AnyStep]) -> float:
+def log_never_sampled(steps: Sequence[Step]) -> float:
     """Logarithm of the probability that the record is not in any batch whose step tells the two worlds apart."""
-    return sum(step.count * kinds.kind(step).idle(step) for step in steps if kinds.telling(step))
+    return sum(step.count * step.log_never_sampled() for step in steps if step.leaks)
 
 
-def noiseless_curve(steps: Sequence[AnyStep]) -> DiscreteCurve:
+def noiseless_curve(steps: Sequence[Step]) -> DiscreteCurve:
     """The trade-off curve of the same sampling without noise."""
-    idle = never_sampled(steps)
-    side = Side(np.zeros(1), np.array([exp(idle)]), -expm1(idle))
+    never = log_never_sampled(steps)
+    side = Side(np.zeros(1), np.array([exp(never)]), -expm1(never))
     return DiscreteCurve(side, side)

@@ -12,8 +12,7 @@ import numpy as np
 
 from betastar.arrays import Real
 from betastar.dpsgd import DPSGD, only_plain
-from betastar.scenario.mixture import binomial
-from betastar.scenario.step import MixtureStep
+from betastar.steps.group import MixtureStep, binomial
 from betastar.threats import Membership, Threat
 
 #: Who sees what: every update, or the final model only.

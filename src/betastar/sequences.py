@@ -1,68 +1,63 @@
-"""A run of any sampling as sequences of steps: some that dominate it, and some of attacks that exist."""
+"""A run of any sampling as sequences of steps: some that dominate it, and some of attacks that exist (theory, sections 12, 13).
+
+With plain Poisson sampling both are the same. Of some other samplings only bounds are known, or the dominating steps allow
+attackers what no gradients allow. Then the two ends of an answer come from different steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import asin, cos, sqrt
-from typing import Any
 
 import numpy as np
 
 from betastar.arrays import Real
-from betastar.dpsgd import DPSGD, Segment, is_plain
-from betastar.dpsgd import batches_per_epoch as batches
-from betastar.dpsgd import epochs_of as epochs
+from betastar.dpsgd import Segment, batches_per_epoch, epochs_of, is_plain
 from betastar.rounding import plain
-from betastar.scenario.mixture import group_step
-from betastar.scenario.step import AllocationStep, AnyStep, CoinStep, MixtureStep, Step
-from betastar.scenario.truncation import truncation
+from betastar.steps.allocation import AllocationStep
+from betastar.steps.base import Step
+from betastar.steps.fixed_size import FixedSizeStep
+from betastar.steps.group import MixtureStep, group_step
+from betastar.steps.poisson import PoissonStep
+from betastar.steps.truncated import CoinStep, truncation
 from betastar.validation import WrongValueError
-
-# ---- reductions
-# A run of any sampling as steps: steps that dominate it, and steps of attacks that exist (theory, sections 12 and 13).
-#
-# With plain Poisson sampling both are the same. Of some other samplings only bounds are known, or the dominating steps allow
-# attackers what no gradients allow. Then the two ends of an answer come from different steps: each of the `proved` views is above
-# every attack, each of the `attained` views is below an attack that exists.
 
 
 @dataclass(frozen=True)
-class View:
+class StepSequence:
     """Steps that stand for a run, with all that a method asks of a threat.
 
-    every : the steps, in any order.
-    ordered : the same steps, or steps that dominate them, in their order; None if the order is not known or does not matter.
+    steps : the steps, in any order.
+    symmetric : the two worlds are mirror images, or dominated by a symmetric curve.
+    oriented : "positive" is one of the two worlds; otherwise either may be.
+    in_order : the same steps, or steps that dominate them, in their order; None if the order is not known or does not matter.
     """
 
-    every: tuple[AnyStep, ...]
+    steps: tuple[Step, ...]
     symmetric: bool
     oriented: bool
-    ordered: tuple[Step, ...] | None = None
+    in_order: tuple[PoissonStep, ...] | None = None
 
-    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]:
-        return self.every
-
-    def in_order(self, run: DPSGD) -> tuple[Step, ...] | None:
-        return self.ordered
-
-    def describe(self) -> str:
-        return "steps"
+    @property
+    def certifiable(self) -> bool:
+        """Whether the certified method answers for all steps."""
+        return all(step.certifiable for step in self.steps)
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """proved : views that are above every attack, each of them. attained : views of attacks that exist, or less.
+    """proved : sequences that are above every attack, each of them. attacks : sequences of attacks that exist, or less.
 
-    attained is None if the only proved view is attained itself: what a method says of its steps, at both ends, holds for the run.
+    attacks is None if the only proved sequence is attained: what a method says of its steps, at both ends, holds for the run.
     """
 
-    proved: tuple[View, ...]
-    attained: tuple[View, ...] | None = None
+    proved: tuple[StepSequence, ...]
+    attacks: tuple[StepSequence, ...] | None = None
 
 
 @dataclass(frozen=True)
-class Part:
+class SegmentSteps:
     """What a segment contributes.
 
     proved : alternatives, each of which dominates the segment.
@@ -73,56 +68,65 @@ class Part:
         one is pure noise.
     """
 
-    proved: tuple[tuple[AnyStep, ...], ...]
-    ordered: tuple[Step, ...] | None = None
-    symmetric: tuple[AnyStep, ...] = ()
-    directed: tuple[AnyStep, ...] = ()
-    summed: tuple[AnyStep, ...] = ()
+    proved: tuple[tuple[Step, ...], ...]
+    ordered: tuple[PoissonStep, ...] | None = None
+    symmetric: tuple[Step, ...] = ()
+    directed: tuple[Step, ...] = ()
+    summed: tuple[Step, ...] = ()
+
+    def own(self, symmetric: bool) -> tuple[Step, ...]:
+        """The attack whose worlds are like those of the threat."""
+        return self.symmetric if symmetric else self.directed
 
 
-def combined(parts: Sequence[Part], symmetric: bool, oriented: bool) -> Reduction:
-    """The reduction of a run of several segments.
-
-    An attack may leave out segments: it is one on all segments that have an attack of its kind.
-    """
-    alternatives = max(len(part.proved) for part in parts)
-    proved = []
-    for i in range(alternatives):
-        every = _joined(part.proved[min(i, len(part.proved) - 1)] for part in parts)
-        proved.append(View(every, symmetric, oriented, _in_order(parts) if i == 0 else None))
-    own = [part.symmetric if symmetric else part.directed for part in parts]
-    if alternatives == 1 and _joined(own) == proved[0].every:
-        return Reduction(tuple(proved))
-    attained = []
-    if mirrored := _joined(part.symmetric for part in parts):
-        plain = all(isinstance(step, Step) for step in mirrored) and all(len(part.symmetric) <= 1 for part in parts)
-        attained.append(View(mirrored, True, oriented, mirrored if plain else None))  # type: ignore[arg-type]
-    if directed := _joined(part.directed for part in parts):
-        attained.append(View(directed, False, oriented))
-    if any(part.summed for part in parts):
-        others = _joined(part.summed or (part.symmetric if symmetric else part.directed) for part in parts)
-        attained.append(View(others, symmetric, oriented))
-    return Reduction(tuple(proved), tuple(attained))
+def combined(segments: Sequence[SegmentSteps], symmetric: bool, oriented: bool) -> Reduction:
+    """The reduction of a run of several segments."""
+    proved = _proved(segments, symmetric, oriented)
+    if len(proved) == 1 and _joined(one.own(symmetric) for one in segments) == proved[0].steps:
+        return Reduction(proved)
+    return Reduction(proved, _attacks(segments, symmetric, oriented))
 
 
-def _joined(every: Any) -> tuple[AnyStep, ...]:
+def _proved(segments: Sequence[SegmentSteps], symmetric: bool, oriented: bool) -> tuple[StepSequence, ...]:
+    """The first alternatives of all segments, the second ones, and so on; a segment that has fewer stays with its last."""
+    number = max(len(one.proved) for one in segments)
+    ordered = _in_order(segments)
+    return tuple(
+        StepSequence(
+            _joined(one.proved[min(i, len(one.proved) - 1)] for one in segments), symmetric, oriented, ordered if i == 0 else None
+        )
+        for i in range(number)
+    )
+
+
+def _attacks(segments: Sequence[SegmentSteps], symmetric: bool, oriented: bool) -> tuple[StepSequence, ...]:
+    """Attacks of each kind. An attack may leave out segments: it is one on all segments that have an attack of its kind."""
+    attacks = []
+    if mirrored := _joined(one.symmetric for one in segments):
+        poisson = tuple(step for step in mirrored if isinstance(step, PoissonStep))
+        known = len(poisson) == len(mirrored) and all(len(one.symmetric) <= 1 for one in segments)
+        attacks.append(StepSequence(mirrored, True, oriented, poisson if known else None))
+    if directed := _joined(one.directed for one in segments):
+        attacks.append(StepSequence(directed, False, oriented))
+    if any(one.summed for one in segments):
+        summed = _joined(one.summed or one.own(symmetric) for one in segments)
+        attacks.append(StepSequence(summed, symmetric, oriented))
+    return tuple(attacks)
+
+
+def _joined(every: Iterable[tuple[Step, ...]]) -> tuple[Step, ...]:
     return tuple(step for steps in every for step in steps)
 
 
-def _in_order(parts: Sequence[Part]) -> tuple[Step, ...] | None:
-    ordered: list[Step] = []
-    for part in parts:
-        if part.ordered is None:
-            return None
-        ordered += part.ordered
-    return tuple(ordered)
+def _in_order(segments: Sequence[SegmentSteps]) -> tuple[PoissonStep, ...] | None:
+    """The steps of all segments in their order; None if one of them is not known."""
+    ordered = [one.ordered for one in segments if one.ordered is not None]
+    return tuple(step for steps in ordered for step in steps) if len(ordered) == len(segments) else None
 
 
-# ---- sampled segments
-# Which steps a segment becomes, for each sampling and each game (theory, sections 12 and 13).
-#
-# Substitution is the game of two gradients a and b of norm at most 1 with ‖a - b‖ ≤ R: membership has R = 2, attributes have
-# less. Add/remove is the game of a record and nothing in its place.
+# Which steps a segment becomes, for each sampling and each game (theory, sections 12 and 13). Substitution is the game of two
+# gradients a and b of norm at most 1 with ‖a - b‖ ≤ R: membership has R = 2, attributes have less. Add/remove is the game of a
+# record and nothing in its place.
 
 #: Distance of two opposite gradients of norm 1.
 OPPOSITE = 2.0
@@ -137,8 +141,8 @@ class Distances:
     each : the distance of each step, in their order; None if all are the same, or if their order is not known.
     """
 
-    steps: tuple[Step, ...]
-    blocks: tuple[Step, ...]
+    steps: tuple[PoissonStep, ...]
+    blocks: tuple[PoissonStep, ...]
     each: Real | None = None
 
 
@@ -152,7 +156,7 @@ def at_most_all(records: int, size: int | None, argument: str = "records") -> No
         )
 
 
-def substitution(segment: Segment, distances: Distances, records: int = 1) -> Part:
+def substitution(segment: Segment, distances: Distances, records: int = 1) -> SegmentSteps:
     """The part of a segment where the challenge's gradient is a or b, or where all of a person's records are replaced."""
     at_most_all(records, segment.dataset_size)
     if segment.mixture is not None:
@@ -171,10 +175,10 @@ def substitution(segment: Segment, distances: Distances, records: int = 1) -> Pa
         return _shuffled(segment, distances)
     if segment.max_batch_size is not None:
         return _truncated(segment, distances.steps, True)
-    return Part((distances.steps,), distances.blocks, distances.steps)
+    return SegmentSteps((distances.steps,), distances.blocks, distances.steps)
 
 
-def add_remove(segment: Segment, records: int = 1) -> Part:
+def add_remove(segment: Segment, records: int = 1) -> SegmentSteps:
     """The part of a segment where the challenge is a record, or all records of a person, or nothing."""
     at_most_all(records, segment.dataset_size)
     sigma, count = segment.noise_multiplier, segment.steps
@@ -187,30 +191,30 @@ def add_remove(segment: Segment, records: int = 1) -> Part:
             "after it, and nothing is proved of that. Or train with sampling 'balls-in-bins' or 'poisson'.",
         )
     if segment.sampling == "balls-in-bins":
-        length, number = batches(segment.sample_rate, segment.sampling), epochs(segment)
-        together = Step(1.0, sigma / records, 1.0, number)
-        one: AnyStep = AllocationStep(length, sigma, False, number) if length > 1 else together
+        length, number = batches_per_epoch(segment.sample_rate, segment.sampling), epochs_of(segment)
+        together = PoissonStep(1.0, sigma / records, 1.0, number)
+        one: Step = AllocationStep(length, sigma, False, number) if length > 1 else together
         summed = _summed(segment, records, 1.0) if records > 1 and length > 1 else ()
-        return Part(((together if records > 1 else one,),), directed=(one,), summed=summed)
+        return SegmentSteps(((together if records > 1 else one,),), directed=(one,), summed=summed)
     if records > 1:
         return _group_in_poisson(segment, records, False) if is_plain(segment) else _removed_group(segment, records)
-    step = Step(segment.sample_rate, sigma, 1.0, count)
+    step = PoissonStep(segment.sample_rate, sigma, 1.0, count)
     if segment.sampling == "fixed-size":
         step = replace(step, noise=0.5 * sigma)  # in the place of a record at -1 the challenge is at +1
     elif segment.max_batch_size is not None:
         return _truncated(segment, (step,), False)
-    return Part(((step,),), directed=(step,))
+    return SegmentSteps(((step,),), directed=(step,))
 
 
-def _fixed_size(distances: Distances) -> Part:
+def _fixed_size(distances: Distances) -> SegmentSteps:
     """In units of 2 all gradients relative to the one that the challenge replaces: norms at most 1, distances at most R/2.
 
     Attacks: the gradient g of all others, a and b on the unit circle, the triangle isosceles; all triangles with ‖a - g‖ as in
     it, ‖a - b‖ = R and ‖b - g‖ ≤ ‖a - g‖ fit into the unit circle, too. And g = b.
     """
 
-    def halved(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-        return tuple(replace(step, noise=0.5 * step.noise, distance=0.5 * step.distance, fixed_size=True) for step in steps)
+    def halved(steps: tuple[PoissonStep, ...]) -> tuple[PoissonStep, ...]:
+        return tuple(FixedSizeStep(step.rate, 0.5 * step.noise, 0.5 * step.distance, step.count) for step in steps)
 
     legs, removed = [], []
     for step in distances.steps:
@@ -218,55 +222,55 @@ def _fixed_size(distances: Distances) -> Part:
         legs.append(replace(step, noise=step.noise / leg, distance=step.distance / leg))
         if step.distance > 0.0:
             removed.append(replace(step, noise=step.noise / step.distance, distance=1.0))
-    return Part((halved(distances.steps),), halved(distances.blocks), tuple(legs), tuple(removed))
+    return SegmentSteps((halved(distances.steps),), halved(distances.blocks), tuple(legs), tuple(removed))
 
 
-def _truncated(segment: Segment, steps: tuple[Step, ...], mirrored: bool) -> Part:
+def _truncated(segment: Segment, steps: tuple[PoissonStep, ...], mirrored: bool) -> SegmentSteps:
     """A coin decides whether the others alone fill the batch. Attack: the others' gradients are 0."""
     assert segment.dataset_size is not None
     assert segment.max_batch_size is not None
     cut = truncation(segment.sample_rate, segment.dataset_size, segment.max_batch_size)
     if cut.full == 0.0:
-        return Part((steps,), steps if len(steps) == 1 else None, steps if mirrored else (), () if mirrored else steps)
+        return SegmentSteps((steps,), steps if len(steps) == 1 else None, steps if mirrored else (), () if mirrored else steps)
 
-    def crowded(step: Step) -> Step:
+    def crowded(step: PoissonStep) -> PoissonStep:
         return replace(step, rate=cut.rate, noise=0.5 * step.noise, distance=0.5 * step.distance if mirrored else 1.0)
 
     coins = tuple(CoinStep((1.0 - cut.full, cut.full), (step, crowded(step)), step.count) for step in steps)
     alone = tuple(replace(step, rate=cut.overall) for step in steps)
-    return Part((coins,), None, alone if mirrored else (), () if mirrored else alone)
+    return SegmentSteps((coins,), None, alone if mirrored else (), () if mirrored else alone)
 
 
-def _balls_in_bins(segment: Segment, distances: Distances) -> Part:
+def _balls_in_bins(segment: Segment, distances: Distances) -> SegmentSteps:
     """Distance 2: exact. Less: all that is known is one step without sampling an epoch, and the figure of distance 2.
 
     Attacks: gradients at R/2 and -R/2, or one of them at 0.
     """
-    length, number = batches(segment.sample_rate, segment.sampling), epochs(segment)
+    length, number = batches_per_epoch(segment.sample_rate, segment.sampling), epochs_of(segment)
     sigma = segment.noise_multiplier
     largest, smallest = _by_epoch(segment, distances, length, number)
-    open_ = tuple(Step(1.0, sigma, distance, count) for distance, count in largest)
+    open_ = tuple(PoissonStep(1.0, sigma, distance, count) for distance, count in largest)
     if length == 1 or all(distance == 0.0 for distance, _ in largest):
-        return Part((open_,), open_, open_)
+        return SegmentSteps((open_,), open_, open_)
     exact = (AllocationStep(length, sigma, True, number),)
     if all(distance == OPPOSITE for distance, _ in largest):
-        return Part((exact,), None, exact if largest == smallest else ())
-    telling = [(distance, count) for distance, count in smallest if distance > 0.0]
-    mirrored = tuple(AllocationStep(length, sigma * OPPOSITE / distance, True, count) for distance, count in telling)
-    alone = tuple(AllocationStep(length, sigma / min(distance, 1.0), False, count) for distance, count in telling)
-    return Part((open_, exact), None, mirrored, alone)
+        return SegmentSteps((exact,), None, exact if largest == smallest else ())
+    leaking = [(distance, count) for distance, count in smallest if distance > 0.0]
+    mirrored = tuple(AllocationStep(length, sigma * OPPOSITE / distance, True, count) for distance, count in leaking)
+    alone = tuple(AllocationStep(length, sigma / min(distance, 1.0), False, count) for distance, count in leaking)
+    return SegmentSteps((open_, exact), None, mirrored, alone)
 
 
-def _shuffled(segment: Segment, distances: Distances) -> Part:
+def _shuffled(segment: Segment, distances: Distances) -> SegmentSteps:
     """Proved: one step without sampling an epoch. Attack: all others have the gradient b, so that one batch differs by a - b."""
-    length, number = batches(segment.sample_rate, segment.sampling), epochs(segment)
+    length, number = batches_per_epoch(segment.sample_rate, segment.sampling), epochs_of(segment)
     sigma = segment.noise_multiplier
     largest, smallest = _by_epoch(segment, distances, length, number)
-    open_ = tuple(Step(1.0, sigma, distance, count) for distance, count in largest)
+    open_ = tuple(PoissonStep(1.0, sigma, distance, count) for distance, count in largest)
     if length == 1 or all(distance == 0.0 for distance, _ in largest):
-        return Part((open_,), open_, open_)
+        return SegmentSteps((open_,), open_, open_)
     attack = tuple(AllocationStep(length, sigma / distance, False, count) for distance, count in smallest if distance > 0.0)
-    return Part((open_,), open_, (), attack)
+    return SegmentSteps((open_,), open_, (), attack)
 
 
 def _by_epoch(
@@ -291,7 +295,7 @@ def _counted(values: Real) -> list[tuple[float, int]]:
     return list(zip(distinct.tolist(), counts.tolist(), strict=True))
 
 
-def _mixture(segment: Segment, records: int) -> Part:
+def _mixture(segment: Segment, records: int) -> SegmentSteps:
     """What a mixture of Gaussians shows is given: exact."""
     if records > 1:
         text = "{argument} must be 1 for a mixture of Gaussians, whose shifts are those of a whole person, got {value}."
@@ -299,46 +303,46 @@ def _mixture(segment: Segment, records: int) -> Part:
     assert segment.mixture is not None
     shifts, weights = zip(*segment.mixture, strict=True)
     step = (MixtureStep(weights, shifts, segment.noise_multiplier, False, segment.steps),)
-    return Part((step,), directed=step)
+    return SegmentSteps((step,), directed=step)
 
 
-def _group_in_poisson(segment: Segment, records: int, mirrored: bool) -> Part:
+def _group_in_poisson(segment: Segment, records: int, mirrored: bool) -> SegmentSteps:
     """A random number of a person's records in each batch: exact."""
     step = (group_step(records, segment.sample_rate, segment.noise_multiplier, mirrored, segment.steps),)
-    return Part((step,), None, step if mirrored else (), () if mirrored else step)
+    return SegmentSteps((step,), None, step if mirrored else (), () if mirrored else step)
 
 
-def _replaced_group(segment: Segment, records: int) -> Part:
+def _replaced_group(segment: Segment, records: int) -> SegmentSteps:
     """All records of a person are replaced: by the records of another, with the opposite gradients at worst."""
     sigma = segment.noise_multiplier
     if segment.sampling in ("balls-in-bins", "shuffled"):
         # All of them may be in one batch: what is proved is a step without sampling an epoch. Attacks: one of them differs, or
         # the batches of an epoch are added up.
-        length, number = batches(segment.sample_rate, segment.sampling), epochs(segment)
-        together = (Step(1.0, sigma / records, OPPOSITE, number),)
+        length, number = batches_per_epoch(segment.sample_rate, segment.sampling), epochs_of(segment)
+        together = (PoissonStep(1.0, sigma / records, OPPOSITE, number),)
         if length == 1:
-            return Part((together,), together, together)
+            return SegmentSteps((together,), together, together)
         if segment.sampling == "shuffled":
             one = (AllocationStep(length, sigma / OPPOSITE, False, number),)
-            return Part((together,), together, (), one, _summed(segment, records, OPPOSITE))
-        return Part(
+            return SegmentSteps((together,), together, (), one, _summed(segment, records, OPPOSITE))
+        return SegmentSteps(
             (together,), together, (AllocationStep(length, sigma, True, number),), (), _summed(segment, records, OPPOSITE)
         )
     law = _law_of_group(segment, records)
     # Gradients of j replaced records, relative to those of j others: norms at most 2j. Attacks: the others at 0, or at b.
-    return Part(((law(0.5 * sigma, True),),), None, (law(sigma, True),), (law(0.5 * sigma, False),))
+    return SegmentSteps(((law(0.5 * sigma, True),),), None, (law(sigma, True),), (law(0.5 * sigma, False),))
 
 
-def _summed(segment: Segment, records: int, distance: float) -> tuple[Step, ...]:
+def _summed(segment: Segment, records: int, distance: float) -> tuple[PoissonStep, ...]:
     """The attack that adds up the batches of an epoch, if the gradients of all others are 0.
 
     Each of the k records of a person is in one batch of the epoch, wherever it is: the sum of its t batches is ±k + σ√t·z.
     """
-    length = batches(segment.sample_rate, segment.sampling)
-    return (Step(1.0, segment.noise_multiplier * sqrt(length) / records, distance, epochs(segment)),)
+    length = batches_per_epoch(segment.sample_rate, segment.sampling)
+    return (PoissonStep(1.0, segment.noise_multiplier * sqrt(length) / records, distance, epochs_of(segment)),)
 
 
-def _removed_group(segment: Segment, records: int) -> Part:
+def _removed_group(segment: Segment, records: int) -> SegmentSteps:
     """All records of a person are left out: j of them are in the batch in the place of j others."""
     law = _law_of_group(segment, records)(0.5 * segment.noise_multiplier, False)
     assert segment.dataset_size is not None
@@ -350,7 +354,7 @@ def _removed_group(segment: Segment, records: int) -> Part:
             "'substitution' would work.",
             {"drawn": str(drawn), "value": str(records), "size": str(segment.dataset_size)},
         )
-    return Part(((law,),), directed=(law,))
+    return SegmentSteps(((law,),), directed=(law,))
 
 
 def _law_of_group(segment: Segment, records: int) -> Callable[[float, bool], MixtureStep]:

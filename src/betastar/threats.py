@@ -9,11 +9,10 @@ import numpy as np
 
 from betastar import sequences, validation
 from betastar.arrays import Real, Whole
-from betastar.dpsgd import DPSGD, all_plain
-from betastar.scenario.mixture import group_step
-from betastar.scenario.step import AnyStep, Step
-from betastar.sequences import Distances, Reduction, combined
-from betastar.validation import WrongValueError
+from betastar.dpsgd import DPSGD, only_plain
+from betastar.sequences import Distances, Reduction, StepSequence
+from betastar.steps.base import Step
+from betastar.steps.poisson import PoissonStep
 
 RELATIONS = ("substitution", "add-remove")
 #: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
@@ -25,33 +24,57 @@ BLOCKS = 8
 
 
 class Threat(Protocol):
-    """steps(run): the steps of a scalar run with the distance that the attacker can exploit at each, in any order.
+    """Any object with these two methods is a threat to runs with Poisson sampling.
 
-    A threat whose distances differ from step to step may also have in_order(run): steps in their order that dominate these.
-    A threat that is about other samplings than Poisson's, too, has reduction(run); without it such runs are refused.
+    It may say more of itself: symmetric (True), whether the two worlds are mirror images, or dominated by a symmetric curve;
+    oriented (False), whether "positive" is one of the two worlds, otherwise either world may be the positive one; and
+    reduction(run), which is about other samplings, too.
     """
 
-    #: The pair of worlds is symmetric, or dominated by a symmetric curve.
-    symmetric: bool
-    #: "Positive" is one of the two worlds; otherwise either world may be the positive one.
-    oriented: bool
-
-    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]: ...
+    def steps(self, run: DPSGD) -> tuple[Step, ...]:
+        """The steps of a scalar run, with the distance that the attacker can exploit at each, in any order."""
+        ...
 
     def describe(self) -> str: ...
 
 
-class _Frozen:
-    """Equality, hash and repr from the arguments."""
+def reduction(threat: Threat, run: DPSGD) -> Reduction:
+    """What stands for a scalar run: sequences of steps that dominate it, and of attacks that exist. Refuses what is not known."""
+    if hasattr(threat, "reduction"):
+        reduced: Reduction = threat.reduction(run)
+        return reduced
+    only_plain(run, threat.describe())
+    steps = tuple(threat.steps(run))
+    poisson = tuple(step for step in steps if isinstance(step, PoissonStep))
+    alike = len(poisson) == len(steps) and len({(step.rate, step.noise, step.distance) for step in poisson}) == 1
+    symmetric, oriented = getattr(threat, "symmetric", True), getattr(threat, "oriented", False)
+    return Reduction((StepSequence(steps, symmetric, oriented, poisson if alike else None),))
+
+
+class _Known:
+    """A threat of which the steps are known for every sampling. Equality, hash and repr come from the arguments."""
 
     _arguments: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        if "steps" in vars(cls) and "reduction" not in vars(cls):
+            raise TypeError(
+                f"{cls.__name__} must define reduction(run) as well as steps(run), or be a class of its own: any object with "
+                "steps(run) and describe() is a threat."
+            )
+
+    def reduction(self, run: DPSGD) -> Reduction:
+        raise NotImplementedError
+
+    def steps(self, run: DPSGD) -> tuple[Step, ...]:
+        return self.reduction(run).proved[0].steps
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._arguments)
         return f"{type(self).__name__}({inside})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and self._key() == other._key()
+        return isinstance(other, _Known) and self._key() == other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())
@@ -63,7 +86,7 @@ class _Frozen:
         return (type(self), *whole)
 
 
-class Membership(_Frozen):
+class Membership(_Known):
     """Was this record used?
 
     Parameters
@@ -98,25 +121,16 @@ class Membership(_Frozen):
         self.symmetric = self.relation == "substitution"
         self.oriented = not self.symmetric
 
-    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]:
-        if not all_plain(run):
-            return self.reduction(run).proved[0].every
-        if self.records > 1:
-            return tuple(
-                group_step(self.records, s.sample_rate, s.noise_multiplier, self.symmetric, s.steps) for s in run.segments
-            )
-        distance = FARTHEST if self.symmetric else 1.0
-        return tuple(Step(s.sample_rate, s.noise_multiplier, distance, s.steps) for s in run.segments)
-
     def reduction(self, run: DPSGD) -> Reduction:
         if self.symmetric:
-            parts = [
+            every = _of_segments(FARTHEST, None, run)
+            segments = [
                 sequences.substitution(segment, distances, self.records)
-                for segment, distances in zip(run.segments, _of_segments(FARTHEST, None, run), strict=True)
+                for segment, distances in zip(run.segments, every, strict=True)
             ]
         else:
-            parts = [sequences.add_remove(segment, self.records) for segment in run.segments]
-        return combined(parts, self.symmetric, self.oriented)
+            segments = [sequences.add_remove(segment, self.records) for segment in run.segments]
+        return sequences.combined(segments, self.symmetric, self.oriented)
 
     def describe(self) -> str:
         return f"membership inference ({self.relation})" + (
@@ -127,7 +141,7 @@ class Membership(_Frozen):
         return f"Membership(relation={self.relation!r})" if self.records == 1 else super().__repr__()
 
 
-class AttributeInference(_Frozen):
+class AttributeInference(_Known):
     """Given the rest of a record, what is its sensitive value?
 
     Parameters
@@ -171,12 +185,6 @@ class AttributeInference(_Frozen):
         if np.ndim(self.distances) > 1 or np.size(self.distances) == 0:
             raise ValueError(f"distances must be a number or a non-empty list, got an array of shape {np.shape(self.distances)}.")
 
-    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]:
-        return _assign(self.distances, self.counts, run) if all_plain(run) else self.reduction(run).proved[0].every
-
-    def in_order(self, run: DPSGD) -> tuple[Step, ...] | None:
-        return _in_order(self.distances, self.counts, run) if all_plain(run) else self.reduction(run).proved[0].ordered
-
     def reduction(self, run: DPSGD) -> Reduction:
         return _reduction(self.distances, self.counts, run)
 
@@ -187,7 +195,7 @@ class AttributeInference(_Frozen):
         )
 
 
-class Candidates(_Frozen):
+class Candidates(_Known):
     """Which of M records was used, or which of M values did it have?
 
     The farthest two candidates count at each step: an attacker who cannot tell these two apart can tell no two apart.
@@ -226,12 +234,6 @@ class Candidates(_Frozen):
         self._farthest = matrix.max(axis=(-1, -2))
         self._of_steps = self._farthest if self._farthest.ndim else float(self._farthest)
 
-    def steps(self, run: DPSGD) -> tuple[AnyStep, ...]:
-        return _assign(self._of_steps, None, run) if all_plain(run) else self.reduction(run).proved[0].every
-
-    def in_order(self, run: DPSGD) -> tuple[Step, ...] | None:
-        return _in_order(self._of_steps, None, run) if all_plain(run) else self.reduction(run).proved[0].ordered
-
     def reduction(self, run: DPSGD) -> Reduction:
         return _reduction(self._of_steps, None, run)
 
@@ -239,81 +241,15 @@ class Candidates(_Frozen):
         return f"inference among {self.number} candidates (largest distance {float(self._farthest.max()):g})"
 
 
-def in_order(threat: Threat, run: DPSGD) -> tuple[Step, ...] | None:
-    """The steps of a run in their order, or steps that dominate them; None if the threat does not say.
-
-    What a threat says and what does not dominate its steps is not used: it may have inherited in_order, and changed steps.
-    """
-    steps = threat.steps(run)
-    plain = tuple(step for step in steps if isinstance(step, Step))
-    if len(plain) < len(steps):
-        return None
-    if hasattr(threat, "in_order"):
-        ordered: tuple[Step, ...] | None = threat.in_order(run)
-        return ordered if ordered is not None and _dominates(ordered, plain) else None
-    return plain if len({(step.rate, step.noise, step.distance) for step in plain}) == 1 else None
-
-
-def reduction(threat: Threat, run: DPSGD) -> Reduction | None:
-    """What stands for a run; None for plain Poisson sampling, where the threat's steps do. Refuses what is not known."""
-    if all_plain(run):
-        return None
-    if not hasattr(threat, "reduction"):
-        raise WrongValueError(
-            "sampling",
-            "{argument} must be 'poisson', without max_batch_size, for {threat}, got {run}.",
-            {"threat": threat.describe(), "run": repr(run)},
-        )
-    reduced: Reduction = threat.reduction(run)
-    return reduced
-
-
-def _dominates(more: tuple[Step, ...], less: tuple[Step, ...]) -> bool:
-    """Whether the steps can be paired so that rate and noise are the same and no distance of the first is the smaller one."""
-    first, second = _by_distance(more), _by_distance(less)
-    for kind, (distances, counts) in second.items():
-        if kind not in first:
-            return False
-        others, numbers = first[kind]
-        # At each of the distances: are at least as many steps at least so far apart?
-        if np.any(numbers[np.searchsorted(others, distances, side="left")] < counts[:-1]):
-            return False
-    return True
-
-
-def _by_distance(steps: tuple[Step, ...]) -> dict[tuple[float, float], tuple[Real, Whole]]:
-    """For each rate and noise the distances, increasing, and how many steps there are from each of them on, and a last 0."""
-    kinds: dict[tuple[float, float], list[tuple[float, int]]] = {}
-    for step in steps:
-        kinds.setdefault((step.rate, step.noise), []).append((step.distance, step.count))
-    return {
-        kind: (
-            np.array([distance for distance, _ in pairs]),
-            np.append(np.cumsum([count for _, count in reversed(pairs)])[::-1], 0),
-        )
-        for kind, pairs in ((kind, sorted(pairs)) for kind, pairs in kinds.items())
-    }
-
-
-def _assign(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
-    """Distances to the steps of a run: in order, or as a histogram."""
-    return tuple(step for segment in _of_segments(distances, counts, run) for step in segment.steps)
-
-
-def _in_order(distances: Any, counts: Whole | None, run: DPSGD) -> tuple[Step, ...]:
-    """Steps in their order that dominate those of the run: at most BLOCKS blocks a segment, each with its largest distance."""
-    return tuple(step for segment in _of_segments(distances, counts, run) for step in segment.blocks)
-
-
 def _reduction(distances: Any, counts: Whole | None, run: DPSGD) -> Reduction:
     of_segments = zip(run.segments, _of_segments(distances, counts, run), strict=True)
-    return combined([sequences.substitution(segment, far) for segment, far in of_segments], True, False)
+    return sequences.combined([sequences.substitution(segment, far) for segment, far in of_segments], True, False)
 
 
 def _of_segments(distances: Any, counts: Whole | None, run: DPSGD) -> list[Distances]:
     """The distances of each segment's steps: one for all, one for each step in their order, or a histogram."""
     if isinstance(distances, float):
-        alike = [(Step(s.sample_rate, s.noise_multiplier, distances, s.steps),) for s in run.segments]
+        alike = [(PoissonStep(s.sample_rate, s.noise_multiplier, distances, s.steps),) for s in run.segments]
         return [Distances(steps, steps) for steps in alike]
     total = int(run.steps)
     if counts is not None:
@@ -342,10 +278,10 @@ def _of_segments(distances: Any, counts: Whole | None, run: DPSGD) -> list[Dista
     return segments
 
 
-def _grouped(distances: Real, counts: Whole, run: DPSGD, which: int) -> tuple[Step, ...]:
+def _grouped(distances: Real, counts: Whole, run: DPSGD, which: int) -> tuple[PoissonStep, ...]:
     segment = run.segments[which]
     return tuple(
-        Step(segment.sample_rate, segment.noise_multiplier, float(distance), int(count))
+        PoissonStep(segment.sample_rate, segment.noise_multiplier, float(distance), int(count))
         for distance, count in zip(distances, counts, strict=True)
         if count
     )

@@ -386,19 +386,19 @@ CONVERSIONS = [
     *(f"bs.advantage_from_epsilon({epsilon}, {delta})" for epsilon, delta in ((0.1, 0.0), (1.0, 1e-5), (5.0, 1e-3))),
     *(f"bs.epsilon_from_bayes_security({beta})" for beta in (0.0, 0.3, 0.95, 1.0)),
 ]
-#: The argument tolerance, alone in a group: another argument is to replace it.
+#: The arguments tolerance and effort.
 TOLERANCES = [
     *(
-        f"bs.analyze({run}, bs.AttributeInference({distance}), {method!r}, tolerance={tolerance})"
+        f"bs.analyze({run}, bs.AttributeInference({distance}), {method!r}, {how})"
         for run, distance in (("bs.DPSGD(1.0, 0.01, 1000)", 0.3), ("bs.DPSGD(3.51, 0.00983, 2040)", 0.97))
         for method in ("exact", "certified")
-        for tolerance in (0.001, 0.1)
+        for how in ("tolerance=0.001, effort='normal'", "tolerance=0.1, effort='quick'")
     ),
     "bs.analyze(bs.DPSGD(1.0, 0.01, 1000), None, 'certified', tolerance=0.001)",
     "bs.analyze(bs.DPSGD(1.0, 0.01, 1000), None, 'certified', tolerance=1e-5)",
-    "bs.analyze(bs.DPSGD(2.0, 0.1, 30, 'fixed-size'), None, 'certified', tolerance=0.001)",
-    "bs.analyze(bs.DPSGD(2.0, 0.1, 30, 'fixed-size'), None, 'exact', tolerance=0.1)",
+    "bs.analyze(bs.DPSGD(2.0, 0.1, 30, 'fixed-size'), None, 'certified', tolerance=0.001, effort='normal')",
+    "bs.analyze(bs.DPSGD(2.0, 0.1, 30, 'fixed-size'), None, 'exact', effort='quick')",
     "bs.calibrate(bs.Target(bayes_security=0.95), sample_rate=0.02, steps=50, threat=bs.AttributeInference(0.3),"
-    " method='certified', tolerance=0.001)",
-    "bs.plan(attribute=bs.Target(bayes_security=0.99), run=bs.DPSGD(2.0, 0.05, 20), tolerance=0.001)",
+    " method='certified', tolerance=0.001, effort='normal')",
+    "bs.plan(attribute=bs.Target(bayes_security=0.99), run=bs.DPSGD(2.0, 0.05, 20), tolerance=0.001, effort='normal')",
 ]

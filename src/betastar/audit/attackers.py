@@ -30,7 +30,7 @@ from betastar.arrays import Booleans, Real, Whole
 from betastar.audit.challenges import Canaries
 from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment
 from betastar.dpsgd import batches_per_epoch as batches
-from betastar.scenario.step import log_mixture
+from betastar.steps.poisson import log_mixture
 from betastar.training import Records, Secret
 from betastar.training.opacus.adapter import has_clipped_sum
 

@@ -16,14 +16,12 @@ from betastar.audit.one_run_curve import ClaimedCurve, curve_p_value
 from betastar.audit.one_run_verdict import FEWEST, OneRun, judge_run, planned_guesses, right_guesses
 from betastar.audit.parallel import jobs_of, seed_of, spread
 from betastar.audit.results import Audit, AuditSetting, judge
-from betastar.bounds import kinds
-from betastar.bounds.interpolation import condense
-from betastar.bounds.parts import Part
 from betastar.dpsgd import DPSGD, Segment
-from betastar.exact import transform
 from betastar.exact.curve import LEAST_NOISE, FourierCurve
-from betastar.scenario.step import AllocationStep, AnyStep, MixtureStep, Step, log_mixture
-from betastar.sequences import View
+from betastar.sequences import StepSequence
+from betastar.steps import AllocationStep, MixtureStep
+from betastar.steps.base import Family, Step
+from betastar.steps.poisson import PoissonFactor, PoissonStep, condense, factors, log_mixture
 from betastar.threats import FARTHEST, Membership, Threat, reduction
 
 #: Widest interval of the advantage that is worth having, unless another is asked for.
@@ -110,7 +108,7 @@ def mechanism(
     _ = setting.bound  # what cannot be analysed is refused before the games
     views = attacks(run, threat)
     number, pair = strongest(views, prior)
-    believed, real = views[number].every, attacks(same_steps(run, actual), threat)[number].every
+    believed, real = views[number].steps, attacks(same_steps(run, actual), threat)[number].steps
     size = min(max(CHUNK // sum(number_of_outputs(step) for step in believed), FEWEST_IN_CHUNK), MOST_IN_CHUNK)
     sizes = [size] * (games // size) + [games % size] * (games % size > 0)
     seeds = np.random.SeedSequence(seed).spawn(len(sizes))
@@ -174,69 +172,67 @@ class Pair:
         What the pair is called.
     places : callable
         The clipped gradients a and b of the challenge for a distance.
-    transform : callable
-        The transform of the exact curve.
+    family : "line" or "symmetric"
+        The family of pairs that it belongs to.
     exchanged : bool
         Whether the world of b is the positive one.
     """
 
     name: str
     places: Callable[[float], tuple[Place, Place]]
-    transform: Callable[..., transform.Transform]
+    family: Family
     exchanged: bool = False
 
     def worlds(self, distance: float) -> tuple[Place, Place]:
         a, b = self.places(distance)
         return (b, a) if self.exchanged else (a, b)
 
-    def curve(self, steps: Sequence[Step]) -> FourierCurve:
+    def curve(self, steps: Sequence[PoissonStep]) -> FourierCurve:
         """The exact trade-off curve of a game with this pair."""
-        louder = [Step(s.rate, max(s.noise, LEAST_NOISE), s.distance, s.count) for s in steps]
-        parts = [Part(n, self.transform, rate, noise, r, self.exchanged) for n, rate, noise, r in condense(louder)]
-        return FourierCurve(parts, symmetric=self.places is side_by_side or all(part.distance == FARTHEST for part in parts))
+        loud = condense([step.with_min_noise(LEAST_NOISE) for step in steps])
+        factors = [PoissonFactor(n, self.family, rate, noise, r, self.exchanged) for n, rate, noise, r in loud]
+        return FourierCurve(factors, symmetric=self.family == "symmetric" or all(one.distance == FARTHEST for one in factors))
 
 
-LINE = Pair("on a line", on_a_line, transform.line)
-SIDE_BY_SIDE = Pair("side by side", side_by_side, transform.symmetric)
-ALIGNED = Pair("aligned", on_a_line, transform.line)
-LINE_EXCHANGED = Pair("on a line, worlds exchanged", on_a_line, transform.line, exchanged=True)
+LINE = Pair("on a line", on_a_line, "line")
+SIDE_BY_SIDE = Pair("side by side", side_by_side, "symmetric")
+ALIGNED = Pair("aligned", on_a_line, "line")
+LINE_EXCHANGED = Pair("on a line, worlds exchanged", on_a_line, "line", exchanged=True)
 
 
-def worst(steps: Sequence[Step], threat: Threat | View, prior: float) -> Pair:
+def worst(steps: Sequence[PoissonStep], symmetric: bool, prior: float) -> Pair:
     """The pair whose best attacker is right most often. Membership has one; a gap has three candidates (theory, section 2)."""
-    if not threat.symmetric or all(step.distance == FARTHEST for step in steps):
+    if not symmetric or all(step.distance == FARTHEST for step in steps):
         return LINE
     pairs = (LINE, SIDE_BY_SIDE) if prior == 0.5 else (LINE, SIDE_BY_SIDE, LINE_EXCHANGED)
     return max(pairs, key=lambda pair: pair.curve(steps).hockey_stick(log((1.0 - prior) / prior)).value)
 
 
-def attacks(run: DPSGD, threat: Threat) -> list[View]:
+def attacks(run: DPSGD, threat: Threat) -> list[StepSequence]:
     """The steps of attacks that exist: those of the run, or of what is known to be attained under its sampling."""
     reduced = reduction(threat, run)
-    if reduced is None:
-        return [View(tuple(threat.steps(run)), threat.symmetric, threat.oriented)]
-    return list(reduced.proved[:1] if reduced.attained is None else reduced.attained)
+    return list(reduced.proved[:1] if reduced.attacks is None else reduced.attacks)
 
 
-def strongest(views: Sequence[View], prior: float) -> tuple[int, Pair]:
+def strongest(sequences: Sequence[StepSequence], prior: float) -> tuple[int, Pair]:
     """The number of the attack whose best attacker is right most often, and its pair of gradients."""
     candidates = []
-    for i, view in enumerate(views):
-        steps = [step for step in view.every if isinstance(step, Step)]
-        if len(steps) == len(view.every):
-            pair = worst(steps, view, prior)
+    for i, sequence in enumerate(sequences):
+        steps = [step for step in sequence.steps if isinstance(step, PoissonStep)]
+        if len(steps) == len(sequence.steps):
+            pair = worst(steps, sequence.symmetric, prior)
             curve = pair.curve(steps)
         else:
             pair = ALIGNED
-            loud = [kinds.kind(step).louder(step, LEAST_NOISE) for step in view.every]
-            curve = FourierCurve(kinds.parts(loud, transform.glued if view.symmetric else transform.line), view.symmetric)
-        candidates.append((curve.hockey_stick(log((1.0 - prior) / prior)).value if len(views) > 1 else 0.0, i, pair))
+            loud = [step.with_min_noise(LEAST_NOISE) for step in sequence.steps]
+            curve = FourierCurve(factors(loud, "glued" if sequence.symmetric else "line"), sequence.symmetric)
+        candidates.append((curve.hockey_stick(log((1.0 - prior) / prior)).value if len(sequences) > 1 else 0.0, i, pair))
     _, number, pair = max(candidates, key=lambda candidate: candidate[0])
     return number, pair
 
 
 def play(
-    believed: Sequence[AnyStep], actual: Sequence[AnyStep], pair: Pair, prior: float, games: int, seed: np.random.SeedSequence
+    believed: Sequence[Step], actual: Sequence[Step], pair: Pair, prior: float, games: int, seed: np.random.SeedSequence
 ) -> tuple[Booleans, Real, Real]:
     """Play so many games: the world of each, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
 
@@ -246,7 +242,7 @@ def play(
     positive = generator.random(games) < prior
     evidence = np.zeros(games)
     for claim, truth in zip(believed, actual, strict=True):
-        if not isinstance(claim, Step) or not isinstance(truth, Step):
+        if not isinstance(claim, PoissonStep) or not isinstance(truth, PoissonStep):
             evidence += evidence_of_other_kinds(claim, truth, positive, generator)
             continue
         a, b = pair.worlds(truth.distance)
@@ -263,13 +259,13 @@ def play(
     return positive, evidence, generator.random(games)
 
 
-def loss(output: Real, step: Step, pair: Pair) -> Real:
+def loss(output: Real, step: PoissonStep, pair: Pair) -> Real:
     """log P/Q of one step's output, whose coordinates are on the first axis."""
     a, b = (_log_against_noise(output, place, step) for place in pair.worlds(step.distance))
     return a - b
 
 
-def _log_against_noise(output: Real, place: Place, step: Step) -> Real:
+def _log_against_noise(output: Real, place: Place, step: PoissonStep) -> Real:
     """log of (1-p)N(0,σ²) + pN(a,σ²) over N(0,σ²): log(1 - p + p·e^{(a·y - ‖a‖²/2)/σ²})."""
     variance = max(step.noise, QUIETEST) ** 2
     along = sum(output[i] * (coordinate / variance) for i, coordinate in enumerate(place))
@@ -282,7 +278,7 @@ def _log_against_noise(output: Real, place: Place, step: Step) -> Real:
 LARGE_BLOCK = 1 << 20
 
 
-def evidence_of_other_kinds(claim: AnyStep, truth: AnyStep, positive: Booleans, generator: np.random.Generator) -> Real:
+def evidence_of_other_kinds(claim: Step, truth: Step, positive: Booleans, generator: np.random.Generator) -> Real:
     """log P/Q over all steps of this kind, for each game: outputs are drawn from `truth`, and weighed by `claim`."""
     if isinstance(claim, MixtureStep) and isinstance(truth, MixtureStep):
         return _mixtures(claim, truth, positive, generator)
@@ -291,7 +287,7 @@ def evidence_of_other_kinds(claim: AnyStep, truth: AnyStep, positive: Booleans, 
     raise ValueError(f"actual must have the sampling and the records of run: {truth!r} cannot be played for {claim!r}.")
 
 
-def number_of_outputs(step: AnyStep) -> int:
+def number_of_outputs(step: Step) -> int:
     """How many outputs the steps of this kind have."""
     return step.count * step.batches if isinstance(step, AllocationStep) else step.count
 
@@ -420,7 +416,7 @@ class MechanismCanaries:
         self.values = None if values is None else validation.one_whole("values", values, 2)
         views = attacks(run, threat)
         which, self._pair = strongest(views, 0.5)
-        self._believed, self._real = views[which].every, attacks(same_steps(run, actual), threat)[which].every
+        self._believed, self._real = views[which].steps, attacks(same_steps(run, actual), threat)[which].steps
 
     def play(self, stream: np.random.SeedSequence) -> tuple[Booleans | Whole, Real]:
         """Play one run: the world or the value of each canary, and the attacker's scores."""
@@ -439,14 +435,14 @@ def corners(distance: float, values: int) -> Real:
 
 
 def _play_values(
-    believed: Sequence[AnyStep], actual: Sequence[AnyStep], values: int, canaries: int, stream: np.random.SeedSequence
+    believed: Sequence[Step], actual: Sequence[Step], values: int, canaries: int, stream: np.random.SeedSequence
 ) -> tuple[Whole, Real]:
     """The value of each canary, and the attacker's evidence for each value over all steps."""
     generator = np.random.default_rng(stream)
     truth = generator.integers(0, values, canaries)
     evidence = np.zeros((canaries, values))
     for claim, real in zip(believed, actual, strict=True):
-        if not isinstance(claim, Step) or not isinstance(real, Step):
+        if not isinstance(claim, PoissonStep) or not isinstance(real, PoissonStep):
             raise ValueError(f"values must be left out unless the sampling is Poisson's, got {values}.")
         places, variance = corners(claim.distance, values), max(claim.noise, QUIETEST) ** 2
         shown = corners(real.distance, values)[truth]

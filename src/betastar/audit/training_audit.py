@@ -26,8 +26,8 @@ from betastar.audit.leakage_estimate import FEWEST, Leakage, leakage
 from betastar.audit.one_game import Factory, Game, Train
 from betastar.audit.parallel import jobs_of, seed_of, spread
 from betastar.audit.results import OUTPUTS, UPDATES, WEIGHTS, Audit, AuditSetting, Trials, judge, judge_many
-from betastar.bounds import kinds
 from betastar.dpsgd import DPSGD
+from betastar.steps.poisson import only_poisson
 from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
 from betastar.training import Records, Secret
 from betastar.training.records import pair
@@ -201,7 +201,7 @@ def _beyond(columns: dict[str, Real], setting: AuditSetting) -> float | None:
     """The largest distance between the candidates' gradients, if the bound is for a smaller one."""
     # The distance is that of a step, however batches are drawn.
     poisson = [DPSGD(one.noise_multiplier, one.sample_rate, one.steps) for one in setting.run.segments]
-    steps = kinds.only_plain("the audit of a training", setting.threat.steps(reduce(add, poisson)))
+    steps = only_poisson("the audit of a training", setting.threat.steps(reduce(add, poisson)))
     claimed, farthest = max(step.distance for step in steps), float(columns["farthest"].max())
     return farthest if farthest > 1.000001 * claimed + 1e-6 else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, expm1, floor, log, log1p, log2, pi, sqrt
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 
 from betastar.arrays import Complex, Real, Whole
 from betastar.curves import DiscreteCurve, Side
-from betastar.exact.transform import log1p as complex_log1p
+from betastar.steps.base import EPS, Step, Tails
+from betastar.steps.transform import log1p as complex_log1p
 
-# ---- grid
 # One step on a grid of losses, from above and from below, and the composition of such steps (theory, section 4).
 #
 # The hockey-stick curve h(α) of a step is convex. From above, the polygon through its values at the nodes α_i = e^{c+iΔ}
@@ -25,14 +25,12 @@ from betastar.exact.transform import log1p as complex_log1p
 # Two kinds of grid. Two-sided, c = 0: one polygon for α ≥ 1 in each direction, meeting at α = 1. One-sided: every loss lies
 # above c, as for a record that is added and hardly ever sampled, when each step says "probably not there" by log(1-p).
 
-#: (gain, mass) = (P(S) - Q(S), Q(S)) of the outcomes S with a loss above each l.
-Tails = Callable[[Real], tuple[Real, Real]]
-
-EPS = float(np.finfo(float).eps)
 #: Relative rounding error allowed in a computed probability and in the masses made from it.
 PAD = 256.0 * EPS
 #: A probability that is not lost among rounding errors.
 VISIBLE = 1e-12
+#: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
+FEW_CELLS = 8.0
 #: Largest grid (points) that is tried.
 LARGEST = 1 << 23
 #: Most points times blends.
@@ -121,6 +119,16 @@ class Blends:
         values = np.asarray(values)
         weight = self.weight.reshape((-1,) + (1,) * (values.ndim - 1))
         return values[self.first] + weight * (values[self.second] - values[self.first])
+
+
+def on_grid(step: Step, nodes: Nodes, symmetric: bool, above: bool, slack: float) -> GridStep:
+    """The curve of a step on the grid, from above or from below."""
+    advantage, ahead, most, behind, farthest, least = step.directions(symmetric, above, slack)
+    if behind is None:
+        return two_sided(step.count, nodes, above, advantage, (ahead, most), None)
+    if least > -FEW_CELLS * nodes.step:
+        return one_sided(step.count, nodes, above, least, (ahead, most))
+    return two_sided(step.count, nodes, above, advantage, (ahead, most), (behind, farthest))
 
 
 def two_sided(
@@ -370,10 +378,9 @@ def loss_window(laws: Sequence[Law], blends: Blends, step: float, slack: float) 
     return -ends[0], max(ends[1], -ends[0])
 
 
-# ---- band limited
 # Composition of very many steps at a price that hardly depends on their number (theory, section 4).
 #
-# The loss of one step lies on a lattice much finer than the loss of the whole run needs, with few nodes (`grid.Nodes`). The
+# The loss of one step lies on a lattice much finer than the loss of the whole run needs, with few nodes (`Nodes`). The
 # Fourier transform of the composed law vanishes beyond a frequency that the variance of a step within short intervals bounds
 # (`_Spectrum`). Below it the transform is summed node by node, which keeps the digits that many steps would magnify, and the law
 # is found on a coarse grid, from above or from below:

@@ -21,10 +21,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from betastar.arrays import Real
-from betastar.bounds.pairs import Pair
 from betastar.certified.grid import FFT_ERROR
 from betastar.curves import FARTHEST
-from betastar.scenario.step import log_mixture
+from betastar.steps.poisson import Pair, log_mixture
 
 #: Outcomes farther than this many standard deviations from every mean are given to the attacker (or taken from them).
 REACH = 9.0

@@ -103,7 +103,7 @@ class Step(ABC):
 
     @abstractmethod
     def attained_step(self, symmetric: bool) -> Step | None:
-        """A step with the same count that some data attain and that leaks no more; the step itself if its own pair is attained."""
+        """A step with the same count that some data attain and that leaks no more; the step itself if data attain it."""
 
     @abstractmethod
     def gap(self) -> float:

@@ -27,7 +27,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class FixedSizeStep(PoissonStep):
-    """`count` steps with batches of a fixed size. `clamped` makes a step of Poisson sampling of it, with all pairs of the ball."""
+    """`count` steps with batches of a fixed size. `clamped` makes it a step of Poisson sampling, with all pairs of the ball."""
 
     @property
     def is_restricted(self) -> bool:

@@ -69,7 +69,7 @@ class CoinStep(Step):
 
     def attained_step(self, symmetric: bool) -> None:
         """The coin is a bound: no data are known that attain it."""
-        return None
+        return
 
     def gap(self) -> float:
         return self._mean([step.gap() for step in self.steps])
