@@ -22,12 +22,10 @@ from rich.progress import track
 from rich.table import Table
 
 import betastar as bs
-from betastar.bounds.parts import Part
 from betastar.certified import adaptive, enclosure
-from betastar.certified.enclosure import COARSE
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.step import Step
+from betastar.steps.base import Family
+from betastar.steps.poisson import PoissonFactor, PoissonStep
 from common import clear, keep
 
 #: Rate, noise, distance, steps.
@@ -81,20 +79,20 @@ def seconds(run: bs.DPSGD, threat: bs.AttributeInference, method: str, tolerance
 def measure(setting: tuple[float, float, float, int]) -> dict[str, Any]:
     rate, noise, distance, steps = setting
     run, threat = bs.DPSGD(noise, rate, steps), bs.AttributeInference(distance)
-    pairs = ((transform.line, False), (transform.symmetric, True))
-    fixed = [FourierCurve([Part(steps, build, rate, noise, distance)], even).overlap().value for build, even in pairs]
+    pairs: tuple[tuple[Family, bool], ...] = (("line", False), ("symmetric", True))
+    fixed = [FourierCurve([PoissonFactor(steps, family, rate, noise, distance)], even).overlap().value for family, even in pairs]
     proved, full = seconds(run, threat, "certified", 1e-4)
     moderate, shorter = seconds(run, threat, "exact", 1e-4)
     forget()
     start = time.process_time()
-    quick = adaptive.solve([Step(rate, noise, distance, steps)], adaptive.QUICK, attained=False)
+    quick = adaptive.solve([PoissonStep(rate, noise, distance, steps)], adaptive.COARSE, both_ends=False)
     glance = time.process_time() - start
     return {
         "setting": list(setting),
         "fixed_pairs": 1.0 - min(fixed),
         "lower": proved.lower,
         "upper": proved.upper,
-        "glued": 1.0 - enclosure.certify([Step(rate, noise, distance, steps)], True, 0.1 * COARSE).lower,
+        "glued": 1.0 - enclosure.certify([PoissonStep(rate, noise, distance, steps)], True, 1e-4).lower,
         "seconds": full,
         "exact_ratio": moderate.upper / moderate.lower,
         "exact_seconds": shorter,

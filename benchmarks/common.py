@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import betastar as bs
-from betastar.exact import transform
+from betastar.steps import poisson
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -49,7 +49,7 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float]:
 
 def clear() -> None:
     """Forget what betastar remembers between calls: each is timed as the first of its kind."""
-    for build in (transform.line, transform.glued, transform.symmetric):
+    for build in (poisson.line, poisson.glued, poisson.symmetric):
         build.cache_clear()
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 import betastar as bs
-from betastar.bounds.parts import Part
 from betastar.certified.enclosure import certify
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.step import Step
+from betastar.steps.base import Family
+from betastar.steps.poisson import PoissonFactor, PoissonStep
 
 ROWS = json.loads((Path(__file__).parent / "golden" / "golden.json").read_text())
 
@@ -24,9 +23,9 @@ def name(row: dict[str, Any]) -> str:
 
 def curve(row: dict[str, Any]) -> FourierCurve:
     """The curve that a golden value belongs to: the line pair or the glued curve."""
-    build = transform.glued if row["kind"] == "glued" else transform.line
+    family: Family = "glued" if row["kind"] == "glued" else "line"
     symmetric = row["kind"] == "glued" or all(r == 2.0 for _, _, r, _ in row["segments"])
-    return FourierCurve([Part(n, build, p, s, r) for p, s, r, n in row["segments"]], symmetric)
+    return FourierCurve([PoissonFactor(n, family, p, s, r) for p, s, r, n in row["segments"]], symmetric)
 
 
 def test_the_set_is_large_enough() -> None:
@@ -95,7 +94,7 @@ def test_other_samplings(row: dict[str, Any]) -> None:
 def certificate_holds(row: dict[str, Any]) -> None:
     truth = float(row["beta"])
     symmetric = row["kind"] == "glued" or row["segments"][0][2] != 1.0
-    proof = certify([Step(p, s, r, n) for p, s, r, n in row["segments"]], symmetric, 1e-4)
+    proof = certify([PoissonStep(p, s, r, n) for p, s, r, n in row["segments"]], symmetric, 1e-4)
     assert proof.lower <= truth
     if row["kind"] == "line" and (not symmetric or row["segments"][0][2] == 2.0):
         assert truth <= proof.upper

@@ -240,7 +240,7 @@ def _certified(lever: Lever, value: float) -> Risk:
     run, threat = lever.make(value)
     if takes_seconds(run, threat, "certified", "best"):
         return reliable(run, threat, "certified", ROUGH_TOLERANCE, "normal")
-    return reliable(run, threat, "certified", TOLERANCE, "best")
+    return reliable(run, threat, "certified")
 
 
 def _name(parameter: str) -> str:

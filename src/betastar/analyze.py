@@ -123,7 +123,7 @@ def analyze(
     return Risk(outcomes, run.shape, threat.describe(), method)
 
 
-def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float, effort: str) -> Risk:
+def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float = TOLERANCE, effort: str = "best") -> Risk:
     """What `analyze` computes, but only the ends of each bound that a person relies on: no attack is looked for."""
     return Risk(_outcomes(run, threat, method, tolerance, effort, both_ends=False), run.shape, threat.describe(), method)
 

@@ -15,7 +15,8 @@ from scipy.stats import binom
 
 import betastar as bs
 from betastar.audit import ALARM, Audit, mechanism, mechanism_audit, results
-from betastar.scenario import step
+
+from betastar.steps import poisson
 from betastar.threats import Threat
 
 ADD_REMOVE = bs.Membership("add-remove")
@@ -32,7 +33,7 @@ SETTINGS: list[Setting] = [
 def fixed_pair(run: bs.DPSGD, threat: Threat) -> float:
     """The exact advantage of the attacker of the game, who keeps one pair of gradients; an attacker who adapts can do more."""
     steps = threat.steps(run)
-    return 1.0 - mechanism_audit.worst(steps, threat, 0.5).curve(steps).overlap().value
+    return 1.0 - mechanism_audit.worst(steps, threat.symmetric, 0.5).curve(steps).overlap().value
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_intervals_cover_on_many_games() -> None:
 def test_other_priors(prior: float, threat: Threat) -> None:
     run = bs.DPSGD(0.6, 0.3, 8)
     audit = mechanism(run, threat, games=50_000, seed=2, confidence=0.99, prior=prior, width=0.5)
-    pair = mechanism_audit.worst(threat.steps(run), threat, prior)
+    pair = mechanism_audit.worst(threat.steps(run), threat.symmetric, prior)
     curve = pair.curve(threat.steps(run))
     exact = 1.0 - prior + prior * curve.hockey_stick(np.log((1.0 - prior) / prior)).value
     assert exact in audit.success
@@ -150,9 +151,9 @@ def test_seeds_repeat_whoever_plays() -> None:
 def test_loss_is_that_of_a_step() -> None:
     x = np.linspace(-6.0, 6.0, 101)
     for rate, noise, distance in ((1e-3, 0.5, 2.0), (0.3, 2.0, 1.0), (1.0, 1.0, 0.4), (0.01, 0.02, 2.0)):
-        one = step.Step(rate, noise, distance, 1)
+        one = poisson.PoissonStep(rate, noise, distance, 1)
         np.testing.assert_allclose(
-            mechanism_audit.loss(x[None], one, mechanism_audit.LINE), step.loss(x, rate, noise, distance), rtol=1e-12
+            mechanism_audit.loss(x[None], one, mechanism_audit.LINE), poisson.loss(x, rate, noise, distance), rtol=1e-12
         )
         np.testing.assert_array_equal(
             mechanism_audit.loss(x[None], one, mechanism_audit.LINE_EXCHANGED),
@@ -173,7 +174,7 @@ def test_little_noise_and_one_step() -> None:
     audit = mechanism(bs.DPSGD(0.01, 0.2, 5), games=5000, seed=0)
     assert 1.0 - 0.8**5 in audit.advantage, "whoever was sampled is seen"
     single = mechanism(bs.DPSGD(1.0, 0.5, 1), bs.AttributeInference(1.2), games=5000, seed=0)
-    assert step.one_step_advantage(0.5, 1.0, 1.2) in single.advantage
+    assert poisson.one_step_advantage(0.5, 1.0, 1.2) in single.advantage
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def test_the_law_of_cut_off_batches_is_that_of_the_sampler() -> None:
     order = np.where(drawn, generator.random((steps, size)), 2.0).argsort(axis=1)[:, :most]
     kept = (order == 0).any(axis=1) & drawn[:, 0]
     run = bs.DPSGD(1.0, rate, 10, max_batch_size=most, dataset_size=size)
-    attained = bs.Membership().reduction(run).attained
+    attained = bs.Membership().reduction(run).attacks
     assert attained is not None
-    played = attained[0].every[0].rate  # type: ignore[union-attr]
+    played = attained[0].steps[0].rate  # type: ignore[union-attr]
     assert abs(kept.mean() - played) <= 4.0 * np.sqrt(played / steps)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import betastar as bs
-from betastar.scenario.step import AnyStep
+from betastar.steps import Step
 
 
 @dataclass
 class GivenSteps:
     """A threat whose steps are given."""
 
-    given: tuple[AnyStep, ...]
+    given: tuple[Step, ...]
     symmetric: bool
 
     @property
     def oriented(self) -> bool:
         return not self.symmetric
 
-    def steps(self, run: bs.DPSGD) -> tuple[AnyStep, ...]:
+    def steps(self, run: bs.DPSGD) -> tuple[Step, ...]:
         return self.given
 
     def describe(self) -> str:

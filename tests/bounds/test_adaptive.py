@@ -15,22 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds import pairs
-from betastar.bounds.parts import Part
 from betastar.certified import adaptive, enclosure, kernels
-from betastar.certified.adaptive import Effort
-from betastar.exact import transform
+from betastar.certified.adaptive import Fineness, fineness_for
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.step import Step
+from betastar.steps.base import Family
+from betastar.steps.poisson import PoissonFactor, PoissonStep
 from tests.golden.adaptive import values
 
 ROWS = json.loads((Path(__file__).parents[1] / "golden" / "adaptive.json").read_text())
 #: Coarse, for tests that solve often.
-SMALL = Effort((13, 5), inflation=0.005, cells=(0.2, 0.08))
+SMALL = Fineness((13, 5), inflation=0.005, cells=(0.2, 0.08))
 
 
-def solve(rate: float, noise: float, distance: float, count: int, effort: Effort = SMALL) -> adaptive.Solution:
-    solution = adaptive.solve([Step(rate, noise, distance, count)], effort)
+def solve(rate: float, noise: float, distance: float, count: int, fineness: Fineness = SMALL) -> adaptive.Solution:
+    solution = adaptive.solve([PoissonStep(rate, noise, distance, count)], fineness)
     assert solution is not None
     assert solution.below is not None
     return solution
@@ -43,15 +41,15 @@ def ends(solution: adaptive.Solution) -> tuple[float, float]:
 
 def fixed_pairs(rate: float, noise: float, distance: float, steps: int) -> float:
     """The advantage of the better of two attackers who do not adapt."""
-    pairs = ((transform.line, False), (transform.symmetric, True))
-    curves = [FourierCurve([Part(steps, build, rate, noise, distance)], symmetric) for build, symmetric in pairs]
+    pairs: tuple[tuple[Family, bool], ...] = (("line", False), ("symmetric", True))
+    curves = [FourierCurve([PoissonFactor(steps, family, rate, noise, distance)], symmetric) for family, symmetric in pairs]
     return max(1.0 - curve.overlap().value for curve in curves)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["setting"]))
 def test_encloses_the_golden_value(row: dict[str, Any]) -> None:
     """Against the programme as it is written, with quadrature over the plane and splines (golden/adaptive.py)."""
-    low, high = ends(solve(*row["setting"], adaptive.effort(row["setting"][3])))
+    low, high = ends(solve(*row["setting"], fineness_for(row["setting"][3])))
     assert low - row["error"] <= row["advantage"] <= high + row["error"]
     assert high <= 1.004 * low
 
@@ -67,7 +65,7 @@ def test_encloses_the_golden_value(row: dict[str, Any]) -> None:
     ],
 )
 def test_the_interval_is_narrow(rate: float, noise: float, distance: float, steps: int, most: float) -> None:
-    low, high = ends(solve(rate, noise, distance, steps, adaptive.effort(steps)))
+    low, high = ends(solve(rate, noise, distance, steps, fineness_for(steps)))
     assert high <= most
     assert low <= high <= 1.02 * low
 
@@ -114,7 +112,7 @@ def test_blocks_agree_with_single_steps() -> None:
 def test_refinement_narrows() -> None:
     setting, widths = (0.05, 0.9, 0.6, 40), []
     for angles, inflation, cell in ((5, 0.02, 0.2), (9, 0.005, 0.1), (17, 0.00125, 0.05), (33, 0.0003, 0.025)):
-        low, high = ends(solve(*setting, Effort((angles, 9), inflation=inflation, cells=(cell, cell))))
+        low, high = ends(solve(*setting, Fineness((angles, 9), inflation=inflation, cells=(cell, cell))))
         widths.append(high - low)
     assert all(after < 0.5 * before for before, after in pairwise(widths)), widths
 
@@ -147,7 +145,7 @@ def test_other_pairs_do_no_more() -> None:
         p, sigma, distance = rng.uniform(0.02, 0.9), rng.uniform(0.8, 3.0), rng.uniform(0.1, 1.9)
         slopes, shares = np.exp(rng.normal(size=3)), rng.dirichlet(np.ones(3))
         family = []
-        for theta in pairs.angles(Step(p, sigma, distance, 1), 41):
+        for theta in PoissonStep(p, sigma, distance, 1).angles(41):
             a = np.array([sin(theta), cos(theta)]) / sigma
             b = a - np.array([0.0, distance / sigma])
             family += [value(p, a, b, slopes, shares), value(p, b, a, slopes, shares)]
@@ -194,8 +192,8 @@ def test_nodes_cover_the_pairs_between_them(p: float, noise: float, distance: fl
 )
 def test_kernels_are_monotone(p: float, noise: float, distance: float) -> None:
     """No kernel has a negative weight, which the induction needs, however much is added for the angles between nodes."""
-    step = Step(p, noise, distance, 3)
-    angles = pairs.angles(step, 5)
+    step = PoissonStep(p, noise, distance, 3)
+    angles = step.angles(5)
     of_angles = adaptive._kernels(step, 0.05, 1200, 5, (0.3, 0.15))
     for kernel in of_angles:
         assert kernel.jump[kernel.reach] >= -1.0
@@ -228,7 +226,8 @@ def test_angles_are_covered_for_large_thresholds() -> None:
 def test_outcomes_that_tell_more_and_less(log_rate: float, log_noise: float, log_distance: float, part: float) -> None:
     """Spread and merged outcomes have the masses of P and Q, and enclose the total variation p·erf(R/(2√2σ)) of a step."""
     p, noise, distance = 10**log_rate, 10**log_noise, min(10**log_distance, 2.0)
-    pair = pairs.turned(noise, distance, part * pairs.widest_angle(Step(p, noise, distance, 1)))
+    step = PoissonStep(p, noise, distance, 1)
+    pair = step.turned(part * step.widest_angle)
     loss, mass = kernels.spread(p, pair, (0.3, 0.1))
     gain, other = kernels.merged(p, pair, (0.3, 0.1))
     assert mass.sum() == pytest.approx(1.0, abs=1e-12)
@@ -282,14 +281,14 @@ def test_the_optimal_adversary_is_played() -> None:
             state += np.log(q_seen / p_seen)
         right += int(np.sum(state < 0.0) if world == 0 else np.sum(state > 0.0)) + 0.5 * np.sum(state == 0.0)
     played, error = 2.0 * right / (2 * games) - 1.0, 2.0 * np.sqrt(0.25 / (2 * games))
-    low, high = ends(solve(*setting, adaptive.effort(steps)))
+    low, high = ends(solve(*setting, fineness_for(steps)))
     assert low - 5e-4 - 4.0 * error <= played <= high + 4.0 * error
     fixed = fixed_pairs(*setting)
     assert played - 4.0 * error > fixed, "better than any fixed pair"
 
 
 def test_steps_that_differ_in_their_order() -> None:
-    first, second = Step(0.05, 1.0, 0.3, 30), Step(0.02, 0.7, 0.9, 40)
+    first, second = PoissonStep(0.05, 1.0, 0.3, 30), PoissonStep(0.02, 0.7, 0.9, 40)
     solutions = [
         adaptive.solve(order, SMALL) for order in ([first, second], [second, first], [replace(first, distance=0.9), second])
     ]
@@ -319,13 +318,13 @@ def test_steps_that_differ_in_their_order() -> None:
 )
 def test_extremes(rate: float, noise: float, distance: float, steps: int) -> None:
     """The interval is valid wherever there is one: it holds a fixed pair's advantage. Elsewhere there is none (None)."""
-    solution = adaptive.solve([Step(rate, noise, distance, steps)], SMALL)
+    solution = adaptive.solve([PoissonStep(rate, noise, distance, steps)], SMALL)
     if solution is None:
-        hopeless = enclosure.certify([Step(rate, noise, distance, steps)], True, 1e-4).upper < 1e-3
+        hopeless = enclosure.certify([PoissonStep(rate, noise, distance, steps)], True, 1e-4).upper < 1e-3
         elsewhere = steps >= 10**8 or noise < kernels.LEAST_NOISE or distance / noise < adaptive.LEAST_RATIO
         assert rate == 1.0 or hopeless or elsewhere
         return
     low, high = ends(solution)
     assert 0.0 <= low <= high <= 1.0
     assert high >= fixed_pairs(rate, noise, distance, steps) - 1e-9
-    assert low <= 1.0 - enclosure.certify([Step(rate, noise, distance, steps)], True, 1e-4).lower
+    assert low <= 1.0 - enclosure.certify([PoissonStep(rate, noise, distance, steps)], True, 1e-4).lower

@@ -12,14 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from betastar.bounds import allocation, kinds
-from betastar.bounds.allocation import EpochPart
-from betastar.bounds.epoch_density import EpochDensity
-from betastar.bounds.parts import Part
 from betastar.certified import enclosure
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.step import AllocationStep
+from betastar.steps import AllocationStep, allocation
+from betastar.steps.allocation import EpochDensity, EpochFactor
+from betastar.steps.poisson import PoissonFactor
 
 ROWS = json.loads((Path(__file__).parents[1] / "golden" / "allocation.json").read_text())
 
@@ -28,7 +25,7 @@ noises = st.floats(-0.6, 1.3).map(lambda e: 10.0**e)
 
 
 def curve(batches: int, noise: float, mirrored: bool, epochs: int = 1) -> FourierCurve:
-    return FourierCurve([EpochPart(epochs, batches, noise, mirrored)], mirrored)
+    return FourierCurve([EpochFactor(epochs, batches, noise, mirrored)], mirrored)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "{way}-t{batches}s{noise}{mirrored:d}n{epochs}at{tau}".format(**row))
@@ -59,7 +56,7 @@ def test_within_the_brackets_of_others(noise: float, epochs: int, batches: int, 
 @pytest.mark.parametrize("mirrored", [True, False])
 @pytest.mark.parametrize(("noise", "epochs"), [(0.6, 1), (1.0, 1), (4.0, 3), (4.0, 100)])
 def test_one_batch_is_a_step_without_sampling(noise: float, epochs: int, mirrored: bool) -> None:
-    step = FourierCurve([Part(epochs, transform.line, 1.0, noise, 2.0 if mirrored else 1.0)], mirrored)
+    step = FourierCurve([PoissonFactor(epochs, "line", 1.0, noise, 2.0 if mirrored else 1.0)], mirrored)
     one = curve(1, noise, mirrored, epochs)
     assert one.overlap().value == step.overlap().value
     taus = np.array([-1.0, 0.0, 2.0])
@@ -71,7 +68,7 @@ def test_one_batch_is_a_step_without_sampling(noise: float, epochs: int, mirrore
 def test_two_batches_by_substitution_are_one_gaussian(noise: float, epochs: int) -> None:
     """Along (1, 1) the two worlds are ±1/√2 apart, and across it they are the same: a Gaussian of μ = √2/σ an epoch."""
     mu = sqrt(2.0 * epochs) / noise
-    gaussian = FourierCurve([Part(1, transform.line, 1.0, 2.0 / mu, 2.0)], True)
+    gaussian = FourierCurve([PoissonFactor(1, "line", 1.0, 2.0 / mu, 2.0)], True)
     one = curve(2, noise, True, epochs)
     value, error = one.overlap()
     assert abs(value - gaussian.overlap().value) <= error + 1e-15
@@ -119,7 +116,7 @@ def test_more_noise_or_more_batches_leak_less(batches: int, noise: float, mirror
     for other in (curve(batches, 1.1 * noise, mirrored, epochs), curve(2 * batches, noise, mirrored, epochs)):
         more, doubt = other.overlap()
         assert more >= value - error - doubt
-    assert epochs > 1 or 1.0 - value <= allocation.largest_advantage(batches, noise, mirrored) + error
+    assert epochs > 1 or 1.0 - value <= AllocationStep(batches, noise, mirrored, 1).advantage() + error
 
 
 @pytest.mark.parametrize(("batches", "noise"), [(2, 20.0), (3, 0.25), (40, 1.0), (1000, 0.4), (10_000, 3.0)])
@@ -165,7 +162,7 @@ def test_a_game_agrees_and_never_beats_it(batches: int, noise: float, mirrored: 
 def test_epochs_compose_with_steps_of_poisson_sampling() -> None:
     """Against the mean of H of the one over the loss of the other, and the affinity, which multiplies."""
     batches, noise = 4, 1.2
-    epoch, steps = EpochPart(1, batches, noise, True), Part(6, transform.line, 0.2, 1.0, 2.0)
+    epoch, steps = EpochFactor(1, batches, noise, True), PoissonFactor(6, "line", 0.2, 1.0, 2.0)
     both = FourierCurve([epoch, steps], True)
     law = allocation.epoch(batches, noise, True)
     alone = FourierCurve([steps], True)
@@ -239,4 +236,4 @@ def test_certified_is_refused() -> None:
     step = AllocationStep(100, 1.0, True, 3)
     with pytest.raises(ValueError, match="method='exact'"):
         enclosure.certify([step], True, 1e-3)
-    assert kinds.kind(step).advantage(step) >= 1.0 - curve(100, 1.0, True).overlap().value
+    assert step.advantage() >= 1.0 - curve(100, 1.0, True).overlap().value

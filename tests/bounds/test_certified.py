@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds.kinds import grid_step
 from betastar.certified import enclosure, grid
-from betastar.scenario.step import Step, head, loss, one_step_advantage, tail, threshold
+from betastar.certified.grid import on_grid
+from betastar.steps.poisson import PoissonStep, head, loss, one_step_advantage, tail, threshold
 
 
 @settings(max_examples=40, deadline=None)
@@ -71,11 +71,11 @@ def test_width_follows_the_tolerance() -> None:
 
 
 def test_converges_with_the_square_of_the_grid() -> None:
-    steps = [Step(0.05, 1.0, 2.0, 100)]
+    steps = [PoissonStep(0.05, 1.0, 2.0, 100)]
     widths = []
     for size in (0.02, 0.01, 0.005, 0.0025):
         above, under = (
-            grid.compose([grid_step(step, grid.Nodes(size), True, above, 1e-13) for step in steps], size, 1e-13, 1e-9)
+            grid.compose([on_grid(step, grid.Nodes(size), True, above, 1e-13) for step in steps], size, 1e-13, 1e-9)
             for above in (True, False)
         )
         assert above is not None

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.bounds import kinds
-from betastar.bounds.parts import Part
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.mixture import group_step
-from betastar.scenario.step import CoinStep, MixtureStep, Step
+from betastar.steps import CoinStep, MixtureStep
+from betastar.steps.group import group_step
+from betastar.steps.poisson import PoissonFactor, PoissonStep
 
 from .given_steps import ANY_RUN, GivenSteps
 
@@ -30,8 +28,7 @@ def truncated(size: int, rate: float, most: int, noise: float, count: int, symme
     many = sum(probability(size - 1, j) for j in range(most, size))
     full = most * sum(probability(size, j) for j in range(most + 1, size + 1)) / (size * many)
     distance = 2.0 if symmetric else 1.0
-    attained = Step(few * rate + many * full, noise, distance, 1)  # all other gradients are 0
-    return CoinStep((few, many), (Step(rate, noise, distance, 1), Step(full, noise / 2.0, 1.0, 1)), count, attained)
+    return CoinStep((few, many), (PoissonStep(rate, noise, distance, 1), PoissonStep(full, noise / 2.0, 1.0, 1)), count)
 
 
 @pytest.mark.parametrize("method", ["exact", "certified"])
@@ -43,24 +40,24 @@ def test_truncated_batches_are_tighter_than_in_dp_accounting(method: str) -> Non
 
 
 def test_a_coin_is_the_mean_of_its_steps() -> None:
-    coin = CoinStep((0.3, 0.7), (Step(0.1, 1.0, 1.0, 1), Step(0.2, 0.8, 1.0, 1)), 1)
+    coin = CoinStep((0.3, 0.7), (PoissonStep(0.1, 1.0, 1.0, 1), PoissonStep(0.2, 0.8, 1.0, 1)), 1)
     taus = np.array([-0.3, 0.0, 0.2, 1.0])
-    (part,) = kinds.parts([coin], transform.line)
+    factor = coin.factor("line")
     mean = sum(
-        c * FourierCurve([Part(1, transform.line, s.rate, s.noise, 1.0)], False).hockey_sticks(taus)[0]
+        c * FourierCurve([PoissonFactor(1, "line", s.rate, s.noise, 1.0)], False).hockey_sticks(taus)[0]
         for c, s in zip(coin.chances, coin.steps, strict=True)
     )
-    assert FourierCurve([part], False).hockey_sticks(taus)[0] == pytest.approx(mean, rel=1e-12)
+    assert FourierCurve([factor], False).hockey_sticks(taus)[0] == pytest.approx(mean, rel=1e-12)
     z = np.array([0.5 + 1.0j])
-    parts = [Part(1, transform.line, s.rate, s.noise, 1.0).transform(False).excess(z)[0] for s in coin.steps]
-    assert part.transform(False).excess(z)[0] == pytest.approx(0.3 * parts[0] + 0.7 * parts[1], abs=1e-15)
+    each = [PoissonFactor(1, "line", s.rate, s.noise, 1.0).transform(False).excess(z)[0] for s in coin.steps]
+    assert factor.transform(False).excess(z)[0] == pytest.approx(0.3 * each[0] + 0.7 * each[1], abs=1e-15)
 
 
 def test_a_coin_with_equal_steps_is_that_step() -> None:
     run = bs.DPSGD(1.0, 0.02, 200)
     for symmetric, distance in ((True, 2.0), (False, 1.0)):
-        step = Step(0.02, 1.0, distance, 200)
-        coin = CoinStep((0.4, 0.6), (step, step), 200, step)
+        step = PoissonStep(0.02, 1.0, distance, 200)
+        coin = CoinStep((0.4, 0.6), (step, step), 200)
         plain = bs.analyze(run, bs.Membership("substitution" if symmetric else "add-remove"))
         tossed = bs.analyze(run, GivenSteps((coin,), symmetric))
         assert tossed.bayes_security.lower == pytest.approx(plain.bayes_security.lower, abs=1e-9)
@@ -71,7 +68,7 @@ def test_a_coin_with_equal_steps_is_that_step() -> None:
 def test_kinds_compose(symmetric: bool) -> None:
     far = 2.0 if symmetric else 1.0
     steps = (
-        Step(0.01, 1.0, far, 200),
+        PoissonStep(0.01, 1.0, far, 200),
         group_step(4, 0.01, 1.5, symmetric, 300),
         truncated(50, 0.1, 8, 1.4, 40, symmetric),
         MixtureStep((0.9, 0.05, 0.05), (0.0, 0.7, 1.9), 1.2, symmetric, 50),
@@ -90,7 +87,7 @@ def test_kinds_compose(symmetric: bool) -> None:
 
 
 def test_a_coin_without_a_known_attack_proves_one_side_only() -> None:
-    coin = CoinStep((0.5, 0.5), (Step(0.1, 1.0, 1.0, 1), Step(0.2, 0.5, 1.0, 1)), 20)
+    coin = CoinStep((0.5, 0.5), (PoissonStep(0.1, 1.0, 1.0, 1), PoissonStep(0.2, 0.5, 1.0, 1)), 20)
     for method in ("exact", "certified"):
         risk = bs.analyze(ANY_RUN, GivenSteps((coin,), False), method)
         assert risk.bayes_security.upper == 1.0

@@ -13,19 +13,19 @@ from scipy.stats import norm
 
 import betastar as bs
 from betastar.analyze import reliable
-from betastar.bounds.interpolation import condense
-from betastar.bounds.parts import Part
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.step import Step
+from betastar.steps import poisson
+from betastar.steps.base import Family
+from betastar.steps.poisson import PoissonFactor, PoissonStep, condense
+from betastar.steps.transform import DENSITY
 
 
 def substitution(p: float, sigma: float, steps: int) -> FourierCurve:
-    return FourierCurve([Part(steps, transform.line, p, sigma, 2.0)], True)
+    return FourierCurve([PoissonFactor(steps, "line", p, sigma, 2.0)], True)
 
 
 def add_remove(p: float, sigma: float, steps: int) -> FourierCurve:
-    return FourierCurve([Part(steps, transform.line, p, sigma, 1.0)], False)
+    return FourierCurve([PoissonFactor(steps, "line", p, sigma, 1.0)], False)
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_add_remove_number_of_the_theory() -> None:
 def test_attribute_numbers_of_the_theory(
     p: float, sigma: float, distance: float, steps: int, line: float, symmetric: float, glued: float
 ) -> None:
-    def advantage(build: object, symmetric: bool) -> float:
-        return 1.0 - FourierCurve([Part(steps, build, p, sigma, distance)], symmetric).overlap().value
+    def advantage(family: Family, symmetric: bool) -> float:
+        return 1.0 - FourierCurve([PoissonFactor(steps, family, p, sigma, distance)], symmetric).overlap().value
 
-    assert advantage(transform.line, False) == pytest.approx(line, abs=5e-6)
-    assert advantage(transform.symmetric, True) == pytest.approx(symmetric, abs=5e-6)
-    assert advantage(transform.glued, True) == pytest.approx(glued, abs=6e-8)
+    assert advantage("line", False) == pytest.approx(line, abs=5e-6)
+    assert advantage("symmetric", True) == pytest.approx(symmetric, abs=5e-6)
+    assert advantage("glued", True) == pytest.approx(glued, abs=6e-8)
     beta = bs.analyze(bs.DPSGD(sigma, p, steps), bs.AttributeInference(distance)).bayes_security
     assert 1.0 - glued < beta.lower <= 1.0 - max(line, symmetric), "an attacker who adapts is between the two"
     assert 1.0 - beta.lower <= 1.03 * (1.0 - beta.upper)
@@ -131,10 +131,11 @@ def test_many_distances_cost_few_and_lose_nothing(spread: tuple[float, float], n
     """Interpolated weights against the steps composed one by one."""
     rng = np.random.default_rng(3)
     distances = rng.uniform(*spread, 120)
-    steps = [Step(0.01, noise, float(r), 20) for r in distances]
-    for build in (transform.glued, transform.line):
-        one_by_one = FourierCurve([Part(20, build, 0.01, noise, float(r)) for r in distances], build is transform.glued)
-        few = FourierCurve([Part(n, build, p, s, r) for n, p, s, r in condense(steps)], build is transform.glued)
+    steps = [PoissonStep(0.01, noise, float(r), 20) for r in distances]
+    families: tuple[Family, ...] = ("glued", "line")
+    for family in families:
+        one_by_one = FourierCurve([PoissonFactor(20, family, 0.01, noise, float(r)) for r in distances], family == "glued")
+        few = FourierCurve([PoissonFactor(n, family, p, s, r) for n, p, s, r in condense(steps)], family == "glued")
         assert len(few.parts) < 110
         assert few.overlap().value == pytest.approx(one_by_one.overlap().value, abs=1e-9)
 
@@ -314,8 +315,8 @@ def test_tails_with_many_steps_and_a_large_rate() -> None:
         assert metric(proved, number).lower <= metric(exact, number).estimate <= metric(proved, number).upper
     for wide in (False, True):
         for rate in (0.05, 0.2, 0.4):
-            many = Part(200, transform.line, rate, 2.0, 1.0).transform(wide)
-            dense = transform.line(rate, 2.0, 1.0, wide, 0.5 * transform.DENSITY)
+            many = PoissonFactor(200, "line", rate, 2.0, 1.0).transform(wide)
+            dense = poisson.line(rate, 2.0, 1.0, wide, 0.5 * DENSITY)
             z = np.array([0.5 + 0.3j, 1.5 + 0.01j, 2.5 + 1j])
             assert np.all(np.abs(many.excess(z) - dense.excess(z)) <= 2e-9 * np.abs(dense.excess(z)))
 
@@ -385,5 +386,5 @@ def test_paths_on_which_the_transform_grows_are_not_trusted(noise: float, distan
     assert 0.9 < exact.lower <= proved.upper
     assert proved.lower <= exact.upper
     assert exact.width < 0.02
-    pair = FourierCurve([Part(1.0, transform.line, 0.25, noise, distance) for distance in sorted(distances)], False)
+    pair = FourierCurve([PoissonFactor(1.0, "line", 0.25, noise, distance) for distance in sorted(distances)], False)
     assert abs(pair.overlap().value - proved.estimate) < 0.02

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import tracemalloc
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.bounds.interpolation import condense
-from betastar.bounds.kinds import grid_step
-from betastar.bounds.one_step import reach
-from betastar.bounds.parts import Part
 from betastar.certified import enclosure, grid
 from betastar.certified.enclosure import certify
-from betastar.certified.grid import Blends, GridStep, Nodes
+from betastar.certified.grid import Blends, GridStep, Nodes, on_grid
 from betastar.curves import DiscreteCurve, Value
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.step import Step, tail, threshold
+from betastar.steps.base import Family
+from betastar.steps.poisson import PoissonFactor, PoissonStep, condense, tail, threshold
 
 SLACK = 1e-12
 GIBIBYTE = 1 << 30
 
 
-def exact(steps: list[Step], symmetric: bool, build: Callable[..., transform.Transform] | None = None) -> Value:
-    build = build or (transform.glued if symmetric else transform.line)
-    return FourierCurve([Part(n, build, p, noise, far) for n, p, noise, far in condense(steps)], symmetric).overlap()
+def exact(steps: list[PoissonStep], symmetric: bool, family: Family | None = None) -> Value:
+    family = family or ("glued" if symmetric else "line")
+    return FourierCurve([PoissonFactor(n, family, p, noise, far) for n, p, noise, far in condense(steps)], symmetric).overlap()
 
 
 @pytest.mark.parametrize(
@@ -50,9 +45,9 @@ def exact(steps: list[Step], symmetric: bool, build: Callable[..., transform.Tra
     ],
 )
 def test_encloses_and_is_narrow_whatever_the_number_of_steps(rate: float, noise: float, distance: float, count: int) -> None:
-    steps, symmetric = [Step(rate, noise, distance, count)], distance != 1.0
+    steps, symmetric = [PoissonStep(rate, noise, distance, count)], distance != 1.0
     truth, error = exact(steps, symmetric)
-    proof = certify(steps, symmetric, 1e-4, attained=False)
+    proof = certify(steps, symmetric, 1e-4, both_ends=False)
     assert truth - error - 1e-4 <= proof.lower <= truth + error
     if distance in (1.0, 2.0):
         assert truth - error <= proof.upper <= proof.lower + 1e-4
@@ -64,7 +59,7 @@ def test_brackets_random_settings_at_the_extremes() -> None:
         symmetric = bool(draw.random() < 0.5)
         rate, count = float(10 ** draw.uniform(-8, 0)), int(10 ** draw.uniform(0, 9))
         middling = rate * np.sqrt(count) * draw.uniform(0.3, 30.0)  # noise with which the risk is neither 0 nor 1, about
-        steps = [Step(rate, float(np.clip(middling, 0.07, 100.0)), 2.0 if symmetric else 1.0, count)]
+        steps = [PoissonStep(rate, float(np.clip(middling, 0.07, 100.0)), 2.0 if symmetric else 1.0, count)]
         truth, error = exact(steps, symmetric)
         proof = certify(steps, symmetric, 1e-4)
         assert proof.lower <= truth + error, steps
@@ -72,8 +67,8 @@ def test_brackets_random_settings_at_the_extremes() -> None:
         assert proof.upper - proof.lower <= 1e-4, steps
 
 
-@pytest.mark.parametrize("step", [Step(1e-6, 0.5381, 2.0, 10**9), Step(4.34e-9, 0.0972, 2.0, 23_151_827)])
-def test_memory_stays_below_a_gibibyte(step: Step) -> None:
+@pytest.mark.parametrize("step", [PoissonStep(1e-6, 0.5381, 2.0, 10**9), PoissonStep(4.34e-9, 0.0972, 2.0, 23_151_827)])
+def test_memory_stays_below_a_gibibyte(step: PoissonStep) -> None:
     tracemalloc.start()
     proof = certify([step], True, 1e-4)
     peak = tracemalloc.get_traced_memory()[1]
@@ -83,7 +78,10 @@ def test_memory_stays_below_a_gibibyte(step: Step) -> None:
 
 
 def test_nothing_overflows_where_nothing_is_left() -> None:
-    for step, symmetric in ((Step(1.0, 0.3345, 0.4357, 883_775_576), True), (Step(0.292, 0.0706, 1.0, 459_295_858), False)):
+    for step, symmetric in (
+        (PoissonStep(1.0, 0.3345, 0.4357, 883_775_576), True),
+        (PoissonStep(0.292, 0.0706, 1.0, 459_295_858), False),
+    ):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             proof = certify([step], symmetric, 1e-4)
@@ -113,7 +111,7 @@ def test_few_frequencies_agree_with_plain_convolution(
     monkeypatch.setattr(grid, "CELLS", 200)  # wide cells, so that it shows what they do
     size, count = 0.01, 60
     for above in (True, False):
-        step = grid_step(Step(p, sigma, distance, count), Nodes(size, 48), symmetric, above, SLACK)
+        step = on_grid(PoissonStep(p, sigma, distance, count), Nodes(size, 48), symmetric, above, SLACK)
         curve = grid.compose_at_few_frequencies([step], size, SLACK, above)
         assert curve is not None
         assert curve.error < 1e-9
@@ -132,10 +130,10 @@ def test_few_frequencies_agree_with_plain_convolution(
 
 def test_few_frequencies_where_losses_lie_above_their_base() -> None:
     """The record is hardly ever sampled: the grid of a step starts at ln(1 - p), and 0 is no point of it."""
-    step = Step(1e-3, 0.5, 1.0, 20_000)
+    step = PoissonStep(1e-3, 0.5, 1.0, 20_000)
     curves: list[DiscreteCurve] = []
     for above in (True, False):
-        one = grid_step(step, Nodes(1e-3, 64), False, above, SLACK)
+        one = on_grid(step, Nodes(1e-3, 64), False, above, SLACK)
         assert one.base != 0.0
         assert not one.behind.size
         few, all_of_them = grid.compose_at_few_frequencies([one], 1e-3, SLACK, above), grid.compose([one], 1e-3, SLACK, 1e-9)
@@ -154,7 +152,7 @@ def test_few_frequencies_where_losses_lie_above_their_base() -> None:
 def test_the_transform_is_below_its_bound(p: float, sigma: float, distance: float, reverse: bool) -> None:
     count, size = 1000, 1e-3 * p / sigma
     for symmetric in (True, False):
-        one = grid_step(Step(p, sigma, distance if symmetric else 1.0, count), Nodes(size, 24), symmetric, True, SLACK)
+        one = on_grid(PoissonStep(p, sigma, distance if symmetric else 1.0, count), Nodes(size, 24), symmetric, True, SLACK)
         law = one.law(size, reverse)
         spectrum = grid._Spectrum.of([law], Blends.none([one]), size)
         frequencies = np.exp(np.random.default_rng(0).uniform(np.log(spectrum.ends[0]), np.log(spectrum.ends[-1]), 400))
@@ -182,12 +180,12 @@ def test_nodes_reach_what_they_shall_reach() -> None:
 @pytest.mark.parametrize(("p", "sigma", "distance"), [(0.1, 1.0, 2.0), (1e-5, 0.4, 0.8), (0.5, 3.0, 0.1)])
 def test_polygons_on_sparse_nodes_enclose_the_curve(p: float, sigma: float, distance: float) -> None:
     size = 1e-2 * p * distance / sigma
-    far = 1.0 + reach(Step(p, sigma, distance, 1), SLACK)
+    far = 1.0 + PoissonStep(p, sigma, distance, 1).reach(SLACK)
     losses = np.geomspace(1e-2 * size, 5.0, 200)
     gain, mass = tail(threshold(losses, p, sigma, distance, 1.0 - 0.5 * distance, far), p, sigma, distance)
     truth = np.maximum(gain - np.expm1(losses) * mass, 0.0)
     for above in (True, False):
-        one = grid_step(Step(p, sigma, distance, 1), Nodes(size, 8), True, above, SLACK)
+        one = on_grid(PoissonStep(p, sigma, distance, 1), Nodes(size, 8), True, above, SLACK)
         at, ahead = size * one.ahead_index, one.ahead
         curve = np.maximum(np.exp(at)[None, :] - np.exp(losses)[:, None], 0.0) @ ahead + one.ahead_infinite
         gaps = (curve - truth) * (1.0 if above else -1.0)
@@ -197,7 +195,7 @@ def test_polygons_on_sparse_nodes_enclose_the_curve(p: float, sigma: float, dist
 
 def glued(alpha: np.ndarray, p: float, sigma: float, distance: float) -> np.ndarray:
     """h(α) for α ≥ 1, by its definition."""
-    far = 1.0 + reach(Step(p, sigma, distance, 1), 1e-15)
+    far = 1.0 + PoissonStep(p, sigma, distance, 1).reach(1e-15)
     gain, mass = tail(threshold(np.log(alpha), p, sigma, distance, 1.0 - 0.5 * distance, far), p, sigma, distance)
     return np.maximum(gain - (alpha - 1.0) * mass, 0.0)
 
@@ -225,9 +223,7 @@ def test_a_coin_between_two_distances_dominates() -> None:
 
 
 def transform_loss(p: float, sigma: float, distance: float) -> float:
-    from betastar.bounds.one_step import largest_loss
-
-    return largest_loss(Step(p, sigma, distance, 1), SLACK)
+    return PoissonStep(p, sigma, distance, 1).largest_loss(SLACK)
 
 
 @pytest.mark.parametrize(
@@ -243,13 +239,13 @@ def test_many_distances_stay_within_the_tolerance(
     rate: float, noise: float, number: int, least: float, most: float, each: int
 ) -> None:
     far = np.exp(np.random.default_rng(5).uniform(np.log(least), np.log(most), number))
-    steps = [Step(rate, noise, float(distance), each) for distance in far]
+    steps = [PoissonStep(rate, noise, float(distance), each) for distance in far]
     truth, error = exact(steps, True)
-    proof = certify(steps, True, 1e-4, attained=False)
+    proof = certify(steps, True, 1e-4, both_ends=False)
     assert truth - error - 1e-4 <= proof.lower <= truth + error
     assert proof.above is not None
     for tau in (0.2, 1.0):
-        parts = [Part(n, transform.glued, p, sigma, distance) for n, p, sigma, distance in condense(steps)]
+        parts = [PoissonFactor(n, "glued", p, sigma, distance) for n, p, sigma, distance in condense(steps)]
         value, doubt = FourierCurve(parts, True).hockey_stick(tau)
         high, slack = proof.above.hockey_stick(tau)
         assert value - doubt <= high + slack <= value + doubt + 1e-4
@@ -258,7 +254,8 @@ def test_many_distances_stay_within_the_tolerance(
 def test_blends_keep_every_step() -> None:
     draw = np.random.default_rng(8)
     steps = [
-        Step(float(draw.choice([0.1, 0.2])), 1.0, float(draw.uniform(0.1, 2.0)), int(draw.integers(1, 9))) for _ in range(300)
+        PoissonStep(float(draw.choice([0.1, 0.2])), 1.0, float(draw.uniform(0.1, 2.0)), int(draw.integers(1, 9)))
+        for _ in range(300)
     ]
     nodes, blends = enclosure.blended(steps, 64, 1e-3, SLACK)
     assert blends is not None

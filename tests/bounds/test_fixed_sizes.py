@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.bounds import pairs
 from betastar.certified import kernels
-from betastar.scenario.step import Step
+from betastar.steps import FixedSizeStep, PoissonStep
+from betastar.steps.poisson import Pair
 
 
 def triple(random: np.random.Generator, distance: float) -> tuple[Any, Any]:
@@ -64,8 +64,8 @@ def test_no_triple_in_the_ball_beats_the_triangles_that_matter(distance: float) 
 @pytest.mark.parametrize("distance", [1.6, 2.0])
 def test_cells_cover_the_triangles_on_the_circle(distance: float) -> None:
     """Each triangle has norms that are not larger, and a scalar product that is not smaller, than those of some cell's pair."""
-    step = Step(0.1, 0.5, 0.5 * distance, 1, True)
-    covering = np.array([_products(pair, 0.5) for pair in pairs.cells(step, 6)])
+    step = FixedSizeStep(0.1, 0.5, 0.5 * distance, 1)
+    covering = np.array([_products(pair, 0.5) for pair in step.covering_pairs(6)])
     random = np.random.default_rng(1)
     for _ in range(2000):
         gamma = random.uniform(1e-6, 1.0) * asin(0.5 * distance)
@@ -76,14 +76,14 @@ def test_cells_cover_the_triangles_on_the_circle(distance: float) -> None:
         assert np.any((room[:, 0] >= -1e-9) & (room[:, 1] >= -1e-9) & (room[:, 2] <= 1e-9))
 
 
-def _products(pair: pairs.Pair, noise: float) -> tuple[float, float, float]:
+def _products(pair: Pair, noise: float) -> tuple[float, float, float]:
     across, first, second = (noise * part for part in pair)
     return across**2 + first**2, across**2 + second**2, across**2 + first * second
 
 
 @pytest.mark.parametrize("distance", [0.3, 1.0, 2.0])
 def test_pairs_that_are_claimed_to_exist_fit_into_the_ball(distance: float) -> None:
-    for pair in pairs.attained(Step(0.1, 0.5, 0.5 * distance, 1, True), 7):
+    for pair in FixedSizeStep(0.1, 0.5, 0.5 * distance, 1).existing_pairs(7):
         u2, v2, scalar = (4.0 * one for one in _products(pair, 0.5))  # in clipping norms
         d2 = u2 + v2 - 2.0 * scalar
         assert d2 <= distance**2 + 1e-9
@@ -97,7 +97,9 @@ def test_pairs_that_are_claimed_to_exist_fit_into_the_ball(distance: float) -> N
 
 def test_a_kernel_that_another_dominates_is_left_out() -> None:
     def kernel(distance: float, theta: float = 0.0) -> kernels.Kernel:
-        return kernels.from_above(kernels.spread(0.1, pairs.turned(1.0, distance, theta), (0.3, 0.1)), None, 0.05, 400)
+        return kernels.from_above(
+            kernels.spread(0.1, PoissonStep(0.1, 1.0, distance, 1).turned(theta), (0.3, 0.1)), None, 0.05, 400
+        )
 
     assert len(kernels.undominated([kernel(0.5), kernel(1.0)])) == 1
     assert len(kernels.undominated([kernel(1.0), kernel(1.0, pi / 3.0)])) == 2, "on a line, and symmetric"

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.bounds import kinds
-from betastar.bounds.mixtures import MixturePart, mixture
-from betastar.certified.grid import Nodes
+from betastar.certified.grid import Nodes, on_grid
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.mixture import binomial, group_step, pair
-from betastar.scenario.step import MixtureStep
+from betastar.steps import MixtureStep
+from betastar.steps.group import MixtureFactor, binomial, group_step, mixture, worlds_of
 
 
 def naive_curve(step: MixtureStep, taus: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +39,7 @@ MIXTURES = [
 @pytest.mark.parametrize("step", MIXTURES)
 def test_one_step_against_a_naive_sum(step: MixtureStep) -> None:
     taus = np.array([0.0, 0.1, 0.7, 2.0])
-    curve = FourierCurve([MixturePart(1, step)], step.mirrored)
+    curve = FourierCurve([MixtureFactor(1, step)], step.mirrored)
     for one, naive in zip((curve, curve.reversed()), naive_curve(step, taus), strict=True):
         assert one.hockey_sticks(taus)[0] == pytest.approx(naive, abs=2e-9)
 
@@ -49,7 +47,7 @@ def test_one_step_against_a_naive_sum(step: MixtureStep) -> None:
 @pytest.mark.parametrize("step", MIXTURES)
 def test_transform_against_naive_quadrature(step: MixtureStep) -> None:
     x = np.linspace(-step.shifts[-1] - 12.0 * step.noise, step.shifts[-1] + 12.0 * step.noise, 200_001)
-    worlds = pair(step)
+    worlds = worlds_of(step)
     other, loss = worlds.density(x, False), worlds.loss(x)
     for z in (0.5 + 0.0j, 0.5 + 0.7j, 0.5 + 5.0j, 0.2 + 1.0j):
         naive = np.sum(other * np.expm1(z * loss)) * (x[1] - x[0])
@@ -87,7 +85,7 @@ def test_losses_that_overflow(records: int, rate: float, noise: float, steps: in
     """Where e^L does not fit into a number for some outcomes, paths at different heights agree, and the grid encloses them."""
     step = group_step(records, rate, noise, mirrored, steps)
     lower = MixtureStep(step.weights, step.shifts, noise, mirrored, steps)
-    one, other = (FourierCurve([MixturePart(steps, each)], mirrored).overlap() for each in (step, lower))
+    one, other = (FourierCurve([MixtureFactor(steps, each)], mirrored).overlap() for each in (step, lower))
     assert mixture(step).lost > 1e-20
     assert abs(one.value - other.value) <= one.error + other.error
     relation = "substitution" if mirrored else "add-remove"
@@ -115,7 +113,7 @@ def test_no_directions_beat_the_aligned_pair(mirrored: bool) -> None:
         return total
 
     taus = np.array([-1.5, -0.4, 0.0, 0.4, 1.5])
-    most, _ = FourierCurve([MixturePart(1, group_step(2, p, noise, mirrored, 1))], mirrored).hockey_sticks(taus)
+    most, _ = FourierCurve([MixtureFactor(1, group_step(2, p, noise, mirrored, 1))], mirrored).hockey_sticks(taus)
     for _ in range(150):
         angles, norms = random.uniform(0.0, 2.0 * pi, 4), np.minimum(random.uniform(0.0, 1.6, 4), 1.0)
         vectors = [r * np.array([np.cos(a), np.sin(a)]) for r, a in zip(norms, angles, strict=True)]
@@ -138,8 +136,8 @@ def test_probabilities_of_a_binomial_law() -> None:
 
 def test_tails_on_the_grid_enclose_the_curve() -> None:
     for step in (group_step(6, 0.1, 0.7, True, 10), group_step(6, 0.1, 0.7, False, 10)):
-        above, below = (kinds.grid_step(step, Nodes(0.05), step.mirrored, side, 1e-12) for side in (True, False))
-        exact = FourierCurve([MixturePart(1, step)], step.mirrored)
+        above, below = (on_grid(step, Nodes(0.05), step.mirrored, side, 1e-12) for side in (True, False))
+        exact = FourierCurve([MixtureFactor(1, step)], step.mirrored)
         for tau in (0.0, 0.31, 1.0, 2.5):
             values = []
             for grid in (below, above):

@@ -14,12 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.bounds.mixtures import MixturePart, mixture
-from betastar.bounds.parts import Part
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
-from betastar.scenario.mixture import group_step, pair
-from betastar.scenario.step import MixtureStep, Step
+from betastar.steps import MixtureStep
+from betastar.steps.group import MixtureFactor, group_step, mixture, worlds_of
+from betastar.steps.poisson import PoissonFactor, PoissonStep
 
 from .given_steps import ANY_RUN, GivenSteps
 
@@ -76,7 +74,7 @@ def test_mixtures_of_gaussians_as_in_dp_accounting(method: str) -> None:
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_one_record_is_todays_step(relation: str) -> None:
     assert bs.Membership(relation, records=1).steps(ADULT) == bs.Membership(relation).steps(ADULT)
-    assert all(isinstance(step, Step) for step in bs.Membership(relation, records=1).steps(ADULT))
+    assert all(isinstance(step, PoissonStep) for step in bs.Membership(relation, records=1).steps(ADULT))
     assert bs.Membership(relation, records=1) == bs.Membership(relation)
     assert bs.Membership(relation, records=2) != bs.Membership(relation)
 
@@ -85,8 +83,8 @@ def test_one_record_is_todays_step(relation: str) -> None:
 @pytest.mark.parametrize(("rate", "noise", "steps"), [(0.01, 1.0, 1000), (1e-4, 0.4, 3), (0.3, 2.0, 20), (1e-7, 0.3, 10**6)])
 def test_a_mixture_of_one_record_is_the_line_pair(relation: str, rate: float, noise: float, steps: int) -> None:
     mirrored = relation == "substitution"
-    one = FourierCurve([MixturePart(steps, group_step(1, rate, noise, mirrored, steps))], mirrored)
-    line = FourierCurve([Part(steps, transform.line, rate, noise, 2.0 if mirrored else 1.0)], mirrored)
+    one = FourierCurve([MixtureFactor(steps, group_step(1, rate, noise, mirrored, steps))], mirrored)
+    line = FourierCurve([PoissonFactor(steps, "line", rate, noise, 2.0 if mirrored else 1.0)], mirrored)
     assert one.overlap().value == pytest.approx(line.overlap().value, rel=1e-10)
     taus = np.array([-1.0, 0.0, 0.3, 1.5])
     (values, errors), (others, other_errors) = one.hockey_sticks(taus), line.hockey_sticks(taus)
@@ -151,7 +149,7 @@ def test_extremes(records: int, rate: float, noise: float, steps: int, relation:
 def test_many_records_cost_little() -> None:
     def seconds(records: int, method: str) -> float:
         mixture.cache_clear()
-        pair.cache_clear()
+        worlds_of.cache_clear()
         started = time.process_time()
         for relation in RELATIONS:
             for noise in (0.9, 0.95, 1.0, 1.05, 1.1):

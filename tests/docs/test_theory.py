@@ -10,9 +10,9 @@ from scipy.special import ndtr
 
 import betastar as bs
 from betastar import closed_forms
-from betastar.bounds.parts import Part
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
+from betastar.steps import poisson
+from betastar.steps.poisson import PoissonFactor
 
 
 def mixture(points: np.ndarray, mean: np.ndarray, p: float, noise: float) -> np.ndarray:
@@ -52,7 +52,7 @@ def test_the_glued_law_is_a_law(p: float, noise: float, distance: float) -> None
     second = (1.0 - p) * ndtr(-start / noise) + p * ndtr((1.0 - distance - start) / noise)
     atom = (1.0 - p) * erf(start / (sqrt(2.0) * noise))
     assert first + second + atom == pytest.approx(1.0, abs=1e-14)
-    assert transform.glued(p, noise, distance).atom == pytest.approx(atom if distance < 2.0 else 0.0, abs=1e-15)
+    assert poisson.glued(p, noise, distance).atom == pytest.approx(atom if distance < 2.0 else 0.0, abs=1e-15)
     assert first - 1.0 <= -second + 1e-15  # slopes at α = 1, from the left and from the right
 
 
@@ -79,9 +79,9 @@ def test_an_adaptive_adversary_stays_below_the_glued_curve() -> None:
 @pytest.mark.parametrize("tau", [0.0, 0.7])
 def test_every_path_gives_the_same_value(tau: float) -> None:
     """Theorem 4: the integrals (8) and (9) by the plain trapezoidal rule on several vertical lines."""
-    part = transform.line(0.2, 0.9, 2.0, wide=True)
+    part = poisson.line(0.2, 0.9, 2.0, wide=True)
     v = np.arange(0.0, 24.0, 0.02)
-    curve = FourierCurve([Part(4, transform.line, 0.2, 0.9, 2.0)], True)
+    curve = FourierCurve([PoissonFactor(4, "line", 0.2, 0.9, 2.0)], True)
     truth = curve.hockey_stick(tau).value
     for theta in (0.15, 0.5, 0.9, 1.2, 1.8):
         z = theta + 1j * np.sinh(v)
@@ -95,7 +95,7 @@ def test_the_budget_covers_steps_that_are_chosen_by_history() -> None:
     p, noise = 0.3, 0.7
     x = np.linspace(-7.0, 7.0, 2001)[:, None] * noise
     first, second = (mixture(x, np.array([mean]), p, noise) for mean in (1.0, -1.0))
-    each = {r: closed_forms.exponent(transform.glued, p, noise, r) for r in (2.0, 1.0, 0.5)}
+    each = {r: poisson.exponent("glued", p, noise, r) for r in (2.0, 1.0, 0.5)}
     largest = each[2.0] + max(each[1.0], 3.0 * each[0.5])
     chosen = np.where(x[:, 0] > 0.5, each[1.0], np.where(x[:, 0] < -1.0, 3.0 * each[0.5], 0.0))
     root = np.sqrt(first * second) * (x[1, 0] - x[0, 0])

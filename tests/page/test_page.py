@@ -15,11 +15,10 @@ import pytest
 import betastar as bs
 from betastar import page as pages
 from betastar.analyze import METHODS
-from betastar.bounds.parts import Part
 from betastar.cli.options import SEES
 from betastar.dpsgd import DPSGD, SAMPLINGS
-from betastar.exact import transform
 from betastar.exact.curve import FourierCurve
+from betastar.steps.poisson import PoissonFactor
 
 from ..command import call
 from . import browser as browsers
@@ -173,7 +172,7 @@ def test_an_attribute_has_the_glued_curve(page: Any, file: Path) -> None:
         if one["rate"] < 1.0
     ]
     for one, answer in zip(settings, computed(page, settings), strict=True):
-        part = Part(one["steps"], transform.glued, one["rate"], one["noise"], one["distance"])
+        part = PoissonFactor(one["steps"], "glued", one["rate"], one["noise"], one["distance"])
         curve = FourierCurve([part], symmetric=True)
         overlap, error = curve.overlap()
         check(answer["bayes_security"], bs.Bound(overlap - error, overlap, overlap + error))

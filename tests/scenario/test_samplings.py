@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import betastar as bs
-from betastar.scenario.step import AllocationStep, CoinStep, Step
-from betastar.scenario.truncation import at_least, truncation
+from betastar.steps import AllocationStep, CoinStep, FixedSizeStep
+from betastar.steps.poisson import PoissonStep
+from betastar.steps.truncated import at_least, truncation
 from betastar.threats import reduction
 
 FIXED = bs.DPSGD(1.0, 0.1, 20, "fixed-size")
@@ -62,8 +63,8 @@ CASES: list[tuple[Callable[[], object], str]] = [
 class _Foreign:
     symmetric, oriented = True, False
 
-    def steps(self, run: bs.DPSGD) -> tuple[Step, ...]:
-        return tuple(Step(s.sample_rate, s.noise_multiplier, 1.0, s.steps) for s in run.segments)
+    def steps(self, run: bs.DPSGD) -> tuple[PoissonStep, ...]:
+        return tuple(PoissonStep(s.sample_rate, s.noise_multiplier, 1.0, s.steps) for s in run.segments)
 
     def describe(self) -> str:
         return "a foreign threat"
@@ -91,56 +92,58 @@ def test_epochs_of_each_sampling() -> None:
 
 
 def test_membership() -> None:
-    assert bs.Membership().steps(FIXED) == (Step(0.1, 0.5, 1.0, 20, fixed_size=True),)
-    assert bs.Membership("add-remove").steps(FIXED) == (Step(0.1, 0.5, 1.0, 20),)
+    assert bs.Membership().steps(FIXED) == (FixedSizeStep(0.1, 0.5, 1.0, 20),)
+    assert bs.Membership("add-remove").steps(FIXED) == (PoissonStep(0.1, 0.5, 1.0, 20),)
     assert bs.Membership().steps(BINS) == (AllocationStep(10, 2.0, True, 3),)
     assert bs.Membership("add-remove").steps(BINS) == (AllocationStep(10, 2.0, False, 3),)
     shuffled = reduction(bs.Membership(), SHUFFLED)
     assert shuffled is not None
-    assert [view.every for view in shuffled.proved] == [(Step(1.0, 2.0, 2.0, 3),)]
-    assert [view.every for view in shuffled.attained] == [(AllocationStep(10, 1.0, False, 3),)]
-    assert [view.symmetric for view in shuffled.attained] == [False]
+    assert [one.steps for one in shuffled.proved] == [(PoissonStep(1.0, 2.0, 2.0, 3),)]
+    assert [one.steps for one in shuffled.attacks] == [(AllocationStep(10, 1.0, False, 3),)]
+    assert [one.symmetric for one in shuffled.attacks] == [False]
     one_batch = bs.DPSGD(2.0, 1.0, 3, "shuffled")
-    assert bs.Membership().steps(one_batch) == (Step(1.0, 2.0, 2.0, 3),)
-    assert reduction(bs.Membership(), one_batch).attained is None  # type: ignore[union-attr]
+    assert bs.Membership().steps(one_batch) == (PoissonStep(1.0, 2.0, 2.0, 3),)
+    assert reduction(bs.Membership(), one_batch).attacks is None  # type: ignore[union-attr]
 
 
 def test_runs_of_different_samplings_add_up() -> None:
     run = bs.DPSGD(1.0, 0.1, 10) + FIXED + BINS + SHUFFLED
     reduced = reduction(bs.Membership(), run)
     assert reduced is not None
-    poisson, bins = Step(0.1, 1.0, 2.0, 10), AllocationStep(10, 2.0, True, 3)
-    assert [view.every for view in reduced.proved] == [(poisson, Step(0.1, 0.5, 1.0, 20, True), bins, Step(1.0, 2.0, 2.0, 3))]
-    assert reduced.attained is not None
-    mirrored, directed = reduced.attained
-    assert mirrored.every[::2] == (poisson, bins)
-    fixed = mirrored.every[1]
-    assert isinstance(fixed, Step)
+    poisson, bins = PoissonStep(0.1, 1.0, 2.0, 10), AllocationStep(10, 2.0, True, 3)
+    assert [one.steps for one in reduced.proved] == [
+        (poisson, FixedSizeStep(0.1, 0.5, 1.0, 20), bins, PoissonStep(1.0, 2.0, 2.0, 3))
+    ]
+    assert reduced.attacks is not None
+    mirrored, directed = reduced.attacks
+    assert mirrored.steps[::2] == (poisson, bins)
+    fixed = mirrored.steps[1]
+    assert isinstance(fixed, PoissonStep)
     assert (fixed.noise, fixed.distance) == pytest.approx((sqrt(0.5), sqrt(2.0)))
-    assert directed.every == (Step(0.1, 0.5, 1.0, 20), AllocationStep(10, 1.0, False, 3))
+    assert directed.steps == (PoissonStep(0.1, 0.5, 1.0, 20), AllocationStep(10, 1.0, False, 3))
 
 
 def test_attributes_in_epochs_have_the_largest_distance_of_each_epoch() -> None:
     distances = [0.1] * 10 + [0.2] * 9 + [0.5] + [0.3] * 10
     reduced = reduction(bs.AttributeInference(distances), SHUFFLED)
     assert reduced is not None
-    assert sorted(step.distance for step in reduced.proved[0].every) == [0.1, 0.3, 0.5]  # type: ignore[union-attr]
-    noises = sorted(step.noise for step in reduced.attained[0].every)  # type: ignore[union-attr]
+    assert sorted(step.distance for step in reduced.proved[0].steps) == [0.1, 0.3, 0.5]  # type: ignore[union-attr]
+    noises = sorted(step.noise for step in reduced.attacks[0].steps)  # type: ignore[union-attr]
     assert noises == pytest.approx([2.0 / 0.3, 2.0 / 0.2, 2.0 / 0.1])
     values, counts = np.unique(distances, return_counts=True)
     histogram = reduction(bs.AttributeInference(dict(zip(values, counts, strict=True))), SHUFFLED)
     assert histogram is not None
-    largest = {step.distance: step.count for step in histogram.proved[0].every}  # type: ignore[union-attr]
+    largest = {step.distance: step.count for step in histogram.proved[0].steps}  # type: ignore[union-attr]
     assert largest == {0.3: 2, 0.5: 1}  # any of the steps may be in any epoch
-    (smallest,) = histogram.attained[0].every
+    (smallest,) = histogram.attacks[0].steps
     assert (smallest.noise, smallest.count) == (20.0, 3)  # type: ignore[union-attr]
 
 
 def test_attributes_in_bins_have_two_bounds_and_two_attacks() -> None:
     reduced = reduction(bs.AttributeInference(0.5), BINS)
     assert reduced is not None
-    assert [view.every for view in reduced.proved] == [(Step(1.0, 2.0, 0.5, 3),), (AllocationStep(10, 2.0, True, 3),)]
-    assert [view.every for view in reduced.attained] == [
+    assert [one.steps for one in reduced.proved] == [(PoissonStep(1.0, 2.0, 0.5, 3),), (AllocationStep(10, 2.0, True, 3),)]
+    assert [one.steps for one in reduced.attacks] == [
         (AllocationStep(10, 8.0, True, 3),),
         (AllocationStep(10, 4.0, False, 3),),
     ]
@@ -150,11 +153,11 @@ def test_attributes_in_bins_have_two_bounds_and_two_attacks() -> None:
 @given(st.floats(0.01, 2.0), st.floats(0.0, 1.0))
 @settings(max_examples=200, deadline=None)
 def test_attacks_on_fixed_sizes_fit_into_the_unit_ball(distance: float, part: float) -> None:
-    """The triangles g, a, b that the attained view of a fixed size may use have an enclosing circle of radius at most 1."""
+    """The triangles g, a, b that the attack on a fixed size may use have an enclosing circle of radius at most 1."""
     reduced = reduction(bs.AttributeInference(distance), FIXED)
     assert reduced is not None
-    step = reduced.attained[0].every[0]
-    assert isinstance(step, Step)
+    step = reduced.attacks[0].steps[0]
+    assert isinstance(step, PoissonStep)
     leg = 1.0 / step.noise
     assert leg == pytest.approx(2.0 * cos(0.5 * asin(0.5 * distance)))
     assert step.distance * leg == pytest.approx(distance)
@@ -187,12 +190,14 @@ def test_probabilities_of_truncation(rate: float, size: int, most: int) -> None:
 def test_truncated_batches() -> None:
     (coin,) = bs.Membership("add-remove").steps(CUT)
     cut = truncation(0.1, 100, 12)
-    assert coin == CoinStep((1.0 - cut.full, cut.full), (Step(0.1, 1.0, 1.0, 20), Step(cut.rate, 0.5, 1.0, 20)), 20)
+    assert coin == CoinStep((1.0 - cut.full, cut.full), (PoissonStep(0.1, 1.0, 1.0, 20), PoissonStep(cut.rate, 0.5, 1.0, 20)), 20)
     (coin,) = bs.AttributeInference(0.5).steps(CUT)
-    assert coin == CoinStep((1.0 - cut.full, cut.full), (Step(0.1, 1.0, 0.5, 20), Step(cut.rate, 0.5, 0.25, 20)), 20)
+    assert coin == CoinStep(
+        (1.0 - cut.full, cut.full), (PoissonStep(0.1, 1.0, 0.5, 20), PoissonStep(cut.rate, 0.5, 0.25, 20)), 20
+    )
     reduced = reduction(bs.Membership(), CUT)
     assert reduced is not None
-    assert [view.every for view in reduced.attained] == [(Step(cut.overall, 1.0, 2.0, 20),)]
+    assert [one.steps for one in reduced.attacks] == [(PoissonStep(cut.overall, 1.0, 2.0, 20),)]
     never = bs.DPSGD(1.0, 0.1, 20, max_batch_size=100, dataset_size=100)  # a batch is never larger
     assert bs.Membership().steps(never) == bs.Membership().steps(bs.DPSGD(1.0, 0.1, 20))
 

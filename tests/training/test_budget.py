@@ -152,10 +152,10 @@ def test_a_budget_needs_the_data_set_and_an_upper_bound() -> None:
 
 @pytest.mark.parametrize(("rate", "noise"), [(1e-8, 0.2), (1e-4, 0.5), (0.01, 1.0), (0.0098, 3.51), (0.3, 0.35), (1.0, 5.0)])
 def test_leakage_of_many_distances_is_the_affinity_rounded_up(rate: float, noise: float) -> None:
-    from betastar.exact import transform
+    from betastar.steps.poisson import exponent
 
     distances = np.concatenate([np.geomspace(1e-5, 0.1, 15), np.linspace(0.1, 2.0, 40)])
-    direct = np.array([closed_forms.exponent(transform.glued, rate, noise, float(r)) for r in distances])
+    direct = np.array([exponent("glued", rate, noise, float(r)) for r in distances])
     exponents = closed_forms.leakage(rate, noise, distances)
     assert (exponents >= direct).all()
     np.testing.assert_allclose(exponents, direct, rtol=3e-6)
