@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from betastar.analyze import TOLERANCE, reliable, takes_seconds
+from betastar.analyze import reliable, takes_seconds
 from betastar.calibrate import MOST_NOISE, ROUGH_TOLERANCE, Target, guess_noise
 from betastar.dpsgd import DPSGD, RateWarning
 from betastar.exact.curve import LEAST_NOISE

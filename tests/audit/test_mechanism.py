@@ -15,7 +15,6 @@ from scipy.stats import binom
 
 import betastar as bs
 from betastar.audit import ALARM, Audit, mechanism, mechanism_audit, results
-
 from betastar.steps import poisson
 from betastar.threats import Threat
 
