@@ -57,6 +57,7 @@ def analyze(
     sees: opt.Sees = "updates",
     method: opt.Method = None,
     tolerance: opt.Tolerance = opt.TOLERANCE,
+    effort: opt.Effort = "best",
     prior: opt.Prior = opt.PRIOR,
     fpr: opt.Fpr = list(opt.FPR),  # noqa: B006
     delta: opt.Delta = list(opt.DELTA),  # noqa: B006
@@ -105,6 +106,7 @@ def calibrate(
     records_per_person: opt.RecordsPerPerson = None,
     method: opt.Method = None,
     tolerance: opt.Tolerance = opt.TOLERANCE,
+    effort: opt.Effort = "best",
     prior: opt.Prior = opt.PRIOR,
     fpr: opt.Fpr = list(opt.FPR),  # noqa: B006
     delta: opt.Delta = list(opt.DELTA),  # noqa: B006
@@ -169,6 +171,7 @@ def sweep(
         ),
     ] = None,
     tolerance: opt.Tolerance = opt.TOLERANCE,
+    effort: opt.Effort = "best",
     metric: Annotated[
         list[str] | None,
         typer.Option(

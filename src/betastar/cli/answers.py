@@ -13,7 +13,7 @@ import betastar as bs
 from betastar import validation
 from betastar.advice import advise
 from betastar.analyze import METHODS
-from betastar.certified.enclosure import COARSE
+from betastar.certified.enclosure import EFFORTS
 from betastar.cli.options import DELTA, FPR, PRIOR, SEES, THREATS, TOLD, TOLERANCE
 from betastar.dpsgd import IN_EPOCHS, NUMBERS, SAMPLINGS
 from betastar.risk import DIGITS, METRICS, Metric
@@ -73,6 +73,7 @@ class Question:
     sees: str = "updates"
     method: str | None = None
     tolerance: float = TOLERANCE
+    effort: str = "best"
     prior: float = PRIOR
     fpr: Sequence[float] = FPR
     delta: Sequence[float] = DELTA
@@ -89,6 +90,7 @@ class Question:
             object.__setattr__(self, "epochs", int(self.epochs))  # 20.0 epochs are 20: said back as people say it
         validation.word("sampling", self.sampling, SAMPLINGS)
         validation.word("sees", self.sees, SEES)
+        validation.word("effort", self.effort, EFFORTS)
         if self.method is not None:
             validation.word("method", self.method, METHODS)
         for metric in self.metric or ():
@@ -144,7 +146,7 @@ class Question:
 
     @cached_property
     def risk(self) -> bs.Risk:
-        return bs.analyze(self.run, self.attack, method=self.chosen_method, tolerance=self.tolerance)
+        return bs.analyze(self.run, self.attack, self.chosen_method, self.tolerance, self.effort)
 
     def python(self, target: bs.Target | None = None) -> str:
         """Python code that computes the answer again; with a target, the answer of a calibration."""
@@ -158,14 +160,15 @@ class Question:
         }[self.threat]
         if self.records_per_person is not None:
             attack = f"{attack[:-1]}{'' if attack.endswith('()') else ', '}records={self.records_per_person!r})"
-        tolerance = "" if self.tolerance == TOLERANCE else f", tolerance={self.tolerance!r}"
+        how = "" if self.tolerance == TOLERANCE else f", tolerance={self.tolerance!r}"
+        how += "" if self.effort == "best" else f', effort="{self.effort}"'
         if target is None:
             made = f"bs.DPSGD{'.' if name else ''}{name}({inside})"
         else:
             extra = "" if self.attack == bs.Membership() else f", threat={attack}"
             method = "" if self.chosen_method == "exact" else f', method="{self.chosen_method}"'
-            made = f"bs.calibrate(bs.{target!r}, {inside}{extra}{method}{tolerance})"
-        analysis = f'bs.analyze(run, {attack}, method="{self.chosen_method}"{tolerance})'
+            made = f"bs.calibrate(bs.{target!r}, {inside}{extra}{method}{how})"
+        analysis = f'bs.analyze(run, {attack}, method="{self.chosen_method}"{how})'
         return f"import betastar as bs\n\nrun = {made}\nrisk = {analysis}\nprint(risk.bayes_security)"
 
     def command(self, verb: str = "analyze", *more: str) -> str:
@@ -241,7 +244,7 @@ def calibrated(question: Question, target: bs.Target) -> Answer:
     """The parameter that was left out, so that the target is just met, and the answer for it."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        how: Answer = {"method": question.chosen_method, "tolerance": question.tolerance}
+        how: Answer = {"method": question.chosen_method, "tolerance": question.tolerance, "effort": question.effort}
         run = bs.calibrate(target, threat=question.attack, **how, **question.numbers)
     full = question.with_run(run)
     name = next(name for name in NUMBERS if name in full.given and name not in question.given)
@@ -377,8 +380,7 @@ def _certainty(question: Question, beta: bs.Bound) -> str:
     between = (
         f"β* lies between {METRICS['bayes_security'].rounded(float(beta.lower))} and {significant(float(beta.upper), DIGITS)}"
     )
-    reduced = reduction(question.attack, question.run)
-    gap = reduced is not None and reduced.attained is not None
+    gap = reduction(question.attack, question.run).attacks is not None
     if method == "exact" and gap:
         return (
             f"Bounded: {between}, up to numerical errors. The lower end holds for every sequence of gradients, the upper end is "
@@ -397,7 +399,7 @@ def _certainty(question: Question, beta: bs.Bound) -> str:
         "use the method exact to rely on it.",
     }[method]
     if method == "certified" and width > WIDE:
-        why = "no finer grid is affordable here" if question.tolerance < COARSE else "the tolerance asks for a coarse grid"
+        why = "no finer grid is affordable here" if question.effort == "best" else "the effort asks for a coarse grid"
         why = "no better bound is known for this sampling" if gap else why
         return f"{text} The interval is wide, as {why}."
     return text

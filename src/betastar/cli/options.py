@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from betastar.analyze import METHODS
+from betastar.certified.enclosure import EFFORTS
 from betastar.dpsgd import SAMPLINGS
 from betastar.risk import METRICS
 from betastar.validation import ArgumentError, WrongValueError
@@ -133,6 +134,15 @@ Method = Annotated[
     ),
 ]
 Tolerance = Annotated[float, typer.Option("--tolerance", help="Width of the interval of β* that the method certified aims at.")]
+Effort = Annotated[
+    str,
+    typer.Option(
+        "--effort",
+        help="How closely exact and certified look at attackers who adapt: best (seconds), normal (a tenth of a second) or quick "
+        "(milliseconds, and a wider bound).",
+        **_one_of(EFFORTS),
+    ),
+]
 Prior = Annotated[float, typer.Option("--prior", help="Probability, before the attack, that 'yes' is the right guess.")]
 Fpr = Annotated[
     list[float],
@@ -176,7 +186,7 @@ HINTS = {
     "max_batch_size": "Common values are 1.1 to 1.5 times the batch size.",
     "distance": "It is measured in clipping norms: 2 is the worst case, 1 a common value.",
     "records_per_person": "It is the largest number of records that one person has, e.g. 8.",
-    "tolerance": "Common values are 1e-4 and, for a quick look, 0.01.",
+    "tolerance": "Common values are 1e-4 and 0.01.",
     "prior": "0.5 is a fair coin.",
     "fpr": "Common values are 0.01 and 0.001.",
     "delta": "Common values are 1e-5, or less than one over the number of records.",
