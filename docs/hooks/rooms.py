@@ -1,4 +1,4 @@
-"""Draws the rooms of the code and the arrows between them, from the contracts in pyproject.toml and from the imports."""
+"""Draws the layers of the code and the arrows between them, from the contract in pyproject.toml and from the imports."""
 
 from __future__ import annotations
 
@@ -11,30 +11,18 @@ import grimp
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "betastar"
-#: What each room holds.
+#: A folder of each layer that is drawn, what the layer holds, and its place (column, row). The lowest layer is not drawn.
 ROOMS = {
-    "scenario": "what was run, who attacks",
-    "bounds": "steps to a curve",
-    "risk": "a curve to answers",
-    "training": "monitor, gap clipping",
-    "audit": "the attacker's games",
-    "figures": "plots",
-    "runs": "betastar train",
-    "report": "for whoever decides",
-    "page": "the page",
-    "cli": "the commands",
-}
-
-#: Where each room is drawn (column, row).
-PLACES = {
-    **{
-        "scenario": (0, 0),
-        "bounds": (0, 1),
-        "risk": (0, 2),
-        "training": (1, 1),
-        "audit": (2, 2),
-    },
-    **{"figures": (3, 1), "runs": (3, 0), "report": (4, 1), "page": (5, 2), "cli": (5, 1)},
+    "steps": ("what was run, who attacks", (0, 0)),
+    "exact": ("steps to a curve", (0, 1)),
+    "risk": ("a curve to answers", (0, 2)),
+    "training": ("monitor, gap clipping", (1, 1)),
+    "audit": ("the attacker's games", (2, 2)),
+    "figures": ("plots", (3, 1)),
+    "runs": ("betastar train", (3, 0)),
+    "report": ("a run on paper", (4, 1)),
+    "page": ("the page", (5, 2)),
+    "cli": ("the commands", (5, 1)),
 }
 STEP, BOX = (202, 156), (182, 76)
 WIDTH, HEIGHT = STEP[0] * 5 + BOX[0] + 20, STEP[1] * 2 + BOX[1] + 20
@@ -47,23 +35,27 @@ def graph() -> grimp.ImportGraph:
 
 @cache
 def modules() -> list[str]:
-    """Every module without the name of the package, packages left out."""
-    return sorted(m.removeprefix("betastar.") for m in graph().modules if _path(m.removeprefix("betastar.")).is_file())
+    """Every module without the name of the package; a folder's own file has the folder's name."""
+    return sorted(m.removeprefix("betastar.") for m in graph().modules if m != "betastar")
 
 
-def layers() -> list[str]:
-    """The rooms as the contract orders them, upstream first."""
+@cache
+def layers() -> list[list[str]]:
+    """The folders and modules of each layer of the contract, upstream first."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         contract = tomllib.load(file)["tool"]["importlinter"]["contracts"][0]
-    return [name.strip() for layer in reversed(contract["layers"]) for name in layer.replace("|", ":").split(":")]
+    return [[name.strip() for name in layer.split(":")] for layer in reversed(contract["layers"])]
 
 
 def _path(module: str) -> Path:
-    return SOURCE / (module.replace(".", "/") + ".py")
+    path = SOURCE / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
 def room(module: str) -> str:
-    return module.split(".")[0]
+    """The layer of a module, by the name that it has in ROOMS; else, by its first folder or module."""
+    (layer,) = (layer for layer in layers() if module.split(".")[0] in layer)
+    return next((name for name in layer if name in ROOMS), layer[0])
 
 
 def used_by(module: str) -> list[str]:
@@ -101,8 +93,8 @@ def picture() -> str:
     """Rooms as boxes; an arrow leads from a room to one that uses it."""
     boxes, lines = [], []
     left, top = BOX[0] / 2 + 10, BOX[1] / 2 + 10
-    centre = {name: (left + STEP[0] * column, top + STEP[1] * row) for name, (column, row) in PLACES.items()}
-    for name, words in ROOMS.items():
+    centre = {name: (left + STEP[0] * column, top + STEP[1] * row) for name, (_, (column, row)) in ROOMS.items()}
+    for name, (words, _) in ROOMS.items():
         x, y = centre[name]
         size = sum(room(module) == name for module in modules())
         boxes.append(
@@ -134,10 +126,11 @@ def _edge(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, 
 
 
 def table() -> str:
-    """Every module with the first sentence of its docstring, room by room, upstream first."""
+    """Every module with the first sentence of its docstring, layer by layer, upstream first."""
     rows = []
-    for name in layers():
-        rows.append(f"\n### {name}\n\n| module | what it is | uses |\n|---|---|---|")
+    for layer in layers():
+        name = room(layer[0])
+        rows.append(f"\n### {', '.join(layer)}\n\n| module | what it is | uses |\n|---|---|---|")
         for module in (one for one in modules() if room(one) == name):
             said = (ast.get_docstring(ast.parse(_path(module).read_text())) or "").split("\n")[0].replace("|", "\\|")
             uses = [other for other in used_by(module) if room(other) == name]

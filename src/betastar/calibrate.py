@@ -16,7 +16,6 @@ from math import asinh, ceil, exp, expm1, floor, inf, log, log1p, sqrt
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcinv
 
 from betastar import validation
@@ -701,6 +700,8 @@ def solve(search: Search, target: Target, risk: Callable[[float], Risk], accurac
     low, high = sorted((inside, other))
     if search.whole:
         return _whole(search, met, lambda value: excess(log(value)), exp(low), exp(high))
+
+    from scipy.optimize import brentq  # costs as much as the rest of the import
 
     def outward(value: float) -> float:
         """A short number, so that what is printed is what was checked."""
