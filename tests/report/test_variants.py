@@ -129,7 +129,7 @@ def test_every_number_of_a_run_agrees(run: Path, tmp_path: Path) -> None:
     told = json.loads(call("report", str(run), "-o", str(tmp_path / "again.html"), "--json").stdout)
     terminal = call("report", str(run), "-o", str(tmp_path / "third.html")).stdout
     options = ["--noise", str(status.noise_multiplier), "--rate", repr(status.sample_rate), "--steps", str(last["steps"])]
-    analyzed = json.loads(call("analyze", *options, "--json").stdout)
+    analyzed = json.loads(call("analyze", *options, "--advise", "--json").stdout)
     member = last["membership"]["lower"]
     assert {told["threats"][0]["bayes_security"]["lower"], analyzed["bayes_security"]["lower"], member} == {member}
     assert told["threats"][1]["bayes_security"]["lower"] == last["exact"]["lower"]

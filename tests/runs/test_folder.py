@@ -47,7 +47,7 @@ def copy(run: RunFolder, tmp_path: Path) -> Path:
 
 
 def words(config: Config, folder: Path, *more: str) -> list[str]:
-    fixed = ["train", config.study, "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "2"]
+    fixed = ["train", config.study, "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "2"]
     return [*fixed, "--noise", "1.5", "--batch-size", "40", "-o", str(folder), *more]
 
 

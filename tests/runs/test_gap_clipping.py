@@ -149,7 +149,7 @@ def test_what_is_refused(path: Path, tmp_path: Path) -> None:
 
 
 def test_from_the_command_line(path: Path, tmp_path: Path) -> None:
-    fixed = ["train", str(path), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
+    fixed = ["train", str(path), "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
     done = call(*fixed, "--gap", ".05", "-o", str(tmp_path / "run"))
     assert "Proved in advance" in done.stdout
     assert RunFolder(tmp_path / "run").status.gaps == {"age": 0.05}
@@ -159,7 +159,7 @@ def test_from_the_command_line(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_as_json(path: Path, tmp_path: Path) -> None:
-    fixed = ["train", str(path), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
+    fixed = ["train", str(path), "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
     done = call(*fixed, "--gap", ".05", "--json", "-o", str(tmp_path / "j"))
     answer = json.loads(done.stdout)
     assert answer["gaps"] == {"age": 0.05}

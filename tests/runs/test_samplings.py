@@ -186,7 +186,7 @@ def test_an_audit_of_a_run_draws_batches_as_the_run_did(bare: RunFolder) -> None
 
 
 def test_the_command(table: Path, tmp_path: Path) -> None:
-    fixed = ["train", str(table), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1", "--noise", "4"]
+    fixed = ["train", str(table), "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1", "--noise", "4"]
     done = call(*fixed, "--batch", "16", "--sampling", "fixed-size", "-o", str(tmp_path / "run"), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sampling"] == "fixed-size"

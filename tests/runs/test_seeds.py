@@ -154,7 +154,7 @@ def test_the_report_warns_of_a_seed_that_can_be_guessed(config: Config, run: Run
 
 def test_the_command_can_be_given_twice(config: Config, tmp_path: Path) -> None:
     """As `make demo` does: with --resume and without a seed."""
-    fixed = ["train", config.study, "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
+    fixed = ["train", config.study, "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
     words = [*fixed, "--batch-size", "40", "--resume", "-o", str(tmp_path / "demo")]
     texts = []
     for _ in range(2):

@@ -38,7 +38,7 @@ def config(table: Path, **options: object) -> Config:
 
 
 def command(table: Path, *options: str) -> list[str]:
-    fixed = ["train", str(table), "--target", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "3", "--noise", "1.5"]
+    fixed = ["train", str(table), "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "3", "--noise", "1.5"]
     fixed += ["--seed", "0"]
     return [*fixed, *options]
 
@@ -168,13 +168,13 @@ def test_the_command_and_its_errors(table: Path, tmp_path: Path) -> None:
         (["-o", str(tmp_path / "x"), "--between", "old"], "--between must be two numbers as in 17:90, got 'old'"),
         (["-o", str(tmp_path / "x"), "--scope", "world"], "scope must be one of 'batch', 'dataset', got 'world'"),
         (["-o", str(tmp_path / "x"), "--scope", "batch", "--target-beta", ".9"], "--target-beta needs all records"),
-        (["-o", str(tmp_path / "x"), "--target", "shoe"], "has no column 'shoe'"),
+        (["-o", str(tmp_path / "x"), "--label", "shoe"], "has no column 'shoe'"),
     ):
         bad = call(*command(table, *options))
         assert bad.returncode == 2, options
         assert message in bad.stderr
         assert "Traceback" not in bad.stderr
-    missing = call("train", "gone.csv", "--target", "a", "--sensitive", "b", "-o", str(tmp_path / "y"))
+    missing = call("train", "gone.csv", "--label", "a", "--sensitive", "b", "-o", str(tmp_path / "y"))
     assert (missing.returncode, missing.stderr) == (2, "betastar: no file gone.csv.\n")
     assert not (tmp_path / "y").exists()
     assert call("--version").stdout.startswith("betastar 0.")

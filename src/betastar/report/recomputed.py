@@ -14,7 +14,7 @@ from betastar.calibrate import Target, plan
 from betastar.closed_forms import step_leakage as charge
 from betastar.dpsgd import DPSGD, IN_EPOCHS
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
-from betastar.runs.config import PARAMETERS, Config
+from betastar.runs.config import ADULTS_SECRET, PARAMETERS, secret_name
 from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord, Status
 from betastar.runs.reading import Inside, Json, StudyError
 from betastar.threats import FARTHEST
@@ -26,8 +26,6 @@ class ReportError(StudyError):
 
 #: Two values of the same number that differ by more are of different runs.
 SAME = 1e-6
-#: The secret of Adult, unless another one is chosen.
-ADULTS_SECRET = "age"
 
 
 def contradiction(path: Path, claim: str, evidence: str) -> ReportError:
@@ -95,14 +93,9 @@ def agree(record: RunRecord, run: DPSGD) -> None:
     if steps > whole or (steps < whole and not stopped):
         epochs = f"{EPOCHS} counts {steps} steps, of {whole}"
         raise contradiction(file, f"that the run ended after {status.epochs} epochs", epochs)
-    if status.secret and status.secret != _secret(config):
-        raise contradiction(file, f"that the secret is {status.secret!r}", f"{CONFIG} asks for {_secret(config)!r}")
-
-
-def _secret(config: Config) -> str:
-    """The name that a run gives to the column that it was told to watch."""
-    name = config.sensitive or ADULTS_SECRET
-    return f"{name} with {' and '.join(config.along)}" if config.along else name
+    secret = secret_name(config.sensitive or ADULTS_SECRET, config.along)
+    if status.secret and status.secret != secret:
+        raise contradiction(file, f"that the secret is {status.secret!r}", f"{CONFIG} asks for {secret!r}")
 
 
 def gaps(record: RunRecord, run: DPSGD) -> dict[str, float]:
@@ -118,9 +111,10 @@ def gaps(record: RunRecord, run: DPSGD) -> dict[str, float]:
         if asked is None:
             target = Target(bayes_security=validation.probability("target_attribute_beta", config.target_attribute_beta))
             asked = plan(attribute=target, run=run if len(run.segments) > 1 else _planned(run, record.step_count)).gap
+    secret = secret_name(config.sensitive or ADULTS_SECRET, config.along)
     for name, gap in claimed.items():
-        if name != _secret(config) or not abs(gap - asked) <= SAME * max(gap, asked):
-            raise contradiction(file, f"that {name!r} had the gap {gap:g}", f"{CONFIG} gives {_secret(config)!r} {asked:g}")
+        if name != secret or not abs(gap - asked) <= SAME * max(gap, asked):
+            raise contradiction(file, f"that {name!r} had the gap {gap:g}", f"{CONFIG} gives {secret!r} {asked:g}")
     return claimed
 
 

@@ -5,6 +5,7 @@ Whoever reads a run folder needs no torch: studies are loaded when they are aske
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -35,8 +36,15 @@ AnyStudy = TypeVar("AnyStudy", bound="Study")
 PARAMETERS = tuple(field.name for field in fields(Recipe))
 #: Fields that belong to a table of somebody's own.
 OWN_TABLE = ("keep", "person", "max_records_per_person", "task", "label_range")
+#: The secret of Adult, unless another one is chosen.
+ADULTS_SECRET = "age"
 #: Studies that `betastar train` knew once, and the commands that train them.
 MOVED = {"tweets": "studies.tweets", "voters": "studies.voters", "raters": "studies.raters", "purchase": "studies.purchase"}
+
+
+def secret_name(sensitive: str, along: Sequence[str] = ()) -> str:
+    """The name of the secret that a sensitive column is, with the columns that change along."""
+    return f"{sensitive} with {' and '.join(along)}" if along else sensitive
 
 
 @dataclass(frozen=True)
@@ -167,7 +175,7 @@ class Config(JsonObject):
         if own_only and self.study == "adult":
             raise StudyError(f"--{own_only[0].replace('_', '-')} is for a table of your own; {self.study} is not one.")
         if self.study == "adult":
-            return adult(seed, self.sensitive or "age", self.along, self.drop)
+            return adult(seed, self.sensitive or ADULTS_SECRET, self.along, self.drop)
         if self.study in MOVED and not Path(self.study).exists():
             raise StudyError(f"{self.study} is now a study beside the package: in a clone, python -m {MOVED[self.study]}.")
         if self.target is None or self.sensitive is None:

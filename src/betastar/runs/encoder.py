@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -337,9 +337,8 @@ class TableEncoder:
         """The encoder that an object of JSON describes; raises ValueError, TypeError or KeyError for another object."""
         if values["format"] != FORMAT:
             raise ValueError(f"format must be {FORMAT}, got {values['format']!r}: install the version of betastar that made it")
-        lists = {field.name for field in fields(Column) if "tuple" in str(field.type)}
         columns: list[dict[str, Any]] = [
-            {key: tuple(one) if key in lists else one for key, one in column.items()} for column in values["columns"]
+            {key: tuple(one) if isinstance(one, list) else one for key, one in column.items()} for column in values["columns"]
         ]
         scale = values.get("label_scale")
         return cls(

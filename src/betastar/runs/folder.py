@@ -140,8 +140,6 @@ CONFIG, DATA, STATUS = "config.json", "data.json", "status.json"
 EPOCHS, TIMINGS = "epochs.jsonl", "timings.jsonl"
 #: When the run is complete: the model and the encoder of its records, the distance of each step, the exposure of single records.
 MODEL, ENCODER, DISTANCES = "model.safetensors", "encoder.json", "distances.csv"
-#: The model of a run that an earlier version completed.
-FORMER_MODEL = "weights.pt"
 #: Until the run is complete: the seed, if it was drawn, and the state of the training.
 SEED, CHECKPOINT = "seed.json", "checkpoint.pt"
 LOCK = ".lock"
@@ -314,10 +312,8 @@ class RunFolder:
     @property
     def weights(self) -> dict[str, Any]:
         """The weights of the trained model."""
-        from betastar.runs.model import unpack, unpack_weights
+        from betastar.runs.model import unpack_weights
 
-        if not (self / MODEL).exists() and (self / FORMER_MODEL).exists():
-            return unpack(self / FORMER_MODEL)
         return unpack_weights(self / MODEL)
 
     @property
@@ -471,7 +467,7 @@ class RunFolder:
 
     def forget(self) -> None:
         """Delete what the noise can be computed from."""
-        if (self / CHECKPOINT).exists() and not any((self / name).exists() for name in (MODEL, FORMER_MODEL)):
+        if (self / CHECKPOINT).exists() and not (self / MODEL).exists():
             raise StudyError(
                 f"{self / CHECKPOINT} was left by an earlier version, and tells the noise: take the weights out of it "
                 "(torch.load(path, weights_only=False)['model']), and delete it."

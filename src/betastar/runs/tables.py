@@ -18,7 +18,7 @@ import torch
 from betastar import validation
 from betastar.arrays import Real, Whole
 from betastar.rounding import plain
-from betastar.runs.config import Recipe
+from betastar.runs.config import Recipe, secret_name
 from betastar.runs.encoder import LabelScale, TableEncoder, days_of
 from betastar.runs.reading import StudyError
 from betastar.runs.study import Study, person_column, split, split_persons, tensors
@@ -197,14 +197,9 @@ def secret_of(
     rows = sorted(frame[names].drop_duplicates().itertuples(index=False, name=None), key=repr)
     if len(rows) > MANY_VALUES:
         raise StudyError(f"the columns {', '.join(map(repr, names))} take {len(rows)} combinations of values: name fewer.")
-    secret = Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=together(sensitive, along))
+    secret = Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=secret_name(sensitive, along))
     secret.restated_reported = True
     return secret
-
-
-def together(sensitive: str, along: Sequence[str]) -> str:
-    """What a secret of several columns is called."""
-    return f"{sensitive} with {' and '.join(along)}"
 
 
 def with_public(secret: Secret, public: DataFrame, sensitive: str, along: Sequence[str] = ()) -> Secret:
