@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from betastar.figures import plots
+from betastar import plots
 from betastar.rounding import down, nearest_percent, percent, up
 from studies.trainings import Json
 

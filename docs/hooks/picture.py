@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 from betastar.rounding import down, percent
 
 PICTURE = Path(__file__).parents[1] / "assets" / "picture"

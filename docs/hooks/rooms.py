@@ -18,7 +18,7 @@ ROOMS = {
     "risk": ("a curve to answers", (0, 2)),
     "training": ("monitor, gap clipping", (1, 1)),
     "audit": ("the attacker's games", (2, 2)),
-    "figures": ("plots", (3, 1)),
+    "plots": ("figures", (3, 1)),
     "runs": ("betastar train", (3, 0)),
     "report": ("a run on paper", (4, 1)),
     "page": ("the page", (5, 2)),

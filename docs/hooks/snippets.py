@@ -93,7 +93,7 @@ def _python(code: str, names: dict[str, Any], figure: str) -> tuple[str, str]:
             if not out.getvalue().startswith(promise):
                 raise SnippetError(f"printed {out.getvalue().strip()!r}, but the comment says {promise!r}")
     if value is not None and hasattr(value, "figure") and hasattr(value, "plot"):
-        from betastar.figures import plots
+        from betastar import plots
 
         return printed, plots.inline(value, figure).replace("\n", "")
     return printed, ""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from betastar.figures import plots
+from betastar import plots
 from betastar.rounding import down
 from studies.pages import (
     PALE,

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from betastar import DPSGD
+from betastar import DPSGD, plots
 from betastar.audit import ALARM, one_run_p_values
-from betastar.figures import plots
 from betastar.rounding import nearest_percent
 from studies import command
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 from studies.paper.sheet import Sheet, at, mean
 from studies.trainings import Json
 

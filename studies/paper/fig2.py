@@ -8,7 +8,7 @@ import numpy as np
 from scipy.integrate import trapezoid
 from scipy.stats import norm
 
-from betastar.figures import plots
+from betastar import plots
 from studies.paper.sheet import Sheet
 
 

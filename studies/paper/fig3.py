@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import erfinv
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 from studies.paper.sheet import Sheet
 
 STEPS = 5000

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 from studies.paper.sheet import Sheet
 from studies.paper.tightness import accountant
 from studies.trainings import Json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 from studies.paper.sheet import Sheet
 
 RATE = 10 / 100_000

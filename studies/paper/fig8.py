@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from betastar.figures import plots
+from betastar import plots
 from betastar.runs import Config, RunFolder, Training, network
 from studies.paper.sheet import Sheet
 from studies.trainings import Json

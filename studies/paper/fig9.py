@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from betastar.figures import plots
+from betastar import plots
 from betastar.rounding import down
 from studies.paper.sheet import Sheet, at, mean
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 from betastar.runs import Config, RunFolder, Training
 from betastar.training import AttributeMonitor
 from studies.paper.sheet import Sheet

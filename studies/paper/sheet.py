@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from betastar.figures import plots
+from betastar import plots
 from betastar.runs import Config, RunFolder, StudyError, train, train_seeds
 from studies.pages import FORMATS
 from studies.purchase import RECORDS, SECRET, purchase

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 from studies.paper.sheet import Sheet
 from studies.trainings import Json
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from betastar.figures import plots
+from betastar import plots
 from betastar.rounding import down, nearest_percent, percent, up
 from studies.pages import (
     PALE,

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from betastar.figures import plots
+from betastar import plots
 from betastar.rounding import down, nearest_percent, percent, up
 from studies.pages import (
     PALE,

@@ -13,9 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import betastar as bs
-from betastar import audit
+from betastar import audit, plots
 from betastar.cli.main import app
-from betastar.figures import plots
 
 from ..command import call
 

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 import betastar as bs
-from betastar import audit, training
-from betastar.figures import plots
+from betastar import audit, plots, training
 from betastar.training.callbacks import lightning, transformers
 
 NAMES = {f"betastar.{name}": getattr(bs, name) for name in bs.__all__}
@@ -22,7 +21,7 @@ NAMES |= {f"betastar.training.{name}": getattr(training, name) for name in train
 NAMES["betastar.DPSGD.from_epochs"] = bs.DPSGD.from_epochs
 #: The figures; what only other modules of betastar need is left out, as it is in the reference.
 SHOWN = [name for name in plots.__all__ if name not in ("axes", "few_ticks", "inline", "plain")]
-FIGURES = {f"betastar.figures.plots.{name}": one for name in SHOWN if callable(one := getattr(plots, name))}
+FIGURES = {f"betastar.plots.{name}": one for name in SHOWN if callable(one := getattr(plots, name))}
 CONSTRUCTORS = ("column", "columns", "one_hot", "label", "tokens", "word", "joint", "function", "from_transformer")
 NAMES |= {f"betastar.training.Secret.{name}": getattr(training.Secret, name) for name in CONSTRUCTORS}
 

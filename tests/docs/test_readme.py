@@ -10,7 +10,7 @@ import torch
 from opacus import PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.figures import plots
+from betastar import plots
 from docs.hooks import bench, picture, snippets
 
 from ..figures.pictures import same

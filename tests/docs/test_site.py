@@ -12,7 +12,7 @@ from unittest.mock import patch
 from urllib.parse import unquote, urlsplit
 
 from betastar import page as explore
-from betastar.figures import plots
+from betastar import plots
 from docs.hooks import rooms
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 
 ENTRIES = [
     {

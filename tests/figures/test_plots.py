@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import betastar as bs
-from betastar.figures import plots
+from betastar import plots
 
 RUN = bs.DPSGD(2.0, 0.01, 500)
 

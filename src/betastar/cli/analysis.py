@@ -461,7 +461,7 @@ class Grid:
 
     def draw(self) -> Any:
         """A heat map of the number to rely on."""
-        from betastar.figures import plots
+        from betastar import plots
 
         down, across = self.axes_of_picture()
         shape = (len(self.axes[down]), len(self.axes[across]))
@@ -493,7 +493,7 @@ class Grid:
         elif path.suffix == ".json":
             files.write(path, json_format.dumps(self.as_json(), allow_nan=False) + "\n", private=False)
         else:
-            from betastar.figures import plots
+            from betastar import plots
 
             plots.save(self.draw(), path.with_suffix(""), path.suffix.removeprefix("."))
 

@@ -174,7 +174,7 @@ def mechanism(
     with printing.counting("games", games) as tell:
         audit = play(run, question.attack, games, seed, confidence, jobs, lambda done, _: tell(done), prior=prior, width=width)
     if plot is not None:
-        from betastar.figures import plots
+        from betastar import plots
 
         plots.save(plots.audit(audit, log=log), plot.with_suffix(""), plot.suffix[1:])
     _keep(into, force, "mechanism", {"kind": "mechanism", **audit.as_dict()})
@@ -382,7 +382,7 @@ def training(
             tell=lambda done, _: tell(done),
         )
     if plot is not None:
-        from betastar.figures import plots
+        from betastar import plots
 
         plots.save(plots.trials(trials), plot.with_suffix(""), plot.suffix[1:])
     _keep(into, force, "training", trials.as_dict())

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from betastar import validation
+from betastar import plots, validation
 from betastar.calibrate import Target
-from betastar.figures import plots
 from betastar.files import check, write_all
 from betastar.quality import main_figure
 from betastar.report import statement

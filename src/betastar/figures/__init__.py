@@ -1,1 +1,0 @@
-"""Figures of risks, runs and audits; `plots` has them all."""
