@@ -17,7 +17,7 @@ OUTSIDE = {
     "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers", "rich"},
     "runs": {"torch", "opacus", "pandas", "rich", "joblib", "sklearn", "safetensors"},
     "display.py": {"rich"},
-    "figures": {"matplotlib"},
+    "plots.py": {"matplotlib"},
     "report": {"matplotlib", "jinja2", "markupsafe"},
     "page": {"plotly"},
     "cli": {"typer", "rich", "click", "joblib", "distributed"},
