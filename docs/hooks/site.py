@@ -22,8 +22,6 @@ from docs.hooks import bench, rooms, snippets  # noqa: E402
 #: A link to a test, [words](test:test_exact.py::test_range_and_error), leads to its source on this page.
 TEST = re.compile(r"\(test:([\w/]+)\.py::(\w+)\)")
 TESTS = "reference/mathematics.md"
-#: Folders and modules whose functions that page lists.
-MODULES = re.compile(r"<!-- modules: ([\w ]+) -->")
 #: Letters that browsers show in their own shape only if they are characters of their own.
 LETTERS = {r"\mathcal N": "𝒩", r"\mathbb E": "𝔼"}
 TAG = re.compile(r"\\tag\{(\d+)\}")
@@ -50,7 +48,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     study = source.startswith("studies/")
     markdown = markdown.replace("(../../../docs/", "(../../../") if study else TO_STUDY.sub(r"\1", markdown)
     if source == TESTS:
-        return MODULES.sub(lambda match: _modules(match[1].split()), markdown) + _tests()
+        return markdown + _tests()
     if "<!-- rooms -->" in markdown:
         markdown = markdown.replace("<!-- rooms -->", rooms.picture() + "\n\n" + rooms.table())
     markdown = re.sub(r"<!-- bench: (\w+) -->", lambda match: bench.tables()[match[1]], markdown)
@@ -73,14 +71,6 @@ def on_page_content(content: str, **_: Any) -> str:
         return f'<div class="formula">{found}{shown}</div>' if block else found
 
     return re.sub(r'<(div|span) class="arithmatex">(.*?)</\1>', formula, content, flags=re.DOTALL)
-
-
-def _modules(names: list[str]) -> str:
-    """Every module of some folders, for mkdocstrings; a name without a module stops the build."""
-    found = {name: [module for module in rooms.modules() if module.split(".")[0] == name] for name in names}
-    if missing := [name for name in names if not found[name]]:
-        raise LookupError(f"src/betastar has no {', '.join(missing)}")
-    return "\n".join(f"::: betastar.{module}" for modules in found.values() for module in modules)
 
 
 def _anchor(file: str, name: str) -> str:
