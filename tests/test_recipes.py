@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from torch.utils.data import TensorDataset
 import betastar as bs
 from betastar import audit, risk
 from betastar.analyze import METHODS
+from betastar.steps import PoissonStep, Step
+from betastar.steps.base import Directions, Factor, Family
 from betastar.training import AttributeMonitor, Records, Secret
 
 from .command import call
@@ -55,6 +60,69 @@ def test_a_threat_in_python() -> None:
     result = audit.mechanism(RUN, threat, games=2000, seed=1)
     assert not result.violated
     assert result.bound.estimate in result.advantage
+
+
+@dataclass(frozen=True)
+class Release(Step):
+    """A statistic of the records with Gaussian noise, released `count` times: Poisson sampling at rate 1, as a kind of its own."""
+
+    noise: float
+    distance: float
+    count: int
+
+    def factor(self, family: Family) -> Factor:
+        return self._sampled().factor("line")
+
+    def directions(self, symmetric: bool, above: bool, slack: float) -> Directions:
+        return self._sampled().directions(symmetric, above, slack)
+
+    def advantage(self) -> float:
+        return self._sampled().advantage()
+
+    def gap(self) -> float:
+        return self._sampled().gap()
+
+    def log_never_sampled(self) -> float:
+        return self._sampled().log_never_sampled()
+
+    def clamped(self, least_distance: float = 0.0) -> Release:
+        return replace(self, noise=min(self.noise, 1e40))
+
+    def with_min_noise(self, noise: float) -> Release:
+        return replace(self, noise=max(self.noise, noise))
+
+    @property
+    def least_noise(self) -> float:
+        return self.noise
+
+    def attained_step(self, symmetric: bool) -> Release:
+        return self
+
+    def _sampled(self) -> PoissonStep:
+        return PoissonStep(1.0, self.noise, self.distance, self.count)
+
+
+class Releases:
+    """A run, and ten releases before it."""
+
+    def __init__(self, release: Callable[..., Step]) -> None:
+        self.release = release
+
+    def steps(self, run: bs.DPSGD) -> tuple[Step, ...]:
+        return (self.release(20.0, 2.0, 10), *bs.Membership().steps(run))
+
+    def describe(self) -> str:
+        return "membership inference (with releases)"
+
+
+def test_a_step() -> None:
+    """A class with the methods that the recipe lists answers by all methods, composed with steps of another kind."""
+    for name in (*Step.__abstractmethods__, *Factor.__abstractmethods__):
+        assert f"`{name}`" in recipe("step"), name
+    for method in ("exact", "certified", "affinity"):
+        own, known = (bs.analyze(RUN, Releases(kind), method=method) for kind in (Release, partial(PoissonStep, 1.0)))
+        assert str(own.bayes_security) == str(known.bayes_security)
+        assert own.bayes_security.upper < bs.analyze(RUN, method=method).bayes_security.upper
 
 
 def test_a_metric(monkeypatch: pytest.MonkeyPatch) -> None:
