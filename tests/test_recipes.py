@@ -64,7 +64,7 @@ def test_a_threat_in_python() -> None:
 
 @dataclass(frozen=True)
 class Release(Step):
-    """A statistic of the records with Gaussian noise, released `count` times: Poisson sampling at rate 1, as a kind of its own."""
+    """A statistic of the records with Gaussian noise, released `count` times: Poisson sampling at rate 1, as its own kind."""
 
     noise: float
     distance: float

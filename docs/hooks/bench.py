@@ -58,10 +58,11 @@ def tables() -> dict[str, str]:
         times = [f"{one[kind]:.2f} s" for kind in ("plain", "ghost", "monitored", "gap")]
         ratios = (one[key] for key in ("monitored ratio", "monitored ghost ratio", "gap ratio"))
         steps.append(_steps_row(f"transformer, {name}", times, *ratios))
-    adult, threads = found["monitor"]["Adult"], [found[name]["threads"] for name in ("monitor", "transformers")]
+    adult, clocks = found["monitor"]["Adult"], [_clock(found[name]["threads"]) for name in ("monitor", "transformers")]
+    times = clocks[0] if clocks[0] == clocks[1] else f"{clocks[0]} (tables), {clocks[1]} (transformers)"
     loop = (
         f"A loop over records and pairs takes {adult['loop']:.1f} s for Adult's shape, {adult['loop ratio']:.0f} times the "
-        f"monitored step. Times are {_clock(threads[0])} for tables and {_clock(threads[1])} for transformers."
+        f"monitored step. Times: {times}."
     )
     return {
         "peers": "\n".join(rows),
@@ -79,7 +80,7 @@ def _steps_row(shape: str, times: list[str], monitored: float, to_ghost: float, 
 
 
 def _clock(threads: int) -> str:
-    return "processor time of one thread" if threads == 1 else f"of the clock, with {threads} threads,"
+    return "processor time of one thread" if threads == 1 else f"wall clock, {threads} threads"
 
 
 def renewed(text: str) -> str:
