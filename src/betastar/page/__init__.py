@@ -11,52 +11,21 @@ from betastar import files
 HERE = Path(__file__).parent
 #: The page may load nothing at all, whatever its scripts try.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
-IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
-EXPORT = re.compile(r"^export (?=(?:async )?(?:const|let|function|class) (\w+))", re.MULTILINE)
-
-
-def sources() -> dict[str, str]:
-    """The scripts of the page by their names; those for the browser stand in for those that ask a server."""
-    return {path.name: path.read_text("utf-8") for path in sorted(HERE.glob("*.js"))}
-
-
-def bundle(scripts: dict[str, str], first: str) -> str:
-    """A script and those that it imports as one expression, what the first one exports: each becomes a function."""
-    parts: dict[str, str] = {}
-
-    def add(name: str) -> None:
-        if name in parts:
-            return
-        text = scripts[name]
-        for _, imported in IMPORT.findall(text):
-            add(imported)
-        exported = EXPORT.findall(text)
-        text = IMPORT.sub(lambda match: f"const {{{match[1]}}} = {_variable(match[2])};\n", text)
-        inside = EXPORT.sub("", text)
-        parts[name] = f"// {name}\nconst {_variable(name)} = (() => {{\n{inside}return {{ {', '.join(exported)} }};\n}})();\n"
-
-    add(first)
-    return '(() => {\n"use strict";\n' + "".join(parts.values()) + f"return {_variable(first)};\n}})();\n"
 
 
 def html() -> str:
-    """The whole file."""
-    page = (HERE / "index.html").read_text("utf-8")
-    style = f"<style>\n{(HERE / 'style.css').read_text('utf-8')}</style>"
+    """The whole file, with its style, its scripts and Plotly."""
+    import plotly
+
+    def text(name: str) -> str:
+        return (HERE / name).read_text("utf-8")
+
     policy = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    scripts = (
-        f"<script>\n{_inside(bundle(sources(), 'app.js'))}</script>\n"
-        f'<script type="text/plain" id="plotly">{_inside(_plotly().read_text("utf-8"))}</script>\n'
-    )
-    for before, after in (
-        ('<meta charset="utf-8">', f'<meta charset="utf-8">\n{policy}'),
-        ('<link rel="stylesheet" href="style.css">', style),
-        ('<script type="module" src="app.js"></script>\n', ""),
-        ("</body>", f"{scripts}</body>"),
-    ):
-        assert page.count(before) == 1, before
-        page = page.replace(before, after)
-    return page
+    page = text("index.html").replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{policy}')
+    page = page.replace('<link rel="stylesheet" href="style.css">', f"<style>\n{text('style.css')}</style>")
+    page = re.sub(r'<script src="(\w+\.js)">', lambda match: f"<script>\n{_inside(text(match[1]))}", page)
+    script = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_text("utf-8")
+    return page.replace("</body>", f'<script type="text/plain" id="plotly">{_inside(script)}</script>\n</body>')
 
 
 def export(path: Path, force: bool) -> int:
@@ -73,23 +42,13 @@ def export(path: Path, force: bool) -> int:
     return len(content)
 
 
-def _variable(name: str) -> str:
-    return f"{name.removesuffix('.js')}_script"
+def write_temporary() -> Path:
+    """Write the file into a new temporary folder, and say where it is."""
+    path = Path(tempfile.mkdtemp(prefix="betastar-")) / "explore.html"
+    files.write(path, html())
+    return path
 
 
 def _inside(script: str) -> str:
     """A script that cannot end its element."""
     return script.replace("</script", r"<\/script").replace("<!--", r"<\!--")
-
-
-def _plotly() -> Path:
-    import plotly
-
-    return Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-
-
-def write_temporary() -> Path:
-    """Write the file into a new temporary folder; where it is."""
-    path = Path(tempfile.mkdtemp(prefix="betastar-")) / "explore.html"
-    files.write(path, html())
-    return path

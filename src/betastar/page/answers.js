@@ -1,40 +1,18 @@
-// Where the answers come from in the page as one file: they are computed in the browser. It exports what the module of the same
-// name for the page of a server exports, and answers in the same form; numbers agree with the method exact of betastar.
-import { calibrated } from "./calibration.js";
-import { WORDS } from "./words.js";
-import { commandOf, pythonOf, OTHER_NUMBERS, readRun, THREATS } from "./setting.js";
-import { TradeoffCurve } from "./tradeoff.js";
-import { erfc } from "./normal.js";
-import { percent, up } from "./rounding.js";
+// Answers to settings, computed in the browser. Membership: the method exact of betastar. Attributes: the glued curve, which no attack exceeds.
+"use strict";
 
 // Points over the epochs, and of the trade-off curve: while a slider moves, and at rest.
-const EPOCHS = [13, 25], RATES = [31, 61], SMALLEST_RATE = 1e-6;
+const POINTS = { epochs: [13, 25], rates: [31, 61] }, SMALLEST_RATE = 1e-6;
 // Milliseconds after which a computation lets the page move on.
 const BREATH = 8;
+const KEPT = 40, curves = new Map(); // the curves of the last settings
 
-export const SOURCE = {
-  lacks: {
-    threats: WORDS.threats.map(({ name }) => name).filter((name) => !(name in THREATS)),
-    samplings: WORDS.samplings.slice(1).map(({ name }) => name),
-    sees: WORDS.sees.slice(1).map(({ name }) => name),
-    parameters: OTHER_NUMBERS,
-    methods: WORDS.methods.map(({ name }) => name).filter((name) => name !== "exact"),
-    metrics: Object.keys(WORDS.metrics).filter((name) => !["bayes_security", "advantage", "success", "tpr", "epsilon"].includes(name)),
-    sentence: "This file computes the method exact, for Poisson sampling and an attacker with one record who sees every update. Everything else, proofs among it: `betastar analyze`.",
-  },
-  rough: false,
-  origin: "This file computes in your browser: it asks no server, and nothing leaves this machine. <code>betastar explore</code> serves the page with every method and metric.",
-};
-
-const curves = new Map(); // of the settings that were asked last
-const FEW = 40;
-
-// The curve of a setting. For an attribute it is the glued one, above every attack at this distance.
-function curveOf({ noise, rate, steps, threat, distance }) {
+function curveOf(setting, steps = stepsOf(setting)) {
+  const { noise, threat } = setting, given = THREATS[threat].distance, rate = rateOf(setting), distance = given ?? setting.distance;
   const key = [noise, rate, steps, threat, distance].join();
   if (!curves.has(key)) {
-    if (curves.size >= FEW) curves.delete(curves.keys().next().value);
-    curves.set(key, new TradeoffCurve({ noise, rate, steps, distance: THREATS[threat] ?? distance, glue: THREATS[threat] === null }));
+    if (curves.size >= KEPT) curves.delete(curves.keys().next().value);
+    curves.set(key, new TradeoffCurve({ noise, rate, steps, distance, glue: given === null }));
   }
   return curves.get(key);
 }
@@ -54,78 +32,104 @@ async function atEach(list, value) {
   return values;
 }
 
-function analyzed(query, run) {
-  const curve = curveOf(run), beta = curve.bayesSecurity(), success = curve.success(run.prior), word = WORDS.threats.find(({ name }) => name === run.threat);
-  const advantage = { lower: 1 - beta.upper, estimate: 1 - beta.estimate, upper: 1 - beta.lower }, idle = Math.max(run.prior, 1 - run.prior);
-  const said = { attacker: word.attacker, about: "at most", share: percentAbove(success.upper, idle), idle: String(Number((100 * idle).toPrecision(10))) };
+// The page computes Poisson sampling only.
+function checkComputed(setting) {
+  if (setting.sampling !== "poisson") throw new Error(`This page computes Poisson sampling only. For ${setting.sampling} sampling run \`${commandOf(setting)}\`.`);
+}
+
+function analyzed(setting) {
+  checkComputed(setting);
+  const curve = curveOf(setting), beta = curve.bayesSecurity(), success = curve.success(setting.prior), { attacker, assumed } = THREATS[setting.threat];
+  const guessing = Math.max(setting.prior, 1 - setting.prior), command = commandOf({ ...setting, solve: "" });
   return {
     bayes_security: beta,
-    advantage,
-    success: { prior: run.prior, ...success },
-    sentence: WORDS.sentence.replaceAll(/\{(\w+)\}/g, (_, name) => said[name]),
+    advantage: { lower: 1 - beta.upper, estimate: 1 - beta.estimate, upper: 1 - beta.lower },
+    success,
+    sentence: `${attacker} is right at most ${percentAbove(success.upper, guessing)} of the time, against ${percentOf(guessing)} without the model.`,
     at_least: curve.glue,
     certainty: curve.glue
-      ? `A bound: no attack on an attribute with this distance does better, and the true β* is larger. For the proved figure, which is nearer to it, run \`${commandOf(query)}\`.`
-      : `Exact: an integral, computed in this browser, whose numerical error (${up(Math.max(beta.upper - beta.lower, 1e-16), 1)} here) is estimated but not proved. For a proof, run \`${commandOf(query)} --method certified\`.`,
-    assumptions: word.assumptions.map((text) => text.replace("{distance}", run.distance)),
-    parameters: { steps: run.steps, sample_rate: run.rate },
-    python: pythonOf(query, word),
-    command: commandOf(query) + (curve.glue ? "" : " --method exact"),
+      ? `Proved up to numerical error: no attack on an attribute with this distance does better. The true β* is larger; for the tighter figure run \`${command}\`.`
+      : `Exact: an integral, computed in this browser, whose numerical error (${up(Math.max(beta.upper - beta.lower, 1e-16), 1)} here) is estimated but not proved. For a proof run \`${command} --method certified\`.`,
+    assumptions: [assumed.replace("{distance}", setting.distance), ...ASSUMED],
   };
 }
 
 // Two decimals of a percentage, and more where these hide the excess over guessing.
-function percentAbove(value, idle) {
+function percentAbove(value, guessing) {
   let digits = 2;
-  while (digits < 6 && value > idle && 100 * (value - idle) < 10 ** -digits) digits += 1;
+  while (digits < 6 && value > guessing && 100 * (value - guessing) < 10 ** -digits) digits += 1;
   return percent(value, digits);
 }
 
-async function overEpochs(query, run) {
-  const number = EPOCHS[Number(query.get("rest") === "true")], unit = run.steps / run.epochs;
-  const counts = [...new Set(Array.from({ length: number }, (_, i) => Math.max(1, Math.round((run.steps * (i + 1)) / number))))];
-  const betas = await atEach(counts, (steps) => curveOf({ ...run, steps }).bayesSecurity());
-  const distance = curveOf(run).distance;
-  const paper = (steps) => erfc((Math.sqrt(steps) * run.rate * distance) / (2 * Math.SQRT2 * run.noise));
-  const doubt = (steps) => Math.sqrt(steps * run.rate * (1 - run.rate)) / run.noise;
+async function overEpochs(setting, rest) {
+  checkComputed(setting);
+  const number = POINTS.epochs[Number(rest)], total = stepsOf(setting), unit = total / setting.epochs, rate = rateOf(setting), { distance, glue } = curveOf(setting);
+  const counts = [...new Set(Array.from({ length: number }, (_, i) => Math.max(1, Math.round((total * (i + 1)) / number))))];
+  const betas = await atEach(counts, (steps) => curveOf(setting, steps).bayesSecurity());
+  // The paper's closed form and its error term.
+  const paper = (steps) => erfc((Math.sqrt(steps) * rate * distance) / (2 * Math.SQRT2 * setting.noise));
+  const doubt = (steps) => Math.sqrt(steps * rate * (1 - rate)) / setting.noise;
   return {
-    unit: "epochs", band: null, at_least: curveOf(run).glue,
+    at_least: glue,
     exact: counts.map((steps, i) => ({ at: steps / unit, lower: betas[i].lower })),
     paper: counts.map((steps) => ({ at: steps / unit, lower: Math.max(0, paper(steps) - doubt(steps)), estimate: paper(steps), upper: Math.min(1, paper(steps) + doubt(steps)) })),
   };
 }
 
-async function tradeoff(query, run) {
-  const curve = curveOf(run), number = RATES[Number(query.get("rest") === "true")], many = Math.floor((2 * number) / 3), few = Math.floor(number / 3);
+async function tradeoffOf(setting, rest) {
+  checkComputed(setting);
+  const curve = curveOf(setting), number = POINTS.rates[Number(rest)], many = Math.floor((2 * number) / 3), few = Math.floor(number / 3);
   const rates = Array.from({ length: many }, (_, i) => SMALLEST_RATE * (0.5 / SMALLEST_RATE) ** (i / (many - 1)));
   for (let i = 1; i < few; i += 1) rates.push(0.5 + (0.5 * i) / (few - 1));
   const point = (fpr) => {
     const { lower, estimate, upper } = curve.tpr(fpr);
     return { fpr, lower: curve.glue ? null : lower, estimate, upper };
   };
-  const delta = WORDS.metrics.epsilon.given, epsilon = curve.epsilon(delta).upper;
-  return {
-    method: curve.glue ? "bound" : "exact",
-    curve: await atEach(rates, point), tpr: [point(run.fpr)], epsilon: [{ delta, upper: Number.isFinite(epsilon) ? epsilon : null }],
+  const epsilon = curve.epsilon(DELTA).upper;
+  return { at_least: curve.glue, curve: await atEach(rates, point), tpr: point(setting.fpr), epsilon: Number.isFinite(epsilon) ? epsilon : null };
+}
+
+// ---- the parameter that just meets a target
+// The least noise, the largest batch, the fewest records, the most epochs. The risk grows with batch and epochs and falls with noise and
+// records, so that halving finds it. Where a search begins and ends, and whether more of the parameter is more risk:
+const SEARCHED = {
+  noise: { least: KNOBS.noise.low, most: KNOBS.noise.high, whole: false, risky: false },
+  batch: { least: 1, most: 1e6, whole: true, risky: true },
+  records: { least: 1, most: 1e9, whole: true, risky: false },
+  epochs: { least: 1, most: 1e5, whole: true, risky: true },
+};
+const RELATIVE = 1e-9, DIGITS = 9;
+
+// A metric of a curve to rely on, as the target compares it.
+const READ = {
+  bayes_security: (curve) => curve.bayesSecurity().lower,
+  advantage: (curve) => 1 - curve.bayesSecurity().lower,
+  success: (curve, given) => curve.success(given).upper,
+  tpr: (curve, given) => curve.tpr(given).upper,
+  epsilon: (curve, given) => curve.epsilon(given).upper,
+};
+
+async function calibrated(setting) {
+  checkComputed(setting);
+  const { solve: name, batch, records, epochs, target, limit } = setting, { whole, risky, ...ends } = SEARCHED[name], [leastRate] = COMPUTED.rate, [, mostSteps] = COMPUTED.steps;
+  const least = { records: batch, batch: Math.ceil((records * epochs) / mostSteps) }[name] || ends.least;
+  const most = Math.min(ends.most, {
+    batch: records, records: Math.floor(Math.min(batch / leastRate, (batch * mostSteps) / (2 * epochs))),
+    epochs: Math.floor(mostSteps / Math.ceil(records / batch)), noise: Infinity,
+  }[name]);
+  const met = async (value) => {
+    await pause();
+    const reached = READ[target](curveOf({ ...setting, [name]: value }), givenOf(setting, target));
+    return TARGETS[target].sign === ">=" ? reached >= limit : reached <= limit;
   };
-}
-
-export async function get(path, query) {
-  if (path === "calibrate") {
-    const found = await calibrated(query, curveOf, pause), full = new URLSearchParams(query);
-    for (const [name, value] of Object.entries(found)) full.set(name, value);
-    const command = commandOf(query, "calibrate"), python = pythonOf(full, WORDS.threats.find(({ name }) => name === query.get("threat")));
-    return { target: query.get("target"), found, ...analyzed(full, readRun(full)), command, python };
+  // From an end with little risk to one with much: the last value that meets the target.
+  let [safe, bad] = risky ? [least, most] : [most, least];
+  if (!(await met(safe))) throw new Error(`No ${KNOBS[name].label} from ${grouped(least)} to ${grouped(most)} meets the target. The command searches farther: \`${commandOf(setting)}\`.`);
+  if (await met(bad)) return bad;
+  while (Math.abs(safe - bad) > (whole ? 1 : RELATIVE * bad)) {
+    const middle = whole ? Math.round(Math.sqrt(safe * bad)) : Math.sqrt(safe * bad);
+    const next = whole && (middle === safe || middle === bad) ? Math.round(0.5 * (safe + bad)) : middle;
+    if (await met(next)) safe = next; else bad = next;
   }
-  const run = readRun(query);
-  if (path === "epochs") return overEpochs(query, run);
-  if (path === "tradeoff") return tradeoff(query, run);
-  return analyzed(query, run);
+  return whole ? safe : Number(up(safe, DIGITS));
 }
-
-// The script is part of this file, as text: the first number does not wait for it.
-let plotly = null;
-const parsed = () => new Promise((done) => (document.readyState === "loading" ? document.addEventListener("DOMContentLoaded", done) : done()));
-export const loadPlotly = () => (plotly ??= pause().then(parsed).then(pause).then(() => {
-  document.head.append(Object.assign(document.createElement("script"), { textContent: document.getElementById("plotly").textContent }));
-}));

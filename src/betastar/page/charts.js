@@ -1,11 +1,11 @@
 // The two charts. Colours are those of the page, read when a chart is drawn.
+"use strict";
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const clear = (hex, alpha) => hex + Math.round(255 * alpha).toString(16).padStart(2, "0");
-export const pinColour = (i) => colour(`pin${(i % 4) + 1}`);
+const pinColour = (i) => colour(`pin${(i % 4) + 1}`);
 const CONFIG = { displayModeBar: false, responsive: true };
 
-function layout(x, y, extra = {}) {
+function layoutOf(x, y, extra = {}) {
   const axis = { gridcolor: colour("grid"), linecolor: colour("line"), zeroline: false, ticks: "", automargin: true, fixedrange: true };
   return {
     margin: { l: 48, r: 12, t: 8, b: 40 },
@@ -17,54 +17,46 @@ function layout(x, y, extra = {}) {
   };
 }
 
-function line(points, x, y, name, style) {
+function trace(points, x, y, name, style) {
   const { color, dash = "solid", width = 2, ...more } = style;
   return { x: points.map((p) => p[x]), y: points.map((p) => p[y]), name, mode: "lines", line: { color, dash, width }, ...more };
 }
 
-export function drawEpochs(element, data, state) {
+function drawEpochs(element, data, state) {
   const main = colour("accent"), paper = colour("other"), traces = [];
-  if (data.band) {
-    const { points, method } = data.band, edge = { color: main, width: 0, hovertemplate: "%{y:.5f}" };
-    const words = method === "certified" ? "certified" : "proved, wide";
-    traces.push(line(points, "at", "lower", `${words}: lower end`, edge));
-    traces.push(line(points, "at", "upper", `${words}: upper end`, { ...edge, fill: "tonexty", fillcolor: clear(main, 0.25) }));
-  }
-  if (data.exact.length) traces.push(line(data.exact, "at", "lower", "exact, to rely on", { color: main, width: 2.5, hovertemplate: "%{y:.5f}" }));
-  traces.push(line(data.paper, "at", "estimate", "paper's closed form", { color: paper, dash: "dot", hovertemplate: "%{y:.5f}" }));
+  traces.push(trace(data.exact, "at", "lower", data.at_least ? "β* is at least" : "exact", { color: main, width: 2.5, hovertemplate: "%{y:.5f}" }));
+  traces.push(trace(data.paper, "at", "estimate", "paper's closed form", { color: paper, dash: "dot", hovertemplate: "%{y:.5f}" }));
   state.pins.forEach((pin, i) => {
-    const points = pin.epochs && (pin.epochs.exact.length ? pin.epochs.exact : pin.epochs.band?.points);
-    if (points) traces.push(line(points, "at", "lower", pin.name, { color: pinColour(i), width: 1.5, hovertemplate: "%{y:.5f}" }));
+    if (pin.epochs) traces.push(trace(pin.epochs.exact, "at", "lower", pin.name, { color: pinColour(i), width: 1.5, hovertemplate: "%{y:.5f}" }));
   });
   const low = Math.min(...traces.flatMap((trace) => trace.y));
   const from = Math.max(0, low - 0.08 * (1.002 - low));
   const shapes = [state.strong, state.moderate].filter((at) => at > from).map((at) => (
     { type: "line", xref: "paper", x0: 0, x1: 1, y0: at, y1: at, line: { color: colour("soft"), width: 1, dash: "dash" } }));
-  return Plotly.react(element, traces, layout({ title: data.unit, rangemode: "tozero" }, { title: "β*", range: [from, 1 + 0.02 * (1 - from)] }, { shapes, showlegend: false }), CONFIG);
+  return Plotly.react(element, traces, layoutOf({ title: "epochs", rangemode: "tozero" }, { title: "β*", range: [from, 1 + 0.02 * (1 - from)] }, { shapes, showlegend: false }), CONFIG);
 }
 
-export function drawTradeoff(element, data, state) {
+function drawTradeoff(element, data, state) {
   const main = colour("accent"), log = state.log, traces = [];
   const known = data.curve.some((p) => p.lower !== null);
-  if (known) traces.push(line(data.curve, "fpr", "lower", "an attack that exists", { color: main, width: 1, dash: "dash", hovertemplate: "%{y:.4g}" }));
-  traces.push(line(data.curve, "fpr", "upper", "no attack above", { color: main, width: 2.5, hovertemplate: "%{y:.4g}" }));
-  traces.push(line(data.curve, "fpr", "fpr", "guessing", { color: colour("soft"), dash: "dot", width: 1, hoverinfo: "skip" }));
+  if (known) traces.push(trace(data.curve, "fpr", "lower", "an attack that exists", { color: main, width: 1, dash: "dash", hovertemplate: "%{y:.4g}" }));
+  traces.push(trace(data.curve, "fpr", "upper", "no attack above", { color: main, width: 2.5, hovertemplate: "%{y:.4g}" }));
+  traces.push(trace(data.curve, "fpr", "fpr", "guessing", { color: colour("soft"), dash: "dot", width: 1, hoverinfo: "skip" }));
   state.pins.forEach((pin, i) => {
-    if (pin.tradeoff) traces.push(line(pin.tradeoff.curve, "fpr", "upper", pin.name, { color: pinColour(i), width: 1.5, hovertemplate: "%{y:.4g}" }));
+    if (pin.tradeoff) traces.push(trace(pin.tradeoff.curve, "fpr", "upper", pin.name, { color: pinColour(i), width: 1.5, hovertemplate: "%{y:.4g}" }));
   });
-  traces.push({ x: data.tpr.map((p) => p.fpr), y: data.tpr.map((p) => p.upper), mode: "markers", name: "at the chosen FPR", hoverinfo: "skip", marker: { size: 9, color: main, line: { color: colour("card"), width: 2 } } });
+  traces.push({ x: [data.tpr.fpr], y: [data.tpr.upper], mode: "markers", name: "at the chosen FPR", hoverinfo: "skip", marker: { size: 9, color: main, line: { color: colour("card"), width: 2 } } });
   const scale = log ? { type: "log", range: [-6, 0], dtick: 1, exponentformat: "power" } : { type: "linear", range: [0, 1] };
-  return Plotly.react(element, traces, layout({ ...scale, title: "false-positive rate" }, { ...scale, title: "true-positive rate" }, { showlegend: false }), CONFIG);
+  return Plotly.react(element, traces, layoutOf({ ...scale, title: "false-positive rate" }, { ...scale, title: "true-positive rate" }, { showlegend: false }), CONFIG);
 }
 
-export function csv(kind, data) {
+function csv(kind, data) {
   const rows = kind === "epochs"
-    ? [[data.unit, "method", "lower", "estimate", "upper"],
-      ...data.exact.map((p) => [p.at, "exact", p.lower, "", ""]),
-      ...(data.band?.points ?? []).map((p) => [p.at, data.band.method, p.lower, p.estimate, p.upper]),
+    ? [["epochs", "method", "lower", "estimate", "upper"],
+      ...data.exact.map((p) => [p.at, data.at_least ? "at least" : "exact", p.lower, "", ""]),
       ...data.paper.map((p) => [p.at, "paper", p.lower, p.estimate, p.upper])]
     : [["fpr", "tpr_lower", "tpr_estimate", "tpr_upper"], ...data.curve.map((p) => [p.fpr, p.lower ?? "", p.estimate ?? "", p.upper])];
   return rows.map((row) => row.join(",")).join("\n") + "\n";
 }
 
-export const svg = (element, name) => Plotly.downloadImage(element, { format: "svg", filename: name, width: 900, height: 520 });
+const svg = (element, name) => Plotly.downloadImage(element, { format: "svg", filename: name, width: 900, height: 520 });
