@@ -43,7 +43,7 @@ function logBelow(x) {
 // M(z) - 1 = Σ w (e^{zL} - 1). betastar/bounds/transform.py has the reasons for the path and its nodes.
 
 // Step of the trapezoidal rule as a share of the distance to the nearest singularity; the same for much noise and many steps.
-const DENSITY = 0.19, COARSE_DENSITY = 0.34, COARSE_NOISE = 1.5, COARSE_COUNT = 100, LATE = 6.5;
+const DENSITY = 0.19, COARSE_DENSITY = 0.34, COARSE_NOISE = 1.5, COARSE_COUNT = 100, FAR_BRANCH = 6.5;
 // Standard deviations that the nodes cover: for β*, and for tails and paths that lean.
 const REACH = 9, WIDE_REACH = 18;
 // Logarithm of the finest scale at which the end point of the glued law is seen.
@@ -219,7 +219,7 @@ class Transform {
 
 function densityOf(p, sigma, count, wide) {
   const many = sigma >= COARSE_NOISE && count >= COARSE_COUNT;
-  return many && !(wide && p < 0.5 && 0.5 / sigma + sigma * logOdds(p) <= LATE) ? COARSE_DENSITY : DENSITY;
+  return many && !(wide && p < 0.5 && 0.5 / sigma + sigma * logOdds(p) <= FAR_BRANCH) ? COARSE_DENSITY : DENSITY;
 }
 
 // The pair of membership: means 1 and -1 (substitution, distance 2) or 1 and 0 (add or remove, distance 1); 0 < p < 1.

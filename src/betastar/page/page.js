@@ -88,10 +88,7 @@ function noAnswer(now, text) {
   $("beta").textContent = "–";
   for (const id of ["sentence", "band", "certainty"]) $(id).textContent = "";
   for (const id of ["assumptions", "metrics"]) $(id).replaceChildren();
-  for (const kind of ["epochs", "tradeoff"]) {
-    $(`${kind}-chart`).classList.add("void");
-    $(`${kind}-note`).textContent = "";
-  }
+  $("answer").classList.add("void");
 }
 
 // What is not renewed in time looks old.
@@ -114,6 +111,7 @@ function showAnswer(now, answer) {
   if (now < oldest || now < Number($("beta").dataset.version ?? 0)) return;
   shown.answer = answer;
   $("problem").hidden = true;
+  $("answer").classList.remove("void");
   $("beta").textContent = (answer.at_least ? "≥ " : "") + down(answer.bayes_security.lower);
   $("beta").dataset.version = now;
   renewed("beta", "sentence");
@@ -146,14 +144,12 @@ function showMetrics() {
 
 function showEpochs() {
   if (!shown.epochs || !window.Plotly) return;
-  $("epochs-chart").classList.remove("void");
   drawEpochs($("epochs-chart"), shown.epochs, state);
   $("epochs-note").textContent = `Line: ${shown.epochs.at_least ? "β* is at least this" : "exact"}; dotted: the paper's closed form; dashed: the limits of the bands.`;
 }
 
 function showTradeoff() {
   if (!shown.tradeoff || !window.Plotly) return;
-  $("tradeoff-chart").classList.remove("void");
   drawTradeoff($("tradeoff-chart"), shown.tradeoff, state);
   showMetrics();
   const { tpr, at_least: bound } = shown.tradeoff;
@@ -299,7 +295,7 @@ function showPins() {
     const cells = [name, answer ? down(answer.bayes_security.lower) : "…", answer ? percent(answer.success.upper, 2) : "…",
       tradeoff ? `${percent(tradeoff.tpr.upper, 2)} at ${tradeoff.tpr.fpr}` : "…", tradeoff ? up(tradeoff.epsilon) : "…"];
     row.append(...cells.map((text) => Object.assign(document.createElement("td"), { textContent: text })));
-    const button = Object.assign(document.createElement("button"), { type: "button", textContent: "remove", ariaLabel: `Remove ${name}` });
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: "×", ariaLabel: `Remove ${name}` });
     button.addEventListener("click", () => {
       state.pins.splice(state.pins.indexOf(pin), 1);
       history.replaceState(null, "", toAddress(state));

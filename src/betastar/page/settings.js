@@ -115,10 +115,10 @@ function readEntries(state, texts, last) {
 }
 
 // ---- the command and the Python code
-const plain = (value) => String(Number(value)).replace("e+", "e");
+const plain = (value) => (value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential() : String(value));
 const targetOf = (setting) => {
   const { sign, at } = TARGETS[setting.target];
-  return `${setting.target}${sign}${setting.limit}${at ? `@${at}=${givenOf(setting, setting.target)}` : ""}`;
+  return `${setting.target}${sign}${setting.limit}${at ? `@${at}=${plain(givenOf(setting, setting.target))}` : ""}`;
 };
 
 // calibrate if a parameter is sought, else analyze.
@@ -137,12 +137,19 @@ function commandOf(setting) {
 // What a person copies has the method of the page, too, where it is Python's.
 const copiedCommand = (setting) => commandOf(setting) + (setting.threat === "attribute" || setting.sampling !== "poisson" ? "" : " --method exact");
 
+// The same in Python, and what the page shows beside it.
 function pythonOf(setting) {
-  const given = ["noise", "batch", "records", "epochs"].map((name) => `${KNOBS[name].api}=${plain(setting[name])}`);
-  if (setting.sampling !== "poisson") given.push(`sampling="${setting.sampling}"`);
-  const method = setting.threat === "attribute" ? "certified" : setting.sampling === "poisson" ? "exact" : "";
-  const threat = THREATS[setting.threat].python.replace("{distance}", plain(setting.distance));
-  return ["import betastar as bs", "", `run = bs.DPSGD.from_epochs(${given.join(", ")})`, `risk = bs.analyze(run, ${threat}${method && `, method="${method}"`})`, "print(risk.bayes_security)"].join("\n");
+  const { solve, target, threat, sampling, distance, prior, fpr } = setting, { at } = TARGETS[target];
+  const given = ["noise", "batch", "records", "epochs"].filter((name) => name !== solve).map((name) => `${KNOBS[name].api}=${plain(setting[name])}`);
+  if (sampling !== "poisson") given.push(`sampling="${sampling}"`);
+  const method = threat === "attribute" ? ', method="certified"' : "", goal = `${target}=${plain(setting.limit)}${at ? `, ${at}=${plain(givenOf(setting, target))}` : ""}`;
+  return [
+    "import betastar as bs", "", `threat = ${THREATS[threat].python.replace("{distance}", plain(distance))}`,
+    solve ? `run = bs.calibrate(bs.Target(${goal}), ${given.join(", ")}, threat=threat${method})` : `run = bs.DPSGD.from_epochs(${given.join(", ")})`,
+    `risk = bs.analyze(run, threat${method})`,
+    ...(solve ? ["print(run)"] : []),
+    `print(risk.bayes_security, risk.success(${plain(prior)}), risk.tpr(${plain(fpr)}), risk.epsilon(${plain(DELTA)}))`,
+  ].join("\n");
 }
 
 // ---- the address
