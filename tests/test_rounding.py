@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import subprocess
 import warnings
 from fractions import Fraction
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +20,6 @@ from betastar.training.budget import Budget, BudgetAccount
 from .command import call
 
 SHARES = st.one_of(st.floats(0.0, 1.0), st.floats(0.9499, 0.9501), st.floats(0.0, 1e-9), st.floats(0.999999, 1.0))
-PAGE = Path(rounding.__file__).parent / "page" / "rounding.js"
 
 
 @given(SHARES, st.integers(0, 8))
@@ -150,26 +144,6 @@ def test_printed_parameters_meet_the_target_by_certified(target: str, given_: li
     done = call("analyze", printed[1], printed[2], "--method", "certified", *given_, "--require", target)
     code, err = done.returncode, done.stderr
     assert code == 0, err
-
-
-@pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="needs Node.js, which is not installed")
-@settings(max_examples=5, deadline=None)
-@given(st.lists(st.floats(1e-9, 60.0), min_size=100, max_size=100))
-def test_the_page_rounds_outward(values: list[float]) -> None:
-    """The functions of the page, run by Node.js."""
-    script = f"""
-    import {{ down, up, percent }} from {json.dumps(PAGE.as_uri())};
-    const values = {json.dumps(values)};
-    console.log(JSON.stringify(values.map((v) => [down(v), down(v, 3), up(v), up(v, 6), percent(v), percent(v, 2)])));
-    """
-    answer = subprocess.run(["node", "--input-type=module", "-e", script], capture_output=True, text=True, check=True)
-    for value, (low, lower, high, six, share, two) in zip(values, json.loads(answer.stdout), strict=True):
-        assert float(low) <= value
-        assert float(lower) <= value
-        assert value <= float(high) <= value * 1.011
-        assert value <= float(six) <= value * 1.000011
-        for text in (share, two):
-            assert float(text.removesuffix(" %")) / 100 >= value
 
 
 def test_a_missing_bound_is_said() -> None:

@@ -53,14 +53,14 @@ def closure(names: list[str]) -> dict[str, Distribution]:
 
 def test_what_is_in_them(built: dict[str, Path]) -> None:
     wheel = zipfile.ZipFile(built["wheel"]).namelist()
-    pages = ("page/index.html", "page/contour.js", "report/templates/report.html.j2")
+    pages = ("page/index.html", "page/curves.js", "report/templates/report.html.j2")
     for name in ("py.typed", *pages):
         assert f"betastar/{name}" in wheel
     assert "betastar/runs/data/adult.csv.xz" in wheel
     assert all(name.startswith("betastar") for name in wheel)
     with tarfile.open(built["sdist"]) as archive:
         inside = {name.split("/", 1)[-1] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "src/betastar/risk/analyze.py"} <= inside
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "src/betastar/analyze.py"} <= inside
     assert built["sdist"].stat().st_size < 3_000_000
 
 

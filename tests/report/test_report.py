@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,6 @@ from betastar.report.report import draw, render, summarise, write
 from betastar.risk import METRICS, band
 from betastar.rounding import percent
 
-from ..page.browser import chromium
 from .runs import beta, change, checked, html, rows, trained, without_monitor
 
 EVIL = "<img src=x onerror=alert(1)>*age*|`_$"
@@ -173,27 +173,27 @@ def test_markdown_has_its_figures_beside_it(run: Path, tmp_path: Path) -> None:
     assert short.splitlines()[2] == text.splitlines()[2]
 
 
-def test_a_browser_shows_it(run: Path, tmp_path: Path) -> None:
+def test_a_browser_shows_it(browser: Any, run: Path, tmp_path: Path) -> None:
     write(run, tmp_path / "report.html")
     asked: list[str] = []
     said: list[str] = []
-    with chromium() as browser:
-        for scheme, width in (("light", 1000), ("dark", 1000), ("light", 360)):
-            page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
-            page.on("request", lambda request: asked.append(request.url))
-            page.on("console", lambda message: said.append(message.text))
-            page.on("pageerror", lambda error: said.append(str(error)))
-            page.goto((tmp_path / "report.html").as_uri())
-            assert "is right at most" in page.inner_text("#verdict")
-            assert page.inner_text("h1") == "people: 2 epochs of DP-SGD"
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
-            for figure in page.query_selector_all("figure svg"):
-                box = figure.bounding_box()
-                assert box["width"] > 150
-                assert box["height"] > 100
-            ink, paper = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
-            lightness = [sum(int(number) for number in re.findall(r"\d+", color)[:3]) for color in (ink, paper)]
-            assert (lightness[0] > lightness[1]) == (scheme == "dark")
+    for scheme, width in (("light", 1000), ("dark", 1000), ("light", 360)):
+        page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto((tmp_path / "report.html").as_uri())
+        assert "is right at most" in page.inner_text("#verdict")
+        assert page.inner_text("h1") == "people: 2 epochs of DP-SGD"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
+        for figure in page.query_selector_all("figure svg"):
+            box = figure.bounding_box()
+            assert box["width"] > 150
+            assert box["height"] > 100
+        ink, paper = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+        lightness = [sum(int(number) for number in re.findall(r"\d+", color)[:3]) for color in (ink, paper)]
+        assert (lightness[0] > lightness[1]) == (scheme == "dark")
         assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+        page.close()
     assert said == []
     assert asked == [(tmp_path / "report.html").as_uri()] * 3

@@ -23,7 +23,6 @@ from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 
 from ..command import call
-from ..page.browser import chromium
 
 #: A4 without the margins of the style sheet, in pixels of CSS.
 WIDTH, HEIGHT = round((210 - 34) / 25.4 * 96), round((297 - 36) / 25.4 * 96)
@@ -205,21 +204,21 @@ def test_quality_is_what_others_compute() -> None:
 
 
 @pytest.mark.parametrize("variant", ["internal", "public"])
-def test_no_figure_is_cut_on_a4(run: Path, tmp_path: Path, variant: str) -> None:
+def test_no_figure_is_cut_on_a4(browser: Any, run: Path, tmp_path: Path, variant: str) -> None:
     path = write(run, tmp_path / "report.html", public=variant == "public")[1][0]
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        page.goto(path.as_uri())
-        page.emulate_media(media="print")
-        assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
-        figures = page.query_selector_all("figure")
-        assert len(figures) == (6 if variant == "internal" else 4)
-        for figure in figures:
-            box = figure.bounding_box()
-            assert box["height"] < HEIGHT / 2, "two fit on a page"
-            assert box["x"] >= 0.0
-            assert box["x"] + box["width"] <= WIDTH
-            assert figure.evaluate("one => getComputedStyle(one).breakInside") == "avoid"
-            assert figure.get_attribute("aria-label")
-        pages = re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True))
-        assert 3 <= len(pages) <= 9
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    page.goto(path.as_uri())
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= WIDTH
+    figures = page.query_selector_all("figure")
+    assert len(figures) == (6 if variant == "internal" else 4)
+    for figure in figures:
+        box = figure.bounding_box()
+        assert box["height"] < HEIGHT / 2, "two fit on a page"
+        assert box["x"] >= 0.0
+        assert box["x"] + box["width"] <= WIDTH
+        assert figure.evaluate("one => getComputedStyle(one).breakInside") == "avoid"
+        assert figure.get_attribute("aria-label")
+    pages = re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True))
+    page.close()
+    assert 3 <= len(pages) <= 9

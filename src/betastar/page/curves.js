@@ -40,7 +40,7 @@ function logBelow(x) {
 
 // ---- one step
 // The transform M(z) = ∫ P^z Q^(1-z) of one step, as weights w and losses L on a path in the complex plane:
-// M(z) - 1 = Σ w (e^{zL} - 1). betastar/bounds/transform.py has the reasons for the path and its nodes.
+// M(z) - 1 = Σ w (e^{zL} - 1). betastar/steps/poisson.py has the reasons for the path and its nodes.
 
 // Step of the trapezoidal rule as a share of the distance to the nearest singularity; the same for much noise and many steps.
 const DENSITY = 0.19, COARSE_DENSITY = 0.34, COARSE_NOISE = 1.5, COARSE_COUNT = 100, FAR_BRANCH = 6.5;
@@ -272,7 +272,7 @@ function glued(p, sigma, distance, wide, density) {
 }
 
 // ---- many steps
-// Inversion of the composed transform M(z)^T (betastar/bounds/contour.py has the formulas):
+// Inversion of the composed transform M(z)^T (betastar/exact/inversion.py has the formulas):
 //   (1/2πi) ∫ M^T e^{(1-z)τ} / (z(z-1)) dz = H on Re z = θ > 1, H - 1 for 0 < θ < 1;   (1/2πi) ∫ M^T e^{(1-z)τ} / z dz = e^τ Q(L > τ)
 // with H = H_{e^τ}(P‖Q), the hockey-stick divergence at the threshold τ of the total privacy loss L.
 
@@ -520,7 +520,7 @@ const ROUNDING = 1e-14;
 // A true-positive rate lies between the lowest tangent and this share less.
 const SEARCH = 1e-8;
 
-// P = (1-p)N(0,σ²) + pN(1,σ²), Q = (1-p)N(0,σ²) + pN(1-R,σ²): a single step has closed forms (betastar/scenario/step.py).
+// P = (1-p)N(0,σ²) + pN(1,σ²), Q = (1-p)N(0,σ²) + pN(1-R,σ²): a single step has closed forms (betastar/steps/poisson.py).
 class OneStep {
   constructor(p, sigma, distance, reverse) { Object.assign(this, { p, sigma, distance, reverse }); }
 
