@@ -193,7 +193,8 @@ def test_a_browser_shows_it(browser: Any, run: Path, tmp_path: Path) -> None:
         ink, paper = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
         lightness = [sum(int(number) for number in re.findall(r"\d+", color)[:3]) for color in (ink, paper)]
         assert (lightness[0] > lightness[1]) == (scheme == "dark")
-        assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+        if width == 360:
+            assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
         page.close()
     assert said == []
     assert asked == [(tmp_path / "report.html").as_uri()] * 3

@@ -91,7 +91,9 @@ async function tradeoffOf(setting, rest) {
 
 // ---- the parameter that just meets a target
 // The least noise, the largest batch, the fewest records, the most epochs. The risk grows with batch and epochs and falls with noise and
-// records, so that halving finds it. Where a search begins and ends, and whether more of the parameter is more risk:
+// records, so that halving finds it. Steps of an epoch are rounded to a whole number, so with large batches several values of batch or
+// records can just meet a target; the one found here may then differ from Python's. Where a search begins and ends, and whether more of
+// the parameter is more risk:
 const SEARCHED = {
   noise: { least: KNOBS.noise.low, most: KNOBS.noise.high, whole: false, risky: false },
   batch: { least: 1, most: 1e6, whole: true, risky: true },
