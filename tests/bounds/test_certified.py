@@ -44,7 +44,7 @@ def test_a_bound_within_milliseconds_is_on_the_safe_side(
 ) -> None:
     """What the page shows while a slider moves, and what it is refined to."""
     run, threat = bs.DPSGD(noise, rate, steps), bs.AttributeInference(distance)
-    quick, fine = (bs.analyze(run, threat, method, tolerance) for tolerance in (enclosure.GLUED, 1e-2))
+    quick, fine = (bs.analyze(run, threat, method, 1e-2, effort) for effort in ("quick", "normal"))
     assert quick.bayes_security.lower <= fine.bayes_security.lower + 1e-9
     assert 1.0 - quick.bayes_security.lower <= 1.5 * (1.0 - fine.bayes_security.lower)
     assert quick.bayes_security.upper >= fine.bayes_security.lower

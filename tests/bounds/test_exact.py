@@ -136,7 +136,7 @@ def test_many_distances_cost_few_and_lose_nothing(spread: tuple[float, float], n
     for family in families:
         one_by_one = FourierCurve([PoissonFactor(20, family, 0.01, noise, float(r)) for r in distances], family == "glued")
         few = FourierCurve([PoissonFactor(n, family, p, s, r) for n, p, s, r in condense(steps)], family == "glued")
-        assert len(few.parts) < 110
+        assert len(few.factors) < 110
         assert few.overlap().value == pytest.approx(one_by_one.overlap().value, abs=1e-9)
 
 
