@@ -67,8 +67,8 @@ def test_threats_compare_by_all_of_their_numbers() -> None:
     assert bs.AttributeInference(0.5) == bs.AttributeInference(0.5) != bs.AttributeInference(0.5 + 1e-12)
     assert bs.Membership() != bs.AttributeInference(2.0)
     square = np.array([[0.0, 1.0], [1.0, 0.0]])
-    assert bs.Candidates(square) == bs.Candidates(square.tolist())
-    assert bs.Candidates(square) != bs.Candidates(0.5 * square)
+    assert bs.AttributeInference.among(square) == bs.AttributeInference.among(square.tolist())
+    assert bs.AttributeInference.among(square) != bs.AttributeInference.among(0.5 * square)
 
 
 @pytest.mark.parametrize(

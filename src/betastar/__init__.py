@@ -1,17 +1,17 @@
 """betastar: how well a model trained with DP-SGD resists a named attack."""
 
+from betastar import heuristics as heuristics
 from betastar.analyze import RegimeWarning, ToleranceWarning, analyze
 from betastar.calibrate import NoNoiseNeeded, Plan, Target, calibrate, plan
 from betastar.dpsgd import DPSGD, RateWarning
 from betastar.risk import Bound, GaussianFit, Risk, advantage_from_epsilon, epsilon_from_bayes_security
-from betastar.threats import AttributeInference, Candidates, Membership
+from betastar.threats import AttributeInference, Membership
 
 __version__ = "0.1.0"
 __all__ = [
     "DPSGD",
     "AttributeInference",
     "Bound",
-    "Candidates",
     "GaussianFit",
     "Membership",
     "NoNoiseNeeded",

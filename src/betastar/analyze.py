@@ -12,8 +12,7 @@ from betastar.curves import Curve, LeastCurve
 from betastar.dpsgd import DPSGD, all_plain
 from betastar.exact.curve import LEAST_NOISE, FourierCurve
 from betastar.exact.inversion import TINY
-from betastar.heuristics import SEES, FinalModel
-from betastar.risk import FINAL_MODEL, Bound, Outcome, Risk, joined
+from betastar.risk import Bound, Outcome, Risk, joined
 from betastar.sequences import Reduction, StepSequence
 from betastar.steps.base import Family, Step, attained_steps
 from betastar.steps.fixed_size import FixedSizeStep
@@ -67,7 +66,6 @@ def analyze(
     method: str = "exact",
     tolerance: float = TOLERANCE,
     effort: str = "best",
-    sees: str = "updates",
 ) -> Risk:
     """How well a model trained by this run resists a threat.
 
@@ -87,9 +85,6 @@ def analyze(
         How closely "exact" and "certified" look at attackers who adapt (attribute inference, and batches of a fixed size).
         "best" takes seconds. "normal" computes on a coarse grid, which takes about a tenth of a second. "quick" bounds them by a
         curve that takes milliseconds, whose advantage is up to 1.5 times as large.
-    sees : "updates" or "final-model"
-        What the attacker sees. "updates" is every update, as all bounds assume. "final-model" is a heuristic for an attacker who
-        sees the final model only, as if all losses were linear: the answer has estimates and no bounds, and nothing to rely on.
 
     Returns
     -------
@@ -101,7 +96,7 @@ def analyze(
     TypeError
         If run or threat are of another type.
     ValueError
-        If the method, the tolerance or the effort is not allowed, or the threat does not fit the run, or what the attacker sees.
+        If the method, the tolerance or the effort is not allowed, or the threat does not fit the run.
 
     Examples
     --------
@@ -109,12 +104,8 @@ def analyze(
     >>> run = bs.DPSGD.from_epochs(noise_multiplier=3.51, batch_size=256, dataset_size=26048, epochs=20)
     >>> print(bs.analyze(run).bayes_security)
     0.899352 [0.899351, 0.899352]
-    >>> print(bs.analyze(run, sees="final-model").bayes_security)
-    0.899403 (a heuristic, not a bound)
     """
     threat = Membership() if threat is None else threat
-    if validation.choice("sees", sees, SEES) == "final-model":
-        return _final_model(run, threat, method)
     outcomes = _outcomes(run, threat, method, tolerance, effort, both_ends=True)
     if method == "paper":
         _warn_outside_regime(run, threat)
@@ -141,7 +132,7 @@ def _outcomes(run: DPSGD, threat: Threat, method: str, tolerance: float, effort:
     if not isinstance(run, DPSGD):
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
     if not hasattr(threat, "steps"):
-        raise TypeError(f"threat must be Membership, AttributeInference or Candidates, got {threat!r}.")
+        raise TypeError(f"threat must be Membership, AttributeInference or another object with steps(run), got {threat!r}.")
     validation.choice("method", method, METHODS)
     validation.choice("effort", effort, EFFORTS)
     tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
@@ -297,19 +288,6 @@ METHODS: dict[str, Callable[[StepSequence, float, str, bool], Outcome]] = {
     "affinity": _affinity,
     "paper": _paper,
 }
-
-
-def _final_model(run: DPSGD, threat: Threat, method: str) -> Risk:
-    """The last-iterate heuristic: estimates only."""
-    if not isinstance(run, DPSGD):
-        raise TypeError(f"run must be a DPSGD, got {run!r}.")
-    if method != "exact":
-        raise ValueError(
-            f"sees='final-model' is a heuristic, which only method='exact' computes, got method={method!r}; "
-            "sees='updates' answers with a bound."
-        )
-    outcomes = _outcomes(run, FinalModel(threat), "exact", TOLERANCE, "best", both_ends=True)
-    return Risk(outcomes, run.shape, threat.describe(), method, heuristic=FINAL_MODEL)
 
 
 def _warn_too_wide(outcomes: Sequence[Outcome], tolerance: float) -> None:

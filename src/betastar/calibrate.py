@@ -23,7 +23,6 @@ from betastar.analyze import TOLERANCE, analyze, reliable, takes_seconds
 from betastar.closed_forms import log_never_sampled, noiseless_curve
 from betastar.dpsgd import DPSGD, IN_EPOCHS, RateWarning, batches_per_epoch, missing_numbers, opacus_differs
 from betastar.exact.curve import LEAST_NOISE
-from betastar.heuristics import SEES
 from betastar.risk import METRICS, Bound, Metric, Outcome, Risk
 from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.steps.base import Step
@@ -250,7 +249,6 @@ def calibrate(
     method: str = "exact",
     tolerance: float = TOLERANCE,
     effort: str = "best",
-    sees: str = "updates",
 ) -> DPSGD:
     """The run that just meets the target, with the one parameter that was left out filled in.
 
@@ -288,9 +286,6 @@ def calibrate(
         As for `analyze`.
     effort : str
         As for `analyze`.
-    sees : str
-        "updates": what the attacker sees. Figures for one who sees the final model only are a heuristic, and no run is chosen
-        by a heuristic.
 
     Returns
     -------
@@ -313,11 +308,6 @@ def calibrate(
     """
     if not isinstance(target, Target):
         raise TypeError(f"target must be a Target, got {target!r}.")
-    if validation.choice("sees", sees, SEES) == "final-model":
-        raise ValueError(
-            "sees must be 'updates' to calibrate, got 'final-model': that is a heuristic, which can be wrong on the unsafe side. "
-            "Calibrate with sees='updates', and look at analyze(run, sees='final-model') beside it."
-        )
     threat = Membership() if threat is None else threat
     numbers = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
     numbers |= {"batch_size": batch_size, "dataset_size": dataset_size, "epochs": epochs}

@@ -10,33 +10,61 @@ from math import ceil, floor, sqrt
 
 import numpy as np
 
+from betastar.analyze import METHODS, TOLERANCE
 from betastar.arrays import Real
 from betastar.dpsgd import DPSGD, only_plain
+from betastar.risk import Risk
+from betastar.sequences import StepSequence
 from betastar.steps.group import MixtureStep, binomial
 from betastar.threats import Membership, Threat
 
-#: Who sees what: every update, or the final model only.
-SEES = ("updates", "final-model")
+#: What the figures are.
+FINAL_MODEL = "a heuristic for an attacker who sees the final model only, not a bound"
 #: Standard deviation of the number of hits up to which laws are convolved term by term, and from which on it counts as normal.
 FEW_HITS, MANY_HITS = 30.0, 1e5
 #: Half of the window of the number of hits, in deviations; terms in the deviation of what noise leaves of it.
 WINDOW, FINENESS = 12.0, 1.5
 
 
-class FinalModel:
-    """A threat to the final model: one step that stands for all steps of a run."""
+def final_model(run: DPSGD, threat: Threat | None = None) -> Risk:
+    """What an attacker is expected to do who sees the final model only, and no update. It is no bound: models leak more or less.
 
-    def __init__(self, threat: Threat) -> None:
-        if not isinstance(threat, Membership):
-            raise ValueError(f"sees='final-model' is for membership inference, got {threat!r}; sees='updates' answers for it.")
-        self.threat = threat
-        self.symmetric, self.oriented = threat.symmetric, threat.oriented
+    Parameters
+    ----------
+    run : DPSGD
+        What was run, with Poisson sampling, or a sweep over several runs.
+    threat : Membership, optional
+        Who attacks; membership inference by substitution by default.
 
-    def steps(self, run: DPSGD) -> tuple[MixtureStep, ...]:
-        return (final_step(run, self.threat),)
+    Returns
+    -------
+    Risk
+        Every metric has an estimate, and nan for its ends: nothing to rely on, and no target is met.
 
-    def describe(self) -> str:
-        return f"{self.threat.describe()} from the final model"
+    Raises
+    ------
+    TypeError
+        If run is not a DPSGD.
+    ValueError
+        If the threat is not Membership, or the sampling is not Poisson's.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> run = bs.DPSGD.from_epochs(noise_multiplier=3.51, batch_size=256, dataset_size=26048, epochs=20)
+    >>> print(bs.heuristics.final_model(run).bayes_security)
+    0.899403 (a heuristic, not a bound)
+    """
+    threat = Membership() if threat is None else threat
+    if not isinstance(run, DPSGD):
+        raise TypeError(f"run must be a DPSGD, got {run!r}.")
+    if not isinstance(threat, Membership):
+        raise ValueError(f"threat must be Membership for the final model, got {threat!r}; analyze answers for every update.")
+    outcomes = []
+    for scalar in run.scalars():
+        step = StepSequence((final_step(scalar, threat),), threat.symmetric, threat.oriented)
+        outcomes.append(METHODS["exact"](step, TOLERANCE, "best", True))
+    return Risk(outcomes, run.shape, threat.describe(), "exact", heuristic=FINAL_MODEL)
 
 
 def final_step(run: DPSGD, threat: Membership) -> MixtureStep:

@@ -22,7 +22,7 @@ from betastar.dpsgd import batches_per_epoch as batches
 from betastar.quality import main_figure
 from betastar.risk import LEVELS, METRICS, Risk
 from betastar.rounding import nearest
-from betastar.threats import AttributeInference, Candidates, Threat
+from betastar.threats import AttributeInference, Threat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -462,8 +462,6 @@ def _until(threat: Threat | None, steps: int) -> Threat | None:
         raise ValueError("distances must be a number or one per step to draw steps in order, got a histogram.")
     if isinstance(threat, AttributeInference) and np.ndim(threat.distances):
         return AttributeInference(threat.distances[:steps])
-    if isinstance(threat, Candidates) and threat.distances.ndim == 3:
-        return Candidates(threat.distances[:steps])
     return threat
 
 

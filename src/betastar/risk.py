@@ -784,8 +784,6 @@ def _note(risk: Risk) -> str:
 
 #: Smallest false-positive rate that the Gaussian fit looks at, unless another is given.
 SMALLEST_FPR = 1e-5
-#: What the figures for an attacker are who sees the final model only.
-FINAL_MODEL = "a heuristic for an attacker who sees the final model only, not a bound"
 
 
 class Risk(Displayed):

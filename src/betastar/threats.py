@@ -17,6 +17,7 @@ from betastar.steps.poisson import PoissonStep
 RELATIONS = ("substitution", "add-remove")
 #: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
 FARTHEST = 2.0
+ALLOWED = "between 0 and 2 (units of the clipping norm)"
 #: Records of a person, at most.
 MOST_RECORDS = 100_000
 #: Different steps of a segment, at most, when the distances of a run are taken in their order.
@@ -176,8 +177,7 @@ class AttributeInference(_Known):
             if counts is not None:
                 raise TypeError(f"counts must be left out when distances is a mapping, got {counts!r}.")
             distances, counts = list(distances.keys()), list(distances.values())
-        allowed = "between 0 and 2 (units of the clipping norm)"
-        self.distances = validation.numbers("distances", distances, allowed, low=0.0, high=FARTHEST)
+        self.distances = validation.numbers("distances", distances, ALLOWED, low=0.0, high=FARTHEST)
         self.counts = None if counts is None else np.atleast_1d(validation.whole("counts", counts, low=0))
         if self.counts is not None and np.shape(self.distances) != self.counts.shape:
             shapes = f"{np.shape(self.distances)} and {self.counts.shape}"
@@ -185,65 +185,50 @@ class AttributeInference(_Known):
         if np.ndim(self.distances) > 1 or np.size(self.distances) == 0:
             raise ValueError(f"distances must be a number or a non-empty list, got an array of shape {np.shape(self.distances)}.")
 
+    @classmethod
+    def among(cls, distances: Any) -> AttributeInference:
+        """Which of M records was used, or which of M values did it have?
+
+        The farthest two candidates count at each step: an attacker who cannot tell these two apart can tell no two apart.
+
+        Parameters
+        ----------
+        distances : array
+            The M × M matrix of distances between the candidates' clipped gradients, in clipping norms, or one such matrix for
+            each step (T × M × M).
+
+        Returns
+        -------
+        AttributeInference
+            The threat with the largest distance, or with that of each step.
+
+        Raises
+        ------
+        ValueError
+            If the matrix is not square, not symmetric, or has entries that are no distances.
+
+        Examples
+        --------
+        >>> import betastar as bs
+        >>> bs.AttributeInference.among([[0.0, 0.5, 0.9], [0.5, 0.0, 0.4], [0.9, 0.4, 0.0]])
+        AttributeInference(distances=0.9, counts=None)
+        """
+        matrix = np.asarray(validation.numbers("distances", distances, ALLOWED, low=0.0, high=FARTHEST))
+        if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] < 2:
+            raise ValueError(f"distances must be an M × M or T × M × M array with M of at least 2, got shape {matrix.shape}.")
+        if not np.array_equal(matrix, np.swapaxes(matrix, -1, -2)) or np.diagonal(matrix, axis1=-2, axis2=-1).any():
+            raise ValueError("distances must be symmetric with zeros on the diagonal, got a matrix that is not.")
+        return cls(matrix.max(axis=(-1, -2)))
+
     def reduction(self, run: DPSGD) -> Reduction:
-        return _reduction(self.distances, self.counts, run)
+        every = zip(run.segments, _of_segments(self.distances, self.counts, run), strict=True)
+        return sequences.combined([sequences.substitution(segment, distances) for segment, distances in every], True, False)
 
     def describe(self) -> str:
         low, high = float(np.min(self.distances)), float(np.max(self.distances))
         return (
             f"attribute inference (distance {low:g})" if low == high else f"attribute inference (distances {low:g} to {high:g})"
         )
-
-
-class Candidates(_Known):
-    """Which of M records was used, or which of M values did it have?
-
-    The farthest two candidates count at each step: an attacker who cannot tell these two apart can tell no two apart.
-
-    Parameters
-    ----------
-    distances : array
-        The M × M matrix of distances between the candidates' clipped gradients, in clipping norms, or one such matrix for each
-        step (T × M × M).
-
-    Raises
-    ------
-    ValueError
-        If the matrix is not square, not symmetric, or has entries that are no distances.
-
-    Examples
-    --------
-    >>> import betastar as bs
-    >>> bs.Candidates([[0.0, 0.5, 0.9], [0.5, 0.0, 0.4], [0.9, 0.4, 0.0]]).describe()
-    'inference among 3 candidates (largest distance 0.9)'
-    """
-
-    _arguments = ("distances",)
-    symmetric = True
-    oriented = False
-
-    def __init__(self, distances: Any) -> None:
-        allowed = "between 0 and 2 (units of the clipping norm)"
-        matrix = np.asarray(validation.numbers("distances", distances, allowed, low=0.0, high=FARTHEST))
-        if matrix.ndim not in (2, 3) or matrix.shape[-1] != matrix.shape[-2] or matrix.shape[-1] < 2:
-            raise ValueError(f"distances must be an M × M or T × M × M array with M of at least 2, got shape {matrix.shape}.")
-        if not np.array_equal(matrix, np.swapaxes(matrix, -1, -2)) or np.diagonal(matrix, axis1=-2, axis2=-1).any():
-            raise ValueError("distances must be symmetric with zeros on the diagonal, got a matrix that is not.")
-        self.distances = matrix
-        self.number = int(matrix.shape[-1])
-        self._farthest = matrix.max(axis=(-1, -2))
-        self._of_steps = self._farthest if self._farthest.ndim else float(self._farthest)
-
-    def reduction(self, run: DPSGD) -> Reduction:
-        return _reduction(self._of_steps, None, run)
-
-    def describe(self) -> str:
-        return f"inference among {self.number} candidates (largest distance {float(self._farthest.max()):g})"
-
-
-def _reduction(distances: Any, counts: Whole | None, run: DPSGD) -> Reduction:
-    of_segments = zip(run.segments, _of_segments(distances, counts, run), strict=True)
-    return sequences.combined([sequences.substitution(segment, far) for segment, far in of_segments], True, False)
 
 
 def _of_segments(distances: Any, counts: Whole | None, run: DPSGD) -> list[Distances]:

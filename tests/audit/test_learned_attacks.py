@@ -134,7 +134,7 @@ def test_on_real_training_the_likelihood_ratio_beats_a_line() -> None:
     assert weights.attack == "likelihood ratio (LiRA)"
     assert weights.success.estimate == pytest.approx(lira)
     assert weights.heuristic == pytest.approx(
-        bs.analyze(claim(0.1, 4), bs.Membership("add-remove"), sees="final-model").advantage.estimate
+        bs.heuristics.final_model(claim(0.1, 4), bs.Membership("add-remove")).advantage.estimate
     )
     assert weights.heuristic in weights.advantage  # plain SGD of a weight that nobody else moves: its loss is linear
     assert f"the worst record would allow {weights.heuristic:.3f}" in result.comparison

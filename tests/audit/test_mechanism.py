@@ -43,7 +43,7 @@ def fixed_pair(run: bs.DPSGD, threat: Threat) -> float:
         (bs.DPSGD(0.8, 0.3, 6), bs.AttributeInference(1.0)),
         (bs.DPSGD(1.0, 0.9, 3), bs.AttributeInference(0.9)),
         (bs.DPSGD(2.0, 0.2, 20) + bs.DPSGD(1.0, 0.1, 20), bs.AttributeInference(np.repeat([0.4, 1.6, 2.0], [10, 10, 20]))),
-        (bs.DPSGD(1.0, 0.3, 10), bs.Candidates(np.array([[0, 1.2, 0.5], [1.2, 0, 0.7], [0.5, 0.7, 0]]))),
+        (bs.DPSGD(1.0, 0.3, 10), bs.AttributeInference.among(np.array([[0, 1.2, 0.5], [1.2, 0, 0.7], [0.5, 0.7, 0]]))),
     ],
 )
 def test_exact_value_lies_in_the_interval(run: bs.DPSGD, threat: Threat) -> None:

@@ -163,11 +163,11 @@ def test_no_distance_no_risk() -> None:
 def test_candidates_are_as_far_apart_as_the_farthest_two() -> None:
     matrix = np.array([[0.0, 0.3, 0.9], [0.3, 0.0, 0.5], [0.9, 0.5, 0.0]])
     run = bs.DPSGD(1.5, 0.05, 200)
-    risk = bs.analyze(run, bs.Candidates(matrix))
+    risk = bs.analyze(run, bs.AttributeInference.among(matrix))
     assert risk.bayes_security == bs.analyze(run, bs.AttributeInference(0.9)).bayes_security
     per_step = np.stack([matrix * (t % 3) / 3 for t in range(200)])
     array = bs.AttributeInference([0.9 * (t % 3) / 3 for t in range(200)])
-    assert bs.analyze(run, bs.Candidates(per_step)).bayes_security.lower == pytest.approx(
+    assert bs.analyze(run, bs.AttributeInference.among(per_step)).bayes_security.lower == pytest.approx(
         bs.analyze(run, array).bayes_security.lower, abs=1e-12
     )
 

@@ -9,11 +9,12 @@ import pytest
 from scipy.special import ndtr
 
 import betastar as bs
+from betastar.heuristics import final_model
 
 
 def test_figure_of_the_final_model() -> None:
     run = bs.DPSGD(0.5, 0.01, 1000)
-    risk = bs.analyze(run, bs.Membership("add-remove"), sees="final-model")
+    risk = final_model(run, bs.Membership("add-remove"))
     assert risk.advantage.estimate == pytest.approx(0.246, abs=5e-4)
     assert bs.analyze(run, bs.Membership("add-remove")).advantage.estimate == pytest.approx(0.542, abs=5e-4)
 
@@ -49,19 +50,17 @@ def naive_final(run: bs.DPSGD, records: int, mirrored: bool) -> float:
 )
 def test_final_model_against_a_naive_sum(run: bs.DPSGD, records: int, mirrored: bool) -> None:
     threat = bs.Membership("substitution" if mirrored else "add-remove", records=records)
-    assert bs.analyze(run, threat, sees="final-model").advantage.estimate == pytest.approx(
-        naive_final(run, records, mirrored), abs=1e-6
-    )
+    assert final_model(run, threat).advantage.estimate == pytest.approx(naive_final(run, records, mirrored), abs=1e-6)
 
 
 def test_segments_of_the_final_model_add_up() -> None:
     whole, halves = bs.DPSGD(2.0, 0.5, 8000), bs.DPSGD(2.0, 0.5, 3000) + bs.DPSGD(2.0, 0.5, 5000)
-    one, other = (bs.analyze(run, sees="final-model").bayes_security.estimate for run in (whole, halves))
+    one, other = (final_model(run).bayes_security.estimate for run in (whole, halves))
     assert one == pytest.approx(other, rel=1e-9)
 
 
 def test_the_final_model_is_never_a_bound() -> None:
-    risk = bs.analyze(bs.DPSGD([0.5, 1.0], 0.01, 1000), sees="final-model")
+    risk = final_model(bs.DPSGD([0.5, 1.0], 0.01, 1000))
     assert risk.heuristic
     assert "not a bound" in repr(risk)
     for bound in (
@@ -80,7 +79,7 @@ def test_the_final_model_is_never_a_bound() -> None:
         assert np.all(np.isnan(bound.upper))
         assert not np.any(np.isnan(bound.estimate))
         assert 0.5 not in bound
-    single = bs.analyze(bs.DPSGD(5.0, 0.01, 10), sees="final-model")
+    single = final_model(bs.DPSGD(5.0, 0.01, 10))
     assert str(single.bayes_security).endswith("(a heuristic, not a bound)")
     for target in (bs.Target(bayes_security=0.01), bs.Target(advantage=0.999), bs.Target(epsilon=100.0, delta=0.5)):
         assert not target.met(single)
@@ -89,13 +88,9 @@ def test_the_final_model_is_never_a_bound() -> None:
 
 def test_what_the_final_model_is_refused_for() -> None:
     run = bs.DPSGD(1.0, 0.01, 100)
-    with pytest.raises(ValueError, match="sees='final-model' is for membership inference"):
-        bs.analyze(run, bs.AttributeInference(0.5), sees="final-model")
-    with pytest.raises(ValueError, match="only method='exact' computes"):
-        bs.analyze(run, method="certified", sees="final-model")
-    with pytest.raises(ValueError, match="sees must be one of"):
-        bs.analyze(run, sees="everything")
-    with pytest.raises(ValueError, match="sees must be 'updates' to calibrate"):
-        bs.calibrate(bs.Target(bayes_security=0.9), sample_rate=0.01, steps=100, sees="final-model")
+    with pytest.raises(ValueError, match=r"threat must be Membership for the final model, got AttributeInference\(distances=0.5"):
+        final_model(run, bs.AttributeInference(0.5))
+    with pytest.raises(TypeError, match="run must be a DPSGD, got 3"):
+        final_model(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="poisson"):
-        bs.analyze(bs.DPSGD(1.0, 0.01, 100, "balls-in-bins"), sees="final-model")
+        final_model(bs.DPSGD(1.0, 0.01, 100, "balls-in-bins"))

@@ -35,7 +35,7 @@ def test_tradeoff_draws_the_curve_to_rely_on(log: bool) -> None:
 def test_over_steps_draws_each_moment() -> None:
     run = bs.DPSGD(2.0, 0.01, 30) + bs.DPSGD(1.0, 0.01, 20)
     distances = np.repeat([0.5, 1.5], [10, 40])
-    candidates = bs.Candidates(distances[:, None, None] * (1.0 - np.eye(2)))
+    candidates = bs.AttributeInference.among(distances[:, None, None] * (1.0 - np.eye(2)))
     for threat in (None, bs.AttributeInference(distances), bs.AttributeInference(0.4), candidates):
         drawn = lines(plots.over_steps(run, threat, points=3))
         steps, beta = drawn["β*, exact"]

@@ -292,19 +292,14 @@ SWEEPS = [
     ("bs.DPSGD([0.8, 2.0], 0.3, 1)", "bs.AttributeInference(0.5)"),
 ]
 CANDIDATES = [
-    ("bs.DPSGD(4.0, 0.02, 50)", "bs.Candidates([[0.0, 0.5, 0.9], [0.5, 0.0, 0.4], [0.9, 0.4, 0.0]])"),
-    ("bs.DPSGD(4.0, 0.02, 2)", "bs.Candidates([[[0.0, 0.5], [0.5, 0.0]], [[0.0, 0.8], [0.8, 0.0]]])"),
-    ("bs.DPSGD(4.0, 0.02, 2)", "bs.Candidates([[0.0, 0.5], [0.4, 0.0]])"),
+    ("bs.DPSGD(4.0, 0.02, 50)", "bs.AttributeInference.among([[0.0, 0.5, 0.9], [0.5, 0.0, 0.4], [0.9, 0.4, 0.0]])"),
+    ("bs.DPSGD(4.0, 0.02, 2)", "bs.AttributeInference.among([[[0.0, 0.5], [0.5, 0.0]], [[0.0, 0.8], [0.8, 0.0]]])"),
+    ("bs.DPSGD(4.0, 0.02, 2)", "bs.AttributeInference.among([[0.0, 0.5], [0.4, 0.0]])"),
 ]
 FINAL_MODEL = [
-    f"bs.analyze({run}, {threat}, {method!r}, sees='final-model')"
+    f"bs.heuristics.final_model({run}, {threat})"
     for run in ("bs.DPSGD(1.0, 0.01, 500)", "bs.DPSGD(3.51, 0.00983, 2040)", "bs.DPSGD([1.0, 2.0], 0.1, 30)")
-    for threat, method in (
-        ("None", "exact"),
-        ("bs.Membership('add-remove')", "exact"),
-        ("bs.AttributeInference(0.5)", "exact"),
-        ("None", "certified"),
-    )
+    for threat in ("None", "bs.Membership('add-remove')", "bs.AttributeInference(0.5)")
 ]
 _GAUSSIAN = "dp.GaussianDpEvent(1.3)"
 EVENTS = [
@@ -360,7 +355,6 @@ CALIBRATED = [
     "bs.calibrate(bs.Target(bayes_security=0.95), noise_multiplier=1.0, sample_rate=0.02, threat=bs.AttributeInference(0.3))",
     "bs.calibrate(bs.Target(bayes_security=0.9), sample_rate=0.01)",
     "bs.calibrate(bs.Target(bayes_security=0.9), sample_rate=0.01, steps=5, noise_multiplier=1.0)",
-    "bs.calibrate(bs.Target(bayes_security=0.9), sample_rate=0.01, steps=5, sees='final-model')",
 ]
 TARGETS = [
     *(

@@ -43,9 +43,9 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bs.analyze(RUN, bs.AttributeInference([0.1, 0.2])), ValueError, r"one entry for each of the 100 steps, got 2"),
     (lambda: bs.analyze(RUN, bs.AttributeInference({0.1: 99})), ValueError, r"counts must add up to the 100 steps .* got 99"),
     (lambda: bs.analyze(RUN + RUN, bs.AttributeInference({0.1: 200})), ValueError, r"several segments"),
-    (lambda: bs.Candidates([[0.0, 1.0]]), ValueError, r"M × M"),
-    (lambda: bs.Candidates([[0.0, 1.0], [0.5, 0.0]]), ValueError, r"symmetric"),
-    (lambda: bs.Candidates([[0.0, 3.0], [3.0, 0.0]]), ValueError, r"between 0 and 2"),
+    (lambda: bs.AttributeInference.among([[0.0, 1.0]]), ValueError, r"M × M"),
+    (lambda: bs.AttributeInference.among([[0.0, 1.0], [0.5, 0.0]]), ValueError, r"symmetric"),
+    (lambda: bs.AttributeInference.among([[0.0, 3.0], [3.0, 0.0]]), ValueError, r"between 0 and 2"),
     (lambda: bs.analyze(1.0), TypeError, r"run must be a DPSGD, got 1\.0"),  # type: ignore[arg-type]
     (lambda: bs.analyze(RUN, "membership"), TypeError, r"threat must be Membership"),  # type: ignore[arg-type]
     (lambda: bs.analyze(RUN, method="magic"), ValueError, r"method must be one of 'exact', .* got 'magic'"),

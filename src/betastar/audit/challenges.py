@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from betastar import validation
-from betastar.threats import AttributeInference, Candidates, Membership, Threat
+from betastar.threats import AttributeInference, Membership, Threat
 from betastar.training import Records, Secret
 from betastar.training.records import TARGET, pair
 
@@ -147,7 +147,7 @@ def _values(
     generator: torch.Generator,
     split: Split,
 ) -> Challenge:
-    if not isinstance(threat, AttributeInference | Candidates):
+    if not isinstance(threat, AttributeInference):
         raise ValueError(f"secret must be left out for {threat.describe()}, got {secret!r}.")
     if isinstance(challenge, str):
         validation.choice("challenge", challenge, ("random",))

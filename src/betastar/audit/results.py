@@ -20,6 +20,7 @@ from betastar.audit import intervals
 from betastar.audit.leakage_estimate import Leakage
 from betastar.display import Display, Displayed, curve
 from betastar.dpsgd import DPSGD, all_plain
+from betastar.heuristics import final_model
 from betastar.risk import Bound, Risk
 from betastar.rounding import down, nearest, nearest_percent, percent, significant, tiny
 from betastar.threats import Membership, Threat
@@ -96,7 +97,7 @@ class Audit(Displayed):
     attack : str
         How an attacker of the final model decides, which reference models chose; empty for the others.
     heuristic : float or None
-        The advantage of an attacker of the final model if all losses were linear, `analyze(run, threat, sees="final-model")`. It
+        The advantage of an attacker of the final model if all losses were linear, `heuristics.final_model(run, threat)`. It
         is no bound. None for other attackers, and where this heuristic does not apply.
 
     Examples
@@ -219,7 +220,7 @@ class AuditSetting:
         """The advantage of an attacker of the final model if all losses were linear; None where this heuristic does not apply."""
         if not isinstance(self.threat, Membership) or not all_plain(self.run):
             return None
-        return float(self._gain(analyze(self.run, self.threat, sees="final-model")).estimate)
+        return float(self._gain(final_model(self.run, self.threat)).estimate)
 
     def _gain(self, risk: Risk) -> Bound:
         if isinstance(self.prior, tuple) or self.prior == 0.5:

@@ -225,7 +225,7 @@ def answer(question: Question, advised: bool = False, targets: Sequence[bs.Targe
         more = {"advice": None if advice is None else advice.as_json()}
     if question.sees != "updates":
         # A heuristic stands beside the bound, never in its place.
-        weaker = bs.analyze(run, question.attack, sees=question.sees)
+        weaker = bs.heuristics.final_model(run, question.attack)
         more["final_model"] = {**_metrics(question, weaker), "sentence": _heuristic(weaker.success(question.prior))}
     return {
         **_metrics(question, risk),

@@ -20,6 +20,7 @@ from betastar.audit.code_findings import PROMISES
 from betastar.audit.results import WHO
 from betastar.calibrate import Target, enforced
 from betastar.dpsgd import DPSGD, all_plain
+from betastar.heuristics import final_model
 from betastar.quality import quality_sentence
 from betastar.report.facts import LEFT_OUT, Against, Facts
 from betastar.risk import DIGITS, METRICS, band
@@ -138,7 +139,7 @@ def weaker(facts: Facts) -> str | None:
     """What an attacker is expected to do who sees only the final model; None where the heuristic does not apply."""
     if not all_plain(facts.run):
         return None
-    share = nearest_percent(float(analyze(facts.run, facts.membership.threat, sees="final-model").success().estimate))
+    share = nearest_percent(float(final_model(facts.run, facts.membership.threat).success().estimate))
     return (
         "What a weaker attacker is expected to do: one who sees only the final model, and no update, is expected to be right "
         f"about {share} of the time about membership. This is a heuristic, not a bound: there are models that tell more. Do not "
