@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebfit, chebval
+from numpy.typing import NDArray
 
-from betastar.arrays import Real
 from betastar.curves import DiscreteCurve, Side
 from betastar.dpsgd import IN_EPOCHS, Segment
 from betastar.steps.base import MOST_EXPONENT, Family, Step
@@ -68,7 +68,7 @@ def largest(family: Family, steps: Sequence[Step]) -> float:
     return inf if np.isinf(_unbounded(np.array(exponents))).any() else total(family, steps)
 
 
-def leakage(rate: float, noise: float, distances: Any) -> Real:
+def leakage(rate: float, noise: float, distances: Any) -> NDArray[Any]:
     """λ°(R) of one step for many distances, rounded up: interpolated, as ln(λ°/R²) is a smooth function of R.
 
     It grows with R, and is infinite where it cannot be told from MOST_EXPONENT.
@@ -85,14 +85,14 @@ def leakage(rate: float, noise: float, distances: Any) -> Real:
 
 
 @lru_cache(maxsize=256)
-def _smooth(rate: float, noise: float) -> Real:
+def _smooth(rate: float, noise: float) -> NDArray[Any]:
     """Chebyshev coefficients of ln(λ°(R)/R²) on 0 < R < 2; relative error of λ° below 5e-7 for noise above .1."""
     nodes = np.cos(np.pi * (np.arange(TERMS) + 0.5) / TERMS)
     values = [log(exponent("glued", rate, noise, 1.0 + node)) - 2.0 * log(1.0 + node) for node in nodes.tolist()]
     return chebfit(nodes, values, TERMS - 1)
 
 
-def _unbounded(exponents: Real) -> Real:
+def _unbounded(exponents: NDArray[Any]) -> NDArray[Any]:
     return np.where(exponents < MOST_EXPONENT * (1.0 - PAD), exponents, inf)
 
 
@@ -116,7 +116,7 @@ def proved(exponent: float) -> float:
 # What a step is charged with under each sampling: an upper bound of its leakage λ° (theory, sections 5, 11 and 12).
 
 
-def step_leakage(segment: Segment, distances: Any) -> Real:
+def step_leakage(segment: Segment, distances: Any) -> NDArray[Any]:
     """λ° of one step of a segment for many distances; of balls in bins and of shuffling, λ° of an epoch with these distances.
 
     An epoch is charged as if everybody knew in which of its steps the record takes part. So what counts is the largest distance

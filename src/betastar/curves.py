@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil, exp, expm1, inf, log
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-
-from betastar.arrays import Real
+from numpy.typing import NDArray
 
 #: Largest finite loss that is told from an infinite one (e^700 is about the largest number there is).
 FARTHEST = 700.0
@@ -31,13 +30,13 @@ class Value(NamedTuple):
 class Answers(NamedTuple):
     """At each threshold: H_{e^τ}(P‖Q), 1 - H, their error; Q(L > τ), its error, e^τ·Q(L > τ); the density of L under Q."""
 
-    stick: Real
-    overlap: Real
-    error: Real
-    mass: Real
-    mass_error: Real
-    hit: Real
-    density: Real
+    stick: NDArray[Any]
+    overlap: NDArray[Any]
+    error: NDArray[Any]
+    mass: NDArray[Any]
+    mass_error: NDArray[Any]
+    hit: NDArray[Any]
+    density: NDArray[Any]
 
 
 class Curve(ABC):
@@ -63,15 +62,15 @@ class Curve(ABC):
     def threshold(self, fpr: float) -> float:
         """The τ of the best test with this false-positive rate: the logarithm of the curve's slope there."""
 
-    def hockey_sticks(self, taus: Real) -> tuple[Real, Real]:
+    def hockey_sticks(self, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """H_{e^τ} at each τ, and their errors."""
         return _columns([self.hockey_stick(tau) for tau in taus.tolist()])
 
-    def true_positive_rates(self, fprs: Real) -> tuple[Real, Real]:
+    def true_positive_rates(self, fprs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """The true-positive rate at each false-positive rate, and their errors."""
         return _columns([self.true_positives(fpr) for fpr in fprs.tolist()])
 
-    def epsilons(self, deltas: Real) -> tuple[Real, Real, Real]:
+    def epsilons(self, deltas: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """ε ≥ 0 with H_{e^ε} = δ, for each δ: with the curve lowered by its error, as it is, and raised."""
         rows = np.array([self._epsilon(delta) for delta in deltas.tolist()]).reshape(-1, 3)
         return rows[:, 0], rows[:, 1], rows[:, 2]
@@ -104,7 +103,7 @@ class Curve(ABC):
         return solve(-1.0), value, solve(1.0)
 
 
-def _columns(values: Sequence[Value]) -> tuple[Real, Real]:
+def _columns(values: Sequence[Value]) -> tuple[NDArray[Any], NDArray[Any]]:
     rows = np.array(values, dtype=np.float64).reshape(-1, 2)
     return rows[:, 0], rows[:, 1]
 
@@ -121,13 +120,13 @@ class Side:
     beyond: the part of the infinite mass whose loss is finite but above FARTHEST.
     """
 
-    losses: Real
-    mass: Real
+    losses: NDArray[Any]
+    mass: NDArray[Any]
     infinite: float
     beyond: float = 0.0
 
     @classmethod
-    def of(cls, losses: Real, mass: Real, infinite: float) -> Side:
+    def of(cls, losses: NDArray[Any], mass: NDArray[Any], infinite: float) -> Side:
         """Keep what counts for α ≥ 1."""
         near = (losses >= 0.0) & (losses <= FARTHEST)
         beyond = float(mass[losses > FARTHEST].sum())
@@ -138,14 +137,14 @@ class Side:
         return self.beyond * exp(min(tau - FARTHEST, 0.0))
 
     @cached_property
-    def _above(self) -> tuple[Real, Real]:
+    def _above(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Mass of the first and of the second distribution at the losses from each index on."""
         first = np.append(np.cumsum(self.mass[::-1])[::-1], 0.0)
         second = np.append(np.cumsum((self.mass * np.exp(-self.losses))[::-1])[::-1], 0.0)
         return first, second
 
     @cached_property
-    def _corners(self) -> Real:
+    def _corners(self) -> NDArray[Any]:
         """H at α = 1 and at each loss."""
         first, second = self._above
         index = np.arange(1, len(self.losses) + 1)
@@ -172,17 +171,17 @@ class Side:
         return _least(1.0 - np.exp(taus) * (1.0 - self._corners[near] - fpr), taus)
 
     @cached_property
-    def _taus(self) -> Real:
+    def _taus(self) -> NDArray[Any]:
         return np.append(0.0, self.losses)
 
     @staticmethod
-    def _around(falling: Real, level: float) -> slice:
+    def _around(falling: NDArray[Any], level: float) -> slice:
         """The corners around the one where masses that fall reach a level; a few, as rounding may move the least value."""
         corner = len(falling) - int(np.searchsorted(falling[::-1], level, side="right"))
         return slice(max(0, corner - ASIDE), corner + ASIDE)
 
 
-def _least(values: Real, taus: Real) -> tuple[float, float]:
+def _least(values: NDArray[Any], taus: NDArray[Any]) -> tuple[float, float]:
     i = int(np.argmin(values))
     return float(values[i]), float(taus[i])
 
@@ -221,7 +220,7 @@ class DiscreteCurve(Curve):
 class NodeCurve(Curve):
     """A symmetric trade-off curve known at α = e^{iΔ}, i ≥ 0: from above, or from below."""
 
-    def __init__(self, grid: float, values: Real, above: bool) -> None:
+    def __init__(self, grid: float, values: NDArray[Any], above: bool) -> None:
         self.grid, self.values, self.above = grid, np.clip(values, 0.0, 1.0), above
 
     def reversed(self) -> NodeCurve:
@@ -246,7 +245,7 @@ class NodeCurve(Curve):
         return Value(1.0 - float(self.values[0]), 0.0)
 
     @cached_property
-    def _corners(self) -> tuple[Real, Real]:
+    def _corners(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """α and H at points between which H + α·fpr cannot be smaller."""
         nodes = np.exp(self.grid * np.arange(len(self.values)))
         return (nodes, self.values) if self.above else (nodes, np.append(self.values[1:], 0.0))
@@ -291,14 +290,14 @@ class LeastCurve(Curve):
     def threshold(self, fpr: float) -> float:
         return min(self.curves, key=lambda curve: sum(curve.true_positives(fpr))).threshold(fpr)
 
-    def hockey_sticks(self, taus: Real) -> tuple[Real, Real]:
+    def hockey_sticks(self, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         return self._least([np.stack(curve.hockey_sticks(taus)) for curve in self.curves])
 
-    def true_positive_rates(self, fprs: Real) -> tuple[Real, Real]:
+    def true_positive_rates(self, fprs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         return self._least([np.stack(curve.true_positive_rates(fprs)) for curve in self.curves])
 
     @staticmethod
-    def _least(rows: Sequence[Real]) -> tuple[Real, Real]:
+    def _least(rows: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Of (values, errors) of each curve the ones that are least together."""
         every = np.array(rows)
         best = np.argmin(every[:, 0] + every[:, 1], axis=0)

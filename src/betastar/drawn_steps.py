@@ -8,8 +8,8 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Real, Whole
 from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment
 
 
@@ -173,7 +173,7 @@ class DrawnSteps:
         """What was run. Raises `ValueError` if no step was taken."""
         return self._parts()[0]
 
-    def spread(self, values: Real) -> Real:
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
         """A value for each step of the run, from a value for each step that was taken.
 
         Steps that an unfinished epoch lacks have the value 0.
@@ -183,12 +183,12 @@ class DrawnSteps:
         every[places] = values
         return every
 
-    def _parts(self) -> tuple[DPSGD, Whole]:
+    def _parts(self) -> tuple[DPSGD, NDArray[Any]]:
         """The run, and the number of each step that was taken among the steps of the run."""
         if not self._groups:
             raise ValueError("no step was taken yet: there is nothing to analyse.")
         parts: list[tuple[float, SamplingScheme, int]] = []  # noise, scheme, steps of the run
-        places: list[Whole] = []
+        places: list[NDArray[Any]] = []
         start, whole = 0, iter(self.whole_epochs())
         last: DrawnBatch | None = None
         for noise, drawn, count in self._groups:

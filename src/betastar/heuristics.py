@@ -7,11 +7,12 @@ of T steps holds the record Bin(T, p) times, under noise of standard deviation �
 from __future__ import annotations
 
 from math import ceil, floor, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from betastar.analyze import METHODS, TOLERANCE
-from betastar.arrays import Real
 from betastar.dpsgd import DPSGD, only_plain
 from betastar.risk import Risk
 from betastar.sequences import StepSequence
@@ -76,7 +77,7 @@ def final_step(run: DPSGD, threat: Membership) -> MixtureStep:
     return MixtureStep(tuple(weights.tolist()), tuple(shifts.tolist()), noise, threat.symmetric, 1)
 
 
-def _hits(trials: list[tuple[int, float]], noise: float) -> tuple[Real, Real]:
+def _hits(trials: list[tuple[int, float]], noise: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """Probabilities and numbers of hits in independent coins; where these are many, only so many as the noise leaves visible."""
     spread = sqrt(sum(n * p * (1.0 - p) for n, p in trials))
     if spread <= FEW_HITS:
@@ -95,7 +96,7 @@ def _hits(trials: list[tuple[int, float]], noise: float) -> tuple[Real, Real]:
     return weights / weights.sum(), hits
 
 
-def _pmf(trials: list[tuple[int, float]], low: int, high: int) -> Real:
+def _pmf(trials: list[tuple[int, float]], low: int, high: int) -> NDArray[Any]:
     """Probabilities of low … high hits, to 1e-15, by a Fourier transform of Π (1 - p + p·e^{iθ})^n."""
     from scipy.fft import irfft, next_fast_len
 

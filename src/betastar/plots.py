@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from betastar import files, validation
 from betastar.analyze import RegimeWarning, analyze
-from betastar.arrays import Real
 from betastar.audit import Audit
 from betastar.audit.results import WHO
 from betastar.dpsgd import DPSGD, IN_EPOCHS, all_plain
@@ -658,7 +658,7 @@ def accuracy(
     return ax
 
 
-def exposure(beta: Sequence[float] | Real, ax: Axes | None = None, any_record: float | None = None) -> Axes:
+def exposure(beta: Sequence[float] | NDArray[Any], ax: Axes | None = None, any_record: float | None = None) -> Axes:
     """Draw how the records' own β* against attribute inference are distributed.
 
     Parameters

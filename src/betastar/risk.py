@@ -8,10 +8,10 @@ from math import exp, inf, isfinite, log, nan, tanh
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtri
 
 from betastar import validation
-from betastar.arrays import Real
 from betastar.curves import Curve, DiscreteCurve, LeastCurve, Side
 from betastar.display import Display, Displayed
 from betastar.display import curve as draw_curve
@@ -464,7 +464,7 @@ def gaussian_mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]
     return low, middle, most * (1.0 + ACCURACY)
 
 
-def _largest_mu(curve: Curve, first: float, last: float) -> tuple[Real, float]:
+def _largest_mu(curve: Curve, first: float, last: float) -> tuple[NDArray[Any], float]:
     """μ at slopes between two, as rows of (lower, value, upper), and a bound of μ at all slopes between them.
 
     H is convex in α = e^τ, hence below its chords: no slope of a cell needs a larger μ than the chord does. Cells that may hold
@@ -493,7 +493,7 @@ def _largest_mu(curve: Curve, first: float, last: float) -> tuple[Real, float]:
     return np.concatenate(every), done
 
 
-def _mu_of_chords(left: Real, right: Real, above_left: Real, above_right: Real) -> Real:
+def _mu_of_chords(left: NDArray[Any], right: NDArray[Any], above_left: NDArray[Any], above_right: NDArray[Any]) -> NDArray[Any]:
     """The smallest μ whose H is nowhere below a chord that has these values at the slopes `left` and `right`, for each chord.
 
     H_μ minus the chord is convex in α and least where -dH_μ/dα = Φ(-μ/2 - τ/μ) is the fall of the chord.
@@ -503,7 +503,7 @@ def _mu_of_chords(left: Real, right: Real, above_left: Real, above_right: Real) 
         fall = np.clip((above_left - above_right) / width, 0.0, 1.0)
         turn = ndtri(fall)
 
-        def covered(mu: Real) -> Any:
+        def covered(mu: NDArray[Any]) -> Any:
             tau = np.clip(-mu * (turn + 0.5 * mu), left, right)
             chord = above_left - fall * np.exp(left) * np.expm1(tau - left)
             return _gaussian_log_delta(mu, tau) >= np.log(np.maximum(chord, 0.0))
@@ -516,7 +516,7 @@ def _mu_of_chords(left: Real, right: Real, above_left: Real, above_right: Real) 
     return np.where(above_left <= 0.0, 0.0, np.where(high >= log(100.0), inf, np.exp(high)))
 
 
-def _mu_at(curve: Curve, taus: Real) -> tuple[Real, Real]:
+def _mu_at(curve: Curve, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """μ of the Gaussian with the curve's H_{e^τ} at each τ ≥ 0: with H lowered by its error, as it is, and raised; and that H."""
     values, errors = curve.hockey_sticks(taus)
     goals = np.clip(np.stack([values + side * errors for side in SIDES], axis=1), 0.0, 1.0)
@@ -530,7 +530,7 @@ def _mu_at(curve: Curve, taus: Real) -> tuple[Real, Real]:
     return np.where(goals <= 0.0, 0.0, np.where(high >= log(100.0), inf, np.exp(high))), goals[:, 2]
 
 
-def _gaussian_log_delta(mu: Real, tau: Real) -> Real:
+def _gaussian_log_delta(mu: NDArray[Any], tau: NDArray[Any]) -> NDArray[Any]:
     """Logarithm of H_{e^τ} between N(μ, 1) and N(0, 1)."""
     first, second = log_ndtr(0.5 * mu - tau / mu), tau + log_ndtr(-0.5 * mu - tau / mu)
     with np.errstate(divide="ignore"):
@@ -546,7 +546,7 @@ def gaussian_regret(curve: Curve, mu: float) -> float:
     return max(0.0, float(np.max((_gaussian_delta(mu, taus) - sticks) / (1.0 + np.exp(taus)))))
 
 
-def _gaussian_delta(mu: float, taus: Real) -> Real:
+def _gaussian_delta(mu: float, taus: NDArray[Any]) -> NDArray[Any]:
     """H_{e^τ} between N(μ, 1) and N(0, 1)."""
     return np.exp(log_ndtr(0.5 * mu - taus / mu)) - np.exp(taus + log_ndtr(-0.5 * mu - taus / mu))
 
@@ -594,7 +594,7 @@ class Outcome:
             return Bound(1.0, 1.0, 1.0)
         if self.worst:
 
-            def guess(curve: Curve, tau: Real) -> tuple[Real, Real]:
+            def guess(curve: Curve, tau: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
                 values, errors = curve.hockey_sticks(tau)
                 return 1.0 - prior + prior * values, prior * errors
 
@@ -617,7 +617,7 @@ class Outcome:
         adv = self._advantage
         return _at_each(lambda one: Bound(delta_at_least(adv.lower, one), adv.estimate, adv.upper), epsilon)
 
-    def mean_delta(self, epsilons: Real) -> Real:
+    def mean_delta(self, epsilons: NDArray[Any]) -> NDArray[Any]:
         """At each ε ≥ 0, the upper end of the mean of δ from P to Q and from Q to P; δ itself if either world may be P."""
         if not self.worst or not self.oriented:
             return np.asarray(self.delta(epsilons).upper)
@@ -657,7 +657,9 @@ class Outcome:
         lower = 0.0 if attained is None else attained[0]
         return Bound(np.minimum(lower, middle), middle, np.maximum(middle, worst[2]))
 
-    def _read(self, metric: Callable[[Curve, Real], tuple[Real, Real]], given: Any, least: Any, both_ways: bool) -> Bound:
+    def _read(
+        self, metric: Callable[[Curve, NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]], given: Any, least: Any, both_ways: bool
+    ) -> Bound:
         """The worst of the curves, at most 1 and never below `least`, what an attacker without the model has.
 
         given: a number or an array, at which the metric is read."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import asin, cos, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Real
 from betastar.dpsgd import Segment, batches_per_epoch, epochs_of, is_plain
 from betastar.rounding import plain
 from betastar.steps.allocation import AllocationStep
@@ -143,7 +144,7 @@ class Distances:
 
     steps: tuple[PoissonStep, ...]
     blocks: tuple[PoissonStep, ...]
-    each: Real | None = None
+    each: NDArray[Any] | None = None
 
 
 def at_most_all(records: int, size: int | None, argument: str = "records") -> None:
@@ -290,7 +291,7 @@ def _by_epoch(
     return _counted(every[-number:]), _counted(every[:number])
 
 
-def _counted(values: Real) -> list[tuple[float, int]]:
+def _counted(values: NDArray[Any]) -> list[tuple[float, int]]:
     distinct, counts = np.unique(values, return_counts=True)
     return list(zip(distinct.tolist(), counts.tolist(), strict=True))
 

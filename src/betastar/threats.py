@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from betastar import sequences, validation
-from betastar.arrays import Real, Whole
 from betastar.dpsgd import DPSGD, only_plain
 from betastar.sequences import Distances, Reduction, StepSequence
 from betastar.steps.base import Step
@@ -231,7 +231,7 @@ class AttributeInference(_Known):
         )
 
 
-def _of_segments(distances: Any, counts: Whole | None, run: DPSGD) -> list[Distances]:
+def _of_segments(distances: Any, counts: NDArray[Any] | None, run: DPSGD) -> list[Distances]:
     """The distances of each segment's steps: one for all, one for each step in their order, or a histogram."""
     if isinstance(distances, float):
         alike = [(PoissonStep(s.sample_rate, s.noise_multiplier, distances, s.steps),) for s in run.segments]
@@ -263,7 +263,7 @@ def _of_segments(distances: Any, counts: Whole | None, run: DPSGD) -> list[Dista
     return segments
 
 
-def _grouped(distances: Real, counts: Whole, run: DPSGD, which: int) -> tuple[PoissonStep, ...]:
+def _grouped(distances: NDArray[Any], counts: NDArray[Any], run: DPSGD, which: int) -> tuple[PoissonStep, ...]:
     segment = run.segments[which]
     return tuple(
         PoissonStep(segment.sample_rate, segment.noise_multiplier, float(distance), int(count))

@@ -8,8 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-
-from betastar.arrays import Real as Array
+from numpy.typing import NDArray
 
 #: Largest whole number that is taken: 2⁵³.
 MOST_WHOLE = 1 << 53
@@ -133,7 +132,7 @@ def word(name: str, value: str, allowed: Iterable[str], also_called: Mapping[str
     raise WrongValueError(name, "{argument} must be one of {allowed}, got {value}.{hint}", values)
 
 
-def _array(name: str, value: Any, allowed: str) -> Array:
+def _array(name: str, value: Any, allowed: str) -> NDArray[Any]:
     if isinstance(value, bool) or value is None or isinstance(value, str):
         raise WrongTypeError(name, MUST, {"allowed": allowed, "value": repr(value)})
     if not isinstance(value, Real | Integral):

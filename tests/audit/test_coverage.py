@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.stats import binom
 
 import betastar as bs
-from betastar.arrays import Real, Whole
 from betastar.audit import Audit
 from betastar.audit.attackers import Evidence
 from betastar.audit.results import AuditSetting
@@ -25,7 +25,7 @@ RECORDS, COLUMNS, LEARNING_RATE = 12, 3, 0.5
 GAMES = 60
 
 
-def trained(world: Whole, directions: Real, random: np.random.Generator) -> dict[str, Real]:
+def trained(world: NDArray[Any], directions: NDArray[Any], random: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Train once for each world, at the same time. directions: where the canary of each world moves its weights, by 1 at most.
 
     Returns what is left of each game, by the names of the columns that `Schedule.play` has.
@@ -54,7 +54,7 @@ def trained(world: Whole, directions: Real, random: np.random.Generator) -> dict
 
 
 def audited(
-    threat: Any, directions: Real, priors: tuple[float, ...], audits: int, seed: int
+    threat: Any, directions: NDArray[Any], priors: tuple[float, ...], audits: int, seed: int
 ) -> tuple[list[dict[str, Audit]], dict[str, float]]:
     """So many audits, and the share of right guesses over all of their games: what each interval should contain."""
     random = np.random.default_rng(seed)

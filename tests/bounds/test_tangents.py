@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.stats import norm
 
-from betastar.arrays import Real
 from betastar.exact import curve
 from betastar.exact.inversion import Answers
 
@@ -17,7 +18,7 @@ def gaussian(mu: float, error: float = 0.0) -> curve.Evaluation:
     """N(μ, 1) against N(0, 1); the values are off by up to `error`, which they say."""
     draw = np.random.default_rng(1)
 
-    def evaluate(taus: Real) -> Answers:
+    def evaluate(taus: NDArray[Any]) -> Answers:
         cut = taus / mu + 0.5 * mu
         mass, power = norm.sf(cut), norm.sf(cut - mu)
         off = error * draw.uniform(-1.0, 1.0, len(taus))
@@ -32,7 +33,7 @@ def stairs(losses: list[float], masses: list[float]) -> curve.Evaluation:
     """A law of few losses: Q(L > τ) is a staircase, without a density."""
     places, weights = np.array(losses), np.array(masses)
 
-    def evaluate(taus: Real) -> Answers:
+    def evaluate(taus: NDArray[Any]) -> Answers:
         above = places[None, :] > taus[:, None]
         mass, power = above @ weights, above @ (weights * np.exp(places))
         zero = np.zeros(len(taus))

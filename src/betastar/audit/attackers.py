@@ -20,13 +20,13 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import gammaln, logit, logsumexp, xlog1py, xlogy
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from betastar.arrays import Booleans, Real, Whole
 from betastar.audit.challenges import Canaries
 from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment
 from betastar.dpsgd import batches_per_epoch as batches
@@ -55,7 +55,7 @@ class StepObserver(Protocol):
     Where a candidate is several records of a person, both have a column for each of them.
     """
 
-    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]: ...
+    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[NDArray[Any], NDArray[Any]]: ...
 
 
 class UpdateAttacker:
@@ -79,7 +79,7 @@ class UpdateAttacker:
         self.trace: list[float] = []
 
     @property
-    def logs(self) -> Real:
+    def logs(self) -> NDArray[Any]:
         """The log-likelihood of each world: of a person's records, what each says by itself is added up."""
         logs = self.evidence.logs
         return logs if logs.ndim == 1 else logs.sum(axis=1)
@@ -136,7 +136,7 @@ class CanaryObserver:
     def __init__(self, model: Canaries, signs: tuple[float, ...], scale: float) -> None:
         self._weight, self._signs, self._scale = model.canary.weight, np.array(signs), scale
 
-    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
+    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[NDArray[Any], NDArray[Any]]:
         seen = float(noisy_gradient(self._weight, trained)[0, 0]) * self._scale
         return seen * self._signs / noise**2, (self._signs / noise) ** 2
 
@@ -192,7 +192,7 @@ class RecordObserver:
         self._others, self._number = others, number
         self.farthest = 0.0
 
-    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Real, Real]:
+    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[NDArray[Any], NDArray[Any]]:
         own = {name: p for name, p in self._model.named_parameters() if id(p) in trained}
         self.gradients.follow(self._model, list(own))
         seen = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten().cpu() for p in own.values()])
@@ -253,11 +253,11 @@ class Evidence:
     """
 
     run: DPSGD
-    logs: Real
+    logs: NDArray[Any]
     copies: int = 1
-    _epoch: Real | None = field(default=None, init=False)
+    _epoch: NDArray[Any] | None = field(default=None, init=False)
 
-    def add(self, step: int, towards: Real, squares: Real) -> None:
+    def add(self, step: int, towards: NDArray[Any], squares: NDArray[Any]) -> None:
         """Add a step. For each candidate, with one hit the log-likelihood ratio is towards - squares / 2."""
         segment, place = segment_at(self.run, step)
         rate = float(segment.sample_rate)
@@ -273,12 +273,14 @@ class Evidence:
                 self.logs, self._epoch = self.logs + self._epoch - log(length), None
 
 
-def log_of_hits(towards: Real, squares: Real, rate: float, copies: int) -> Real:
+def log_of_hits(towards: NDArray[Any], squares: NDArray[Any], rate: float, copies: int) -> NDArray[Any]:
     """log Σ_j Bin(j; copies, rate)·exp(j·towards - j²·squares/2)."""
     hits = np.arange(copies + 1.0)
     chances = gammaln(copies + 1.0) - gammaln(hits + 1.0) - gammaln(copies - hits + 1.0)
     chances = chances + xlogy(hits, rate) + xlog1py(copies - hits, -rate)
-    answer: Real = logsumexp(chances + np.multiply.outer(towards, hits) - 0.5 * np.multiply.outer(squares, hits**2), axis=-1)
+    answer: NDArray[Any] = logsumexp(
+        chances + np.multiply.outer(towards, hits) - 0.5 * np.multiply.outer(squares, hits**2), axis=-1
+    )
     return answer
 
 
@@ -366,12 +368,12 @@ class GapClippedGradients(Gradients):
 # large in the positive world; one half of the games chooses the best of them, and the other half measures it.
 
 
-def statistics(traces: Real, positive: Booleans, run: DPSGD) -> list[Real]:
+def statistics(traces: NDArray[Any], positive: NDArray[Any], run: DPSGD) -> list[NDArray[Any]]:
     """All statistics of the traces, which have the shape (games, steps)."""
     return [traces.sum(axis=1), outliers(traces), *repeated_batches(traces, run), repeated_randomness(traces, positive)]
 
 
-def outliers(traces: Real) -> Real:
+def outliers(traces: NDArray[Any]) -> NDArray[Any]:
     """The largest and the smallest number against the median.
 
     Noise that is the same at each step, or too small, cannot hide a single hit.
@@ -379,7 +381,7 @@ def outliers(traces: Real) -> Real:
     return traces.max(axis=1) + traces.min(axis=1) - 2.0 * np.median(traces, axis=1)
 
 
-def repeated_batches(traces: Real, run: DPSGD) -> list[Real]:
+def repeated_batches(traces: NDArray[Any], run: DPSGD) -> list[NDArray[Any]]:
     """The largest and the smallest sum over steps of equal number in each round of 1/p steps.
 
     They reveal batches that come in the same order in each round.
@@ -392,7 +394,7 @@ def repeated_batches(traces: Real, run: DPSGD) -> list[Real]:
     return [folded.max(axis=1) + folded.min(axis=1)]
 
 
-def repeated_randomness(traces: Real, positive: Booleans) -> Real:
+def repeated_randomness(traces: NDArray[Any], positive: NDArray[Any]) -> NDArray[Any]:
     """How much nearer the nearest even game of the positive world is than the nearest one of the other world.
 
     It reveals randomness that repeats itself.
@@ -413,7 +415,7 @@ def repeated_randomness(traces: Real, positive: Booleans) -> Real:
 
 
 @torch.no_grad()
-def confidences(copy: nn.Module, criterion: Criterion, records: Records) -> Real:
+def confidences(copy: nn.Module, criterion: Criterion, records: Records) -> NDArray[Any]:
     """The log-confidence of the model in each record's target: minus the loss of the record."""
     output = copy(*records.inputs, **records.named)
     if isinstance(output, Tensor):
@@ -425,7 +427,7 @@ def confidences(copy: nn.Module, criterion: Criterion, records: Records) -> Real
 
 
 @torch.no_grad()
-def margins(copy: nn.Module, criterion: Criterion, candidates: Records) -> Real:
+def margins(copy: nn.Module, criterion: Criterion, candidates: Records) -> NDArray[Any]:
     """What an attacker who only asks the model sees.
 
     For each candidate it is the logit of the model's confidence, which is the margin of its class over the others, where there
@@ -440,7 +442,7 @@ def margins(copy: nn.Module, criterion: Criterion, candidates: Records) -> Real:
     return (own - rest).double().numpy()
 
 
-def weights(gradients: Gradients, candidates: Records) -> Real:
+def weights(gradients: Gradients, candidates: Records) -> NDArray[Any]:
     """What an attacker who holds the final weights sees besides: the length of each candidate's gradient, weights along it."""
     unclipped = gradients.raw(candidates).double()
     lengths = unclipped.norm(dim=1)
@@ -481,40 +483,40 @@ class Seen:
         The number of candidates.
     """
 
-    features: Real
-    confidences: Real
+    features: NDArray[Any]
+    confidences: NDArray[Any]
     candidates: int
 
     def __len__(self) -> int:
         return len(self.features)
 
-    def take(self, which: slice | Whole) -> Seen:
+    def take(self, which: slice | NDArray[Any]) -> Seen:
         """Some of the models."""
         return Seen(self.features[which], self.confidences[which], self.candidates)
 
 
 #: From reference models, their worlds 0, 1, … and other models to the log-likelihood of each world for each of these.
-Attack: TypeAlias = Callable[[Seen, Whole, Seen], Real]
+Attack: TypeAlias = Callable[[Seen, NDArray[Any], Seen], NDArray[Any]]
 
 
-def linear_discriminant(lesson: Seen, world: Whole, asked: Seen) -> Real:
+def linear_discriminant(lesson: Seen, world: NDArray[Any], asked: Seen) -> NDArray[Any]:
     """Gaussians with a common covariance."""
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
     known, unknown = _standardised(lesson.features, asked.features)
     worlds = int(world.max()) + 1
     attacker = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto", priors=np.full(worlds, 1.0 / worlds))
-    answer: Real = attacker.fit(known, world).predict_log_proba(unknown)
+    answer: NDArray[Any] = attacker.fit(known, world).predict_log_proba(unknown)
     return answer
 
 
-def likelihood_ratio(lesson: Seen, world: Whole, asked: Seen) -> Real:
+def likelihood_ratio(lesson: Seen, world: NDArray[Any], asked: Seen) -> NDArray[Any]:
     """A Gaussian of its own for each world, as in LiRA (Carlini and others 2022, "Membership inference attacks from first
     principles"), which has one feature: the logit of the confidence."""
     return _own_gaussians(lesson.features, world, asked.features)
 
 
-def pairwise_ratios(lesson: Seen, world: Whole, asked: Seen) -> Real:
+def pairwise_ratios(lesson: Seen, world: NDArray[Any], asked: Seen) -> NDArray[Any]:
     """For each candidate, how many records of the population it beats, as in RMIA (Zarifzadeh, Liu, Shokri 2024).
 
     A candidate x beats z if p(x)/p̄(x) ≥ p(z)/p̄(z), where p is the confidence of the model and p̄ the mean one of the reference
@@ -533,7 +535,7 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def learn(seen: Seen, world: Whole, prior: Real) -> tuple[Real, str]:
+def learn(seen: Seen, world: NDArray[Any], prior: NDArray[Any]) -> tuple[NDArray[Any], str]:
     """The log-likelihood of each world in the odd games, by the attack that the even games choose and teach; and its name."""
     asked, even = seen.take(slice(1, None, 2)), world[::2]
     times = np.bincount(even, minlength=len(prior))
@@ -549,7 +551,7 @@ def learn(seen: Seen, world: Whole, prior: Real) -> tuple[Real, str]:
     return logs, name
 
 
-def chosen(lesson: Seen, world: Whole, prior: Real) -> str:
+def chosen(lesson: Seen, world: NDArray[Any], prior: NDArray[Any]) -> str:
     """The name of the attack that is right most often about each part of the reference models, taught by the others."""
     from sklearn.model_selection import StratifiedKFold
 
@@ -566,14 +568,14 @@ def chosen(lesson: Seen, world: Whole, prior: Real) -> str:
     return best if gain.sum() > SURER * np.sqrt((gain**2).sum()) else names[0]
 
 
-def _standardised(lesson: Real, asked: Real) -> tuple[Real, Real]:
+def _standardised(lesson: NDArray[Any], asked: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Mean 0 and deviation 1 in the lesson."""
     centre, deviation = lesson.mean(axis=0), lesson.std(axis=0)
     scale = np.where(deviation > 0.0, deviation, 1.0)
     return (lesson - centre) / scale, (asked - centre) / scale
 
 
-def _own_gaussians(lesson: Real, world: Whole, asked: Real) -> Real:
+def _own_gaussians(lesson: NDArray[Any], world: NDArray[Any], asked: NDArray[Any]) -> NDArray[Any]:
     """The log-density of each world's Gaussian, whose covariance is shrunk as Ledoit and Wolf (2004) say."""
     from sklearn.covariance import ledoit_wolf
 
@@ -590,7 +592,7 @@ def _own_gaussians(lesson: Real, world: Whole, asked: Real) -> Real:
     return np.stack(logs, axis=1)
 
 
-def _beaten(ratios: Real, candidates: int) -> Real:
+def _beaten(ratios: NDArray[Any], candidates: int) -> NDArray[Any]:
     """For each model and candidate, the log-odds of the share of the population that the candidate beats."""
     population = ratios[:, None, candidates:]
     beaten = (ratios[:, :candidates, None] >= population).sum(axis=2)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
 from betastar import validation
-from betastar.arrays import Real
 from betastar.risk import Bound
 
 
@@ -64,7 +66,7 @@ def enough_games(games: object, width: float, idle: float, confidence: float) ->
     return number
 
 
-def ranks(rates: Real, games: int) -> list[int]:
+def ranks(rates: NDArray[Any], games: int) -> list[int]:
     """The different numbers of false alarms, among so many games, that are nearest to the rates; at least 1, below all."""
     return sorted({round(float(rate) * games) for rate in rates} - {0, games})
 
@@ -79,7 +81,7 @@ def rate_at_rank(rank: int, games: int, confidence: float) -> Bound:
     return Bound(lower, min(max(rank / games, lower), upper), upper)
 
 
-def curve(positive: Real, negative: Real, rates: Real, confidence: float) -> list[tuple[Bound, Bound]]:
+def curve(positive: NDArray[Any], negative: NDArray[Any], rates: NDArray[Any], confidence: float) -> list[tuple[Bound, Bound]]:
     """(FPR, TPR) of the tests "score ≥ the k-th largest negative score", for the ranks k nearest to the given FPRs.
 
     All the rectangles hold together with probability at least `confidence`. Proof: the ranks are fixed before the games.

@@ -11,10 +11,9 @@ from math import log, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from betastar import validation
-from betastar.arrays import Real, Whole
 from betastar.audit import intervals
 from betastar.display import Display, Displayed
 from betastar.risk import Bound
@@ -242,14 +241,14 @@ def _growing(most: int) -> list[int]:
     return [most >> i for i in range(HALVINGS, -1, -1) if most >> i >= FEWEST]
 
 
-def _standardise(lesson: Real, asked: Real) -> tuple[Real, Real]:
+def _standardise(lesson: NDArray[Any], asked: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Mean 0 and deviation 1 in the lesson; a feature that is constant there tells nothing and is left out."""
     middle, scale = lesson.mean(axis=0), lesson.std(axis=0)
     useful = scale > 1e-12 * np.abs(lesson).max(axis=0)
     return (lesson[:, useful] - middle[useful]) / scale[useful], (asked[:, useful] - middle[useful]) / scale[useful]
 
 
-def _choose(lesson: Real, labels: Whole, worlds: int) -> int:
+def _choose(lesson: NDArray[Any], labels: NDArray[Any], worlds: int) -> int:
     """The number of neighbours that are wrong least often about each game of the lesson, when the other games vote.
 
     At a tie it is the larger number.
@@ -264,13 +263,13 @@ def _choose(lesson: Real, labels: Whole, worlds: int) -> int:
     return min(options, key=lambda k: (wrong[k], -k))
 
 
-def _vote(votes: Whole, worlds: int) -> Whole:
+def _vote(votes: NDArray[Any], worlds: int) -> NDArray[Any]:
     """The world with most votes in each row, the nearest neighbour's counting for one and a half."""
     counts = np.stack([(votes == world).sum(axis=1) + 0.5 * (votes[:, 0] == world) for world in range(worlds)])
     return counts.argmax(axis=0)
 
 
-def _nearest(lesson: Real, asked: Real, neighbours: int) -> Whole:
+def _nearest(lesson: NDArray[Any], asked: NDArray[Any], neighbours: int) -> NDArray[Any]:
     """The numbers of the outputs of the lesson that are nearest to each output that is asked about, the nearest first."""
     if lesson.shape[1] == 0:  # all alike
         return np.broadcast_to(np.arange(neighbours), (len(asked), neighbours))
@@ -288,7 +287,7 @@ def _nearest(lesson: Real, asked: Real, neighbours: int) -> Whole:
     return nearest
 
 
-def _games(worlds: ArrayLike, outputs: ArrayLike, prior: ArrayLike | None) -> tuple[Whole, Real, Real]:
+def _games(worlds: ArrayLike, outputs: ArrayLike, prior: ArrayLike | None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     labels = np.atleast_1d(validation.whole("worlds", worlds, low=0))
     seen = np.asarray(validation.numbers("outputs", outputs, "finite numbers of size at most 1e100", low=-1e100, high=1e100))
     if labels.ndim != 1:

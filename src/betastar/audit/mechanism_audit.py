@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from betastar import validation
-from betastar.arrays import Booleans, Real, Whole
 from betastar.audit import intervals
 from betastar.audit.one_run_curve import ClaimedCurve, curve_p_value
 from betastar.audit.one_run_verdict import FEWEST, OneRun, judge_run, planned_guesses, right_guesses
@@ -233,7 +234,7 @@ def strongest(sequences: Sequence[StepSequence], prior: float) -> tuple[int, Pai
 
 def play(
     believed: Sequence[Step], actual: Sequence[Step], pair: Pair, prior: float, games: int, seed: np.random.SeedSequence
-) -> tuple[Booleans, Real, Real]:
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Play so many games: the world of each, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
 
     Outputs are drawn from the actual steps; the attacker weighs them by those that they believe in. Both have the same counts.
@@ -259,13 +260,13 @@ def play(
     return positive, evidence, generator.random(games)
 
 
-def loss(output: Real, step: PoissonStep, pair: Pair) -> Real:
+def loss(output: NDArray[Any], step: PoissonStep, pair: Pair) -> NDArray[Any]:
     """log P/Q of one step's output, whose coordinates are on the first axis."""
     a, b = (_log_against_noise(output, place, step) for place in pair.worlds(step.distance))
     return a - b
 
 
-def _log_against_noise(output: Real, place: Place, step: PoissonStep) -> Real:
+def _log_against_noise(output: NDArray[Any], place: Place, step: PoissonStep) -> NDArray[Any]:
     """log of (1-p)N(0,σ²) + pN(a,σ²) over N(0,σ²): log(1 - p + p·e^{(a·y - ‖a‖²/2)/σ²})."""
     variance = max(step.noise, QUIETEST) ** 2
     along = sum(output[i] * (coordinate / variance) for i, coordinate in enumerate(place))
@@ -278,7 +279,7 @@ def _log_against_noise(output: Real, place: Place, step: PoissonStep) -> Real:
 LARGE_BLOCK = 1 << 20
 
 
-def evidence_of_other_kinds(claim: Step, truth: Step, positive: Booleans, generator: np.random.Generator) -> Real:
+def evidence_of_other_kinds(claim: Step, truth: Step, positive: NDArray[Any], generator: np.random.Generator) -> NDArray[Any]:
     """log P/Q over all steps of this kind, for each game: outputs are drawn from `truth`, and weighed by `claim`."""
     if isinstance(claim, MixtureStep) and isinstance(truth, MixtureStep):
         return _mixtures(claim, truth, positive, generator)
@@ -292,7 +293,7 @@ def number_of_outputs(step: Step) -> int:
     return step.count * step.batches if isinstance(step, AllocationStep) else step.count
 
 
-def _mixtures(claim: MixtureStep, truth: MixtureStep, positive: Booleans, generator: np.random.Generator) -> Real:
+def _mixtures(claim: MixtureStep, truth: MixtureStep, positive: NDArray[Any], generator: np.random.Generator) -> NDArray[Any]:
     """Each step shows a random one of the shifts, or in the other world its mirror image or nothing, and noise."""
     shifts, chances = np.array(truth.shifts), np.array(truth.weights)
     sign = np.where(positive, 1.0, -1.0 if truth.mirrored else 0.0)
@@ -306,15 +307,15 @@ def _mixtures(claim: MixtureStep, truth: MixtureStep, positive: Booleans, genera
     return total
 
 
-def _against_noise(output: Real, step: MixtureStep) -> Real:
+def _against_noise(output: NDArray[Any], step: MixtureStep) -> NDArray[Any]:
     """log of Σ_j w_j N(s_j, σ²) over N(0, σ²)."""
     shifts, variance = np.array(step.shifts), step.noise**2
     terms = (np.multiply.outer(output, shifts) - 0.5 * shifts**2) / variance
-    answer: Real = logsumexp(terms, b=np.array(step.weights), axis=-1)
+    answer: NDArray[Any] = logsumexp(terms, b=np.array(step.weights), axis=-1)
     return answer
 
 
-def _epochs(claim: AllocationStep, truth: AllocationStep, positive: Booleans, generator: np.random.Generator) -> Real:
+def _epochs(claim: AllocationStep, truth: AllocationStep, positive: NDArray[Any], generator: np.random.Generator) -> NDArray[Any]:
     """One batch of each epoch, drawn at random, is moved; the others show noise."""
     games = len(positive)
     sign = np.where(positive, 1.0, -1.0 if truth.mirrored else 0.0)
@@ -418,7 +419,7 @@ class MechanismCanaries:
         which, self._pair = strongest(views, 0.5)
         self._believed, self._real = views[which].steps, attacks(same_steps(run, actual), threat)[which].steps
 
-    def play(self, stream: np.random.SeedSequence) -> tuple[Booleans | Whole, Real]:
+    def play(self, stream: np.random.SeedSequence) -> tuple[NDArray[Any] | NDArray[Any], NDArray[Any]]:
         """Play one run: the world or the value of each canary, and the attacker's scores."""
         if self.values is not None:
             return _play_values(self._believed, self._real, self.values, self.number, stream)
@@ -426,7 +427,7 @@ class MechanismCanaries:
         return truth, scores
 
 
-def corners(distance: float, values: int) -> Real:
+def corners(distance: float, values: int) -> NDArray[Any]:
     """So many gradients of norm 1, each two of them at this distance, or as far from each other as norm 1 allows."""
     around = distance / sqrt(2.0) * (np.eye(values) - 1.0 / values)
     radius = distance * sqrt(0.5 * (values - 1) / values)
@@ -436,7 +437,7 @@ def corners(distance: float, values: int) -> Real:
 
 def _play_values(
     believed: Sequence[Step], actual: Sequence[Step], values: int, canaries: int, stream: np.random.SeedSequence
-) -> tuple[Whole, Real]:
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """The value of each canary, and the attacker's evidence for each value over all steps."""
     generator = np.random.default_rng(stream)
     truth = generator.integers(0, values, canaries)
@@ -464,7 +465,7 @@ def one_run_p_values(
     actual: DPSGD | None = None,
     threat: Threat | None = None,
     values: int | None = None,
-) -> Real:
+) -> NDArray[Any]:
     """The p-values of many audits in one run of the mechanism.
 
     Parameters

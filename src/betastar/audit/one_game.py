@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from betastar.arrays import Real
 from betastar.audit.attackers import (
     AuditError,
     CanaryObserver,
@@ -60,11 +60,11 @@ class Observed:
     """
 
     world: int
-    evidence: Real
-    trace: Real
-    white: Real
-    black: Real
-    confidences: Real
+    evidence: NDArray[Any]
+    trace: NDArray[Any]
+    white: NDArray[Any]
+    black: NDArray[Any]
+    confidences: NDArray[Any]
     hits: int
     farthest: float
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
 from betastar import validation
 from betastar.analyze import analyze
-from betastar.arrays import Real
 from betastar.audit import intervals
 from betastar.dpsgd import DPSGD
 from betastar.risk import Risk
@@ -44,7 +45,7 @@ class ClaimedCurve:
     deltas: tuple[float, ...]
 
     @classmethod
-    def of_lines(cls, epsilons: Sequence[float] | Real, deltas: Sequence[float] | Real) -> ClaimedCurve:
+    def of_lines(cls, epsilons: Sequence[float] | NDArray[Any], deltas: Sequence[float] | NDArray[Any]) -> ClaimedCurve:
         """The curve below these lines: a single pair is (ε, δ)-DP."""
         slopes = np.atleast_1d(validation.numbers("epsilons", epsilons, "finite numbers of at least 0", low=0.0, high=inf))
         heights = np.atleast_1d(validation.probability("deltas", deltas))

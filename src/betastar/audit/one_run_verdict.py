@@ -7,12 +7,11 @@ from math import exp, inf, log, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from betastar import validation
 from betastar.analyze import analyze
-from betastar.arrays import Real, Whole
 from betastar.audit import intervals
 from betastar.audit.one_run_curve import ClaimedCurve, curve_p_value, epsilon_at_least, gaussian_at_least, refutes
 from betastar.audit.results import ALARM
@@ -438,7 +437,7 @@ def number_of_values(scores: ArrayLike) -> int:
     return 2 if table.ndim < 2 else int(table.shape[1])
 
 
-def checked(scores: ArrayLike, truth: ArrayLike) -> tuple[Real, Whole]:
+def checked(scores: ArrayLike, truth: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     """The scores and the values of the canaries, if they can be those of an audit."""
     table = np.asarray(validation.numbers("scores", scores, "finite numbers, for each canary", low=-inf, high=inf))
     chosen = np.asarray(truth)

@@ -13,9 +13,9 @@ from math import inf, log
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from betastar.analyze import analyze
-from betastar.arrays import Booleans, Real, Whole
 from betastar.audit import intervals
 from betastar.audit.leakage_estimate import Leakage
 from betastar.display import Display, Displayed, curve
@@ -251,11 +251,11 @@ class AuditSetting:
 
 def judge(
     setting: AuditSetting,
-    positive: Booleans,
-    evidence: Real,
-    ties: Real,
+    positive: NDArray[Any],
+    evidence: NDArray[Any],
+    ties: NDArray[Any],
     pair: str,
-    others: Sequence[Real] = (),
+    others: Sequence[NDArray[Any]] = (),
 ) -> Audit:
     """The audit of games with two worlds.
 
@@ -293,7 +293,7 @@ def judge(
     return setting.verdict(pair, right, games, tuned, p_value, [RocPoint(fpr, tpr) for fpr, tpr in points])
 
 
-def judge_many(setting: AuditSetting, world: Whole, evidence: Real, pair: str) -> Audit:
+def judge_many(setting: AuditSetting, world: NDArray[Any], evidence: NDArray[Any], pair: str) -> Audit:
     """The audit of games with more than two worlds.
 
     The evidence has a column for each world, and the attacker names the likeliest.
@@ -304,11 +304,11 @@ def judge_many(setting: AuditSetting, world: Whole, evidence: Real, pair: str) -
     return setting.verdict(pair, right, games, intervals.clopper_pearson(right, games, setting.confidence), p_value)
 
 
-def _right(positive: Booleans, evidence: Real, threshold: float) -> int:
+def _right(positive: NDArray[Any], evidence: NDArray[Any], threshold: float) -> int:
     return int(np.count_nonzero((evidence > threshold) == positive))
 
 
-def _best(positive: Booleans, evidence: Real) -> float:
+def _best(positive: NDArray[Any], evidence: NDArray[Any]) -> float:
     """The threshold with the most right guesses in these games."""
     order = np.argsort(evidence)
     gains = np.cumsum(np.where(positive[order], -1, 1))  # of saying "negative" up to here

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from betastar import files, validation
-from betastar.arrays import Real
 from betastar.audit import intervals, one_game
 from betastar.audit.attackers import AuditError, Criterion, Seen, learn, statistics
 from betastar.audit.challenges import Challenge, Data, challenge_of, leaves
@@ -197,7 +197,7 @@ def training(
     )
 
 
-def _beyond(columns: dict[str, Real], setting: AuditSetting) -> float | None:
+def _beyond(columns: dict[str, NDArray[Any]], setting: AuditSetting) -> float | None:
     """The largest distance between the candidates' gradients, if the bound is for a smaller one."""
     # The distance is that of a step, however batches are drawn.
     poisson = [DPSGD(one.noise_multiplier, one.sample_rate, one.steps) for one in setting.run.segments]
@@ -274,9 +274,9 @@ class Schedule:
     jobs: int = 1
     stored: GameFolder | None = None
 
-    def play(self, game: Game, tell: Callable[[int, int], None] | None = None) -> dict[str, Real]:
+    def play(self, game: Game, tell: Callable[[int, int], None] | None = None) -> dict[str, NDArray[Any]]:
         """All games: an array for each of COLUMNS. tell: called with the number of games played and the number of all games."""
-        parts: list[dict[str, Real]] = []
+        parts: list[dict[str, NDArray[Any]]] = []
         for part in self._chunks(game):
             parts.append(part)
             _check_hits(game, parts)
@@ -284,7 +284,7 @@ class Schedule:
                 tell(min(sum(len(one["world"]) for one in parts), self.games), self.games)
         return {name: np.concatenate([part[name] for part in parts])[: self.games] for name in parts[0]}
 
-    def _chunks(self, game: Game) -> Iterator[dict[str, Real]]:
+    def _chunks(self, game: Game) -> Iterator[dict[str, NDArray[Any]]]:
         """The games in order: those that the folder holds, and those that are played now."""
         number, stored = -(-self.games // CHUNK), self.stored
         kept = {i: stored.read(i) for i in range(number) if stored is not None and stored.path(i).exists()}
@@ -296,12 +296,12 @@ class Schedule:
 
 def _play_in_one_thread(
     game: Game, priors: tuple[float, ...], seed: int, chunk: int, stored: GameFolder | None
-) -> dict[str, Real]:
+) -> dict[str, NDArray[Any]]:
     torch.set_num_threads(1)
     return _play(game, priors, seed, chunk, stored)
 
 
-def _play(game: Game, priors: tuple[float, ...], seed: int, chunk: int, stored: GameFolder | None) -> dict[str, Real]:
+def _play(game: Game, priors: tuple[float, ...], seed: int, chunk: int, stored: GameFolder | None) -> dict[str, NDArray[Any]]:
     """One chunk of games, whose worlds and seeds follow from the audit's seed and the number of the chunk."""
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(chunk,)))
     drawn = random.choice(len(priors), size=CHUNK, p=priors)
@@ -312,7 +312,7 @@ def _play(game: Game, priors: tuple[float, ...], seed: int, chunk: int, stored: 
     return columns
 
 
-def _check_hits(game: Game, parts: list[dict[str, Real]]) -> None:
+def _check_hits(game: Game, parts: list[dict[str, NDArray[Any]]]) -> None:
     """A canary that the model never sees says nothing."""
     if game.challenge.marks is None:
         return
@@ -358,11 +358,11 @@ class GameFolder:
     def path(self, chunk: int) -> Path:
         return self.folder / f"games-{chunk:05d}.npz"
 
-    def read(self, chunk: int) -> dict[str, Real]:
+    def read(self, chunk: int) -> dict[str, NDArray[Any]]:
         with np.load(self.path(chunk)) as file:
             return {name: file[name] for name in file.files}
 
-    def write(self, chunk: int, columns: dict[str, Real]) -> None:
+    def write(self, chunk: int, columns: dict[str, NDArray[Any]]) -> None:
         buffer = io.BytesIO()
         np.savez(buffer, **columns)  # type: ignore[arg-type]
         files.write(self.path(chunk), buffer.getvalue())
@@ -397,12 +397,14 @@ def _code(code: CodeType | None) -> Iterator[bytes]:
 _SEEN = {WEIGHTS: "white", OUTPUTS: "black"}
 
 
-def audits_of(columns: dict[str, Real], setting: AuditSetting, priors: tuple[float, ...]) -> dict[str, Audit]:
+def audits_of(columns: dict[str, NDArray[Any]], setting: AuditSetting, priors: tuple[float, ...]) -> dict[str, Audit]:
     """The audit of each attacker. columns: what the games left, as `Schedule.play` returns it."""
     return dict(_of_many_worlds(columns, setting, priors) if len(priors) > 2 else _of_two_worlds(columns, setting, priors))
 
 
-def _of_many_worlds(columns: dict[str, Real], setting: AuditSetting, priors: tuple[float, ...]) -> Iterator[tuple[str, Audit]]:
+def _of_many_worlds(
+    columns: dict[str, NDArray[Any]], setting: AuditSetting, priors: tuple[float, ...]
+) -> Iterator[tuple[str, Audit]]:
     world = columns["world"].astype(int)
     yield UPDATES, judge_many(setting, world, columns["evidence"], UPDATES)
     for place, learned, attack in _learned(columns, priors):
@@ -410,7 +412,9 @@ def _of_many_worlds(columns: dict[str, Real], setting: AuditSetting, priors: tup
         yield place, replace(audit, attack=attack, heuristic=setting.heuristic)
 
 
-def _of_two_worlds(columns: dict[str, Real], setting: AuditSetting, priors: tuple[float, ...]) -> Iterator[tuple[str, Audit]]:
+def _of_two_worlds(
+    columns: dict[str, NDArray[Any]], setting: AuditSetting, priors: tuple[float, ...]
+) -> Iterator[tuple[str, Audit]]:
     positive = columns["world"].astype(int) == 0
     ties = np.random.default_rng(setting.seed).random(len(positive))
     evidence = columns["evidence"][:, 0] - columns["evidence"][:, 1]
@@ -421,7 +425,7 @@ def _of_two_worlds(columns: dict[str, Real], setting: AuditSetting, priors: tupl
         yield place, replace(audit, attack=attack, heuristic=setting.heuristic)
 
 
-def _learned(columns: dict[str, Real], priors: tuple[float, ...]) -> Iterator[tuple[str, Real, str]]:
+def _learned(columns: dict[str, NDArray[Any]], priors: tuple[float, ...]) -> Iterator[tuple[str, NDArray[Any], str]]:
     """For each attacker of the final model, the log-likelihood of each world in the odd games, and the attack that was chosen."""
     for place, column in _SEEN.items():
         if columns[column].shape[1]:
@@ -429,7 +433,7 @@ def _learned(columns: dict[str, Real], priors: tuple[float, ...]) -> Iterator[tu
             yield place, *learn(seen, columns["world"].astype(int), np.array(priors))
 
 
-def leakage_of(columns: dict[str, Real], priors: tuple[float, ...], confidence: float) -> Leakage | None:
+def leakage_of(columns: dict[str, NDArray[Any]], priors: tuple[float, ...], confidence: float) -> Leakage | None:
     """The nearest-neighbour estimate of what the final model's outputs tell; None where there are too few games or no outputs."""
     outputs = columns["black"]
     if not outputs.shape[1] or len(outputs) < 2 * FEWEST:

@@ -20,10 +20,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, exp, log2, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Complex, Real, Whole
 from betastar.certified import kernels
 from betastar.certified.grid import FFT_ERROR
 from betastar.certified.kernels import Kernel, Laws
@@ -158,7 +159,7 @@ def _alone(step: PoissonStep) -> PoissonStep:
     return replace(step, count=1)
 
 
-def _size(step: PoissonStep) -> tuple[float, Real, Real]:
+def _size(step: PoissonStep) -> tuple[float, NDArray[Any], NDArray[Any]]:
     """Standard deviation of the loss of one step (under √(PQ)) at its largest, and the outcomes of the pair on a line."""
     some = [step.turned(theta) for theta in step.angles(3).tolist()]
     outcomes = [kernels.spread(step.rate, pair, (0.4, 0.1)) for pair in some]
@@ -166,7 +167,7 @@ def _size(step: PoissonStep) -> tuple[float, Real, Real]:
     return max(deviations), *outcomes[0]
 
 
-def _tail(step: PoissonStep, outcomes: tuple[Real, Real], number: int, slack: float) -> float:
+def _tail(step: PoissonStep, outcomes: tuple[NDArray[Any], NDArray[Any]], number: int, slack: float) -> float:
     """The loss beyond which a step has a deficit of `slack`, with what covers the angles between so many."""
     angles = step.angles(number)
     sides = [outcomes]
@@ -176,7 +177,7 @@ def _tail(step: PoissonStep, outcomes: tuple[Real, Real], number: int, slack: fl
     return max(_beyond(loss, mass, slack) for loss, mass in sides)
 
 
-def _beyond(loss: Real, mass: Real, slack: float) -> float:
+def _beyond(loss: NDArray[Any], mass: NDArray[Any], slack: float) -> float:
     """The loss l with H_{e^l} = slack."""
     low, high = 0.0, max(float(loss.max()), 0.0) if loss.size else 0.0
     for _ in range(24):
@@ -189,7 +190,7 @@ def _beyond(loss: Real, mass: Real, slack: float) -> float:
     return high
 
 
-def _finest(deviation: float, loss: Real, mass: Real, inflation: float) -> float:
+def _finest(deviation: float, loss: NDArray[Any], mass: NDArray[Any], inflation: float) -> float:
     """The grid on which splitting outcomes between nodes adds this share to the variance of the loss."""
     weight = mass * np.exp(0.5 * loss) / deviation**2
     low, high = 1e-6 * deviation, deviation
@@ -212,7 +213,7 @@ class _Plan:
     ) -> None:
         self.steps, self.fineness, self.grid, self.half, self.tail = steps, fineness, grid, half, tail
 
-    def above(self) -> Real:
+    def above(self) -> NDArray[Any]:
         """H at the nodes from 0 on, from above."""
         f, relative, constant = np.zeros(1), 0.0, 0.0
         angles, cells = self.fineness.angles[0], self.fineness.cells
@@ -228,7 +229,7 @@ class _Plan:
         assert operator is not None  # there are steps
         return operator.curve(f, relative, constant)
 
-    def below(self) -> Real:
+    def below(self) -> NDArray[Any]:
         """H at the nodes from 0 on, from below."""
         f, wrong = np.zeros(1), 0.0
         pairs, cells = self.fineness.angles[1], self.fineness.cells
@@ -257,7 +258,7 @@ class _Plan:
                 need = min(self.half, ceil((WIDTH * sqrt(spread) + self.tail) / self.grid))
                 yield step, deviation, fine, at_once, need
 
-    def _size(self, need: int, f: Real) -> int:
+    def _size(self, need: int, f: NDArray[Any]) -> int:
         return max(min(self.half, ceil(1.4 * need)), len(f) // 2)
 
 
@@ -281,7 +282,7 @@ def _kernels(step: PoissonStep, grid: float, most: int, number: int, cells: tupl
     return kernels.undominated([*covering, *some]) if some else covering
 
 
-def _width(angles: Real) -> float:
+def _width(angles: NDArray[Any]) -> float:
     """Distance of neighbouring angles; 0 if there is only one."""
     return float(angles[1] - angles[0]) if len(angles) > 1 else 0.0
 
@@ -306,7 +307,7 @@ def _laws(
 class Propagation:
     """Drifts F(f) = source + jump * f, one a row, on the nodes -half…half."""
 
-    def __init__(self, grid: float, half: int, jumps: Sequence[Real], sources: Sequence[Real]) -> None:
+    def __init__(self, grid: float, half: int, jumps: Sequence[NDArray[Any]], sources: Sequence[NDArray[Any]]) -> None:
         from scipy.fft import next_fast_len, rfft
 
         self.grid, self.half = grid, half
@@ -314,20 +315,20 @@ class Propagation:
         rows = np.zeros((len(jumps), self.length))
         for row, jump in zip(rows, jumps, strict=True):
             row[np.arange(-(len(jump) // 2), len(jump) // 2 + 1)] = jump
-        self.spectra: Complex = rfft(rows, axis=1)
+        self.spectra: NDArray[Any] = rfft(rows, axis=1)
         self.source = np.array(sources)
         self.norm = max(float(np.abs(jump).sum()) for jump in jumps)
         self.nodes = grid * np.arange(-half, half + 1)
 
-    def beyond(self, f: Real, room: int) -> Real:
+    def beyond(self, f: NDArray[Any], room: int) -> NDArray[Any]:
         """f at `room` nodes beyond the last one, and on the other side."""
         raise NotImplementedError
 
-    def widened(self, f: Real) -> Real:
+    def widened(self, f: NDArray[Any]) -> NDArray[Any]:
         more = self.beyond(f, self.half - len(f) // 2)
         return np.concatenate([more[::-1], f, more])
 
-    def _spectrum(self, f: Real) -> tuple[Complex, float]:
+    def _spectrum(self, f: NDArray[Any]) -> tuple[NDArray[Any], float]:
         """The transform of f, continued beyond the grid, and its norm."""
         from scipy.fft import rfft
 
@@ -337,7 +338,7 @@ class Propagation:
         whole[: len(f)], whole[len(f) : len(f) + room], whole[self.length - room :] = f, beyond, beyond[::-1]
         return rfft(whole), sqrt(float(np.sum(whole * whole)))
 
-    def _drifts(self, f: Real) -> tuple[Real, float]:
+    def _drifts(self, f: NDArray[Any]) -> tuple[NDArray[Any], float]:
         """F(f), and how much rounding may have changed it."""
         from scipy.fft import irfft
 
@@ -362,11 +363,11 @@ class Above(Propagation):
         self.rounding = step.rate * (ROUNDING + (ROUNDING + EPS * terms) * min(1.0, step.distance / step.noise))
         self.widest = int(np.argmax([kernel.jump @ np.arange(-kernel.reach, kernel.reach + 1) ** 2 for kernel in kernels]))
 
-    def beyond(self, f: Real, room: int) -> Real:
+    def beyond(self, f: NDArray[Any], room: int) -> NDArray[Any]:
         """v(r) does not fall beyond the last node, nor does v(r)/r rise before the first one."""
         return f[-1] * np.exp(-0.5 * self.grid * np.arange(1, room + 1))
 
-    def advance(self, f: Real, steps: int) -> tuple[Real, float, float]:
+    def advance(self, f: NDArray[Any], steps: int) -> tuple[NDArray[Any], float, float]:
         """f after so many more steps, and what it may be wrong by: relative to the profile, and everywhere."""
         first, error = self._drifts(f)
         if steps == 1:
@@ -382,7 +383,9 @@ class Above(Propagation):
         near = float((lacks / self.profile)[self.profile > FAR].max())
         return end, steps * (near + self.rounding), steps * (max(error, more) + float((lacks - near * self.profile).max()))
 
-    def _violations(self, f: Real, middle: Real, end: Real, steps: int, first: Real) -> tuple[list[Real], float]:
+    def _violations(
+        self, f: NDArray[Any], middle: NDArray[Any], end: NDArray[Any], steps: int, first: NDArray[Any]
+    ) -> tuple[list[NDArray[Any]], float]:
         """What the path through these three lacks to be above all drifts, at its Bernstein coefficients, and rounding."""
         w1 = 2.0 * middle - 0.5 * (f + end)
         slope0, slope1 = w1 - f, end - w1
@@ -394,7 +397,7 @@ class Above(Propagation):
         lacks = [self.best(drifts) - have for drifts, have in zip((first, second, third), pace, strict=True)]
         return lacks, max(more, most) + rounding
 
-    def _spread(self, change: Real, steps: int) -> tuple[Real, Real]:
+    def _spread(self, change: NDArray[Any], steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """What a constant change of the drift does in half of the steps and in all of them."""
         from scipy.fft import irfft, rfft
 
@@ -405,7 +408,7 @@ class Above(Propagation):
         half, whole = (irfft(part, self.length)[: len(change)] for part in (total, total * (1.0 + power)))
         return half, whole
 
-    def _predicted(self, f: Real, steps: int, guides: Whole) -> tuple[Real, Real]:
+    def _predicted(self, f: NDArray[Any], steps: int, guides: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """About what f is after half of the steps and after all of them: powers of the best of a few rows at each node.
 
         Shorter and shorter ones: near 0 the best pair changes sides, at every scale down to a single step.
@@ -420,20 +423,20 @@ class Above(Propagation):
             stages.append(f)
         return stages[0], stages[1]
 
-    def _guides(self, drifts: Real) -> Whole:
+    def _guides(self, drifts: NDArray[Any]) -> NDArray[Any]:
         """The few rows that are the best at most nodes, counted by how much they change."""
         total = np.bincount(np.argmax(drifts, axis=0), weights=drifts.max(axis=0), minlength=len(drifts))
         return np.sort(np.argsort(-total)[:GUIDES])
 
-    def best(self, rows: Real) -> Real:
+    def best(self, rows: NDArray[Any]) -> NDArray[Any]:
         best = rows.max(axis=0)
         return np.maximum(best, best[::-1])
 
-    def curve(self, f: Real, relative: float, constant: float) -> Real:
+    def curve(self, f: NDArray[Any], relative: float, constant: float) -> NDArray[Any]:
         return (f[self.half :] + constant) * np.exp(0.5 * self.nodes[self.half :]) + relative
 
 
-def _powers(jumps: Complex, source: Complex, steps: float) -> list[tuple[Complex, Complex]]:
+def _powers(jumps: NDArray[Any], source: NDArray[Any], steps: float) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     """K^n and (1 + … + K^(n-1))·source, K = 1 + jump, for steps·(1/2 + 1/4 + … + 2^-m + 2^-m), by squaring."""
     still = np.abs(jumps) < 1e-12
     kept = 1.0 + jumps
@@ -472,24 +475,24 @@ class Below(Propagation):
         self.key, self.wrong = key, max(one.error for one in laws) + ROUNDING * key[1]
         self.ratio = np.exp(self.nodes[half:])
 
-    def beyond(self, f: Real, room: int) -> Real:
+    def beyond(self, f: NDArray[Any], room: int) -> NDArray[Any]:
         return np.zeros(room)
 
-    def once(self, f: Real) -> tuple[Real, float]:
+    def once(self, f: NDArray[Any]) -> tuple[NDArray[Any], float]:
         """f before one more block, with the best pair at each node, and what rounding may have changed."""
         drifts, error = self._drifts(f)
         return f + self._picked(drifts, self._choice(drifts)), error + self.wrong
 
-    def _choice(self, rows: Real) -> Whole:
+    def _choice(self, rows: NDArray[Any]) -> NDArray[Any]:
         """At each node from 0 on the row that makes A(x) + r·A(-x) smallest."""
         other = np.roll(rows, len(rows) // 2, axis=0)[:, self.half :: -1]
         return np.argmin(rows[:, self.half :] + self.ratio * other, axis=0)
 
-    def _picked(self, rows: Real, choice: Whole) -> Real:
+    def _picked(self, rows: NDArray[Any], choice: NDArray[Any]) -> NDArray[Any]:
         right = np.take_along_axis(rows[:, self.half :], choice[None, :], axis=0)[0]
         opposite = (choice + len(rows) // 2) % len(rows)
         left = np.take_along_axis(rows[:, self.half :: -1], opposite[None, :], axis=0)[0]
         return np.concatenate([left[:0:-1], [0.5 * (left[0] + right[0])], right[1:]])
 
-    def curve(self, f: Real, wrong: float) -> Real:
+    def curve(self, f: NDArray[Any], wrong: float) -> NDArray[Any]:
         return -(f[self.half :] + wrong) - self.ratio * (f[self.half :: -1] + wrong)

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, inf, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from betastar import closed_forms
-from betastar.arrays import Real
 from betastar.certified import adaptive, grid
 from betastar.certified.grid import PAD, Blends, GridStep, Nodes, on_grid, one_sided, two_sided
 from betastar.certified.kernels import weights
@@ -352,7 +353,7 @@ def blended(steps: Sequence[Step], levels: int, accuracy: float, slack: float) -
     return nodes, Blends(count.astype(np.float64), low, high, weights)
 
 
-def _cells(distances: Real, rate: float, noise: float, total: int, accuracy: float, slack: float) -> list[int]:
+def _cells(distances: NDArray[Any], rate: float, noise: float, total: int, accuracy: float, slack: float) -> list[int]:
     """Where cells start, from the largest distance on: places of the distances that are put on the grid.
 
     A coin between R₁ and R₂ = R₁ + d adds about bend·d²/(12·R₁), in the mean over the cell, to an advantage that grows like R.
@@ -392,7 +393,7 @@ def fixed_pair_curves(steps: Sequence[PoissonStep], lattice: Lattice, slack: flo
     Where the outcomes of a pair are too few for a fine grid, so that its two directions do not fit together, a coarser one is
     used.
     """
-    families: tuple[tuple[Callable[[PoissonStep], tuple[Real, Real]], int], ...] = (
+    families: tuple[tuple[Callable[[PoissonStep], tuple[NDArray[Any], NDArray[Any]]], int], ...] = (
         (_line_cells, LINE_LEVELS),
         (_plane_cells, PLANE_LEVELS),
     )
@@ -416,18 +417,18 @@ def fixed_pair_curves(steps: Sequence[PoissonStep], lattice: Lattice, slack: flo
     return curves
 
 
-def _from_cells(count: int, gain: Real, mass: Real, grids: Sequence[Nodes]) -> list[GridStep]:
+def _from_cells(count: int, gain: NDArray[Any], mass: NDArray[Any], grids: Sequence[Nodes]) -> list[GridStep]:
     """Dominated grid steps, on several grids, of a pair with finitely many outcomes, given P - Q and Q of each."""
     losses = np.log1p(gain / mass)
     order = np.argsort(losses)
     losses, gain, mass = losses[order], gain[order], mass[order]
 
-    def tails_of(losses: Real, gain: Real, mass: Real) -> Tails:
+    def tails_of(losses: NDArray[Any], gain: NDArray[Any], mass: NDArray[Any]) -> Tails:
         above_gain, above_mass = (
             np.append(np.cumsum(part[::-1], dtype=np.longdouble)[::-1], 0.0).astype(np.float64) for part in (gain, mass)
         )
 
-        def tails(at: Real) -> tuple[Real, Real]:
+        def tails(at: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
             first = np.searchsorted(losses, at, side="right")
             return above_gain[first], above_mass[first]
 
@@ -444,11 +445,11 @@ def _from_cells(count: int, gain: Real, mass: Real, grids: Sequence[Nodes]) -> l
     ]
 
 
-def _edges(low: float, high: float, width: float = CELL) -> Real:
+def _edges(low: float, high: float, width: float = CELL) -> NDArray[Any]:
     return np.linspace(low, high, int((high - low) / width) + 2)
 
 
-def _line_cells(step: PoissonStep) -> tuple[Real, Real]:
+def _line_cells(step: PoissonStep) -> tuple[NDArray[Any], NDArray[Any]]:
     """The pair on a line, rounded to intervals: (P - Q, Q) of each."""
     p, b, sigma = step.rate, (1.0 - step.distance) / step.noise, step.noise
     edges = _edges(min(b, 0.0) - 8.0, 1.0 / sigma + 8.0, INTERVAL)
@@ -456,7 +457,7 @@ def _line_cells(step: PoissonStep) -> tuple[Real, Real]:
     return p * (weights(edges, 1.0 / sigma) - other), (1.0 - p) * weights(edges, 0.0) + p * other
 
 
-def _plane_cells(step: PoissonStep) -> tuple[Real, Real]:
+def _plane_cells(step: PoissonStep) -> tuple[NDArray[Any], NDArray[Any]]:
     """The symmetric pair of the plane, rounded to rectangles: (P - Q, Q) of each."""
     p, sigma, h = step.rate, step.noise, 0.5 * step.distance
     c = sqrt((1.0 - h) * (1.0 + h))

@@ -8,8 +8,8 @@ from math import ceil, exp, expm1, floor, log, log1p, log2, pi, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Complex, Real, Whole
 from betastar.curves import DiscreteCurve, Side
 from betastar.steps.base import EPS, Step, Tails
 from betastar.steps.transform import log1p as complex_log1p
@@ -52,7 +52,7 @@ class Nodes:
     step: float
     per_octave: int | None = None
 
-    def up_to(self, reach: float) -> Whole:
+    def up_to(self, reach: float) -> NDArray[Any]:
         """The multiples that are nodes, from 0 to the first multiple that is not below `reach`."""
         cells = max(2, ceil(reach / self.step) + 1)
         if self.per_octave is None or cells <= 2 * self.per_octave:
@@ -70,14 +70,14 @@ class GridStep:
 
     count: int
     base: float
-    ahead_index: Whole
-    ahead: Real
-    behind_index: Whole
-    behind: Real
+    ahead_index: NDArray[Any]
+    ahead: NDArray[Any]
+    behind_index: NDArray[Any]
+    behind: NDArray[Any]
     ahead_infinite: float
     behind_infinite: float
 
-    def law(self, step: float, reverse: bool) -> tuple[float, Whole, Real, float]:
+    def law(self, step: float, reverse: bool) -> tuple[float, NDArray[Any], NDArray[Any], float]:
         """(base, loss in steps from it, mass minus a unit mass at 0, infinite mass) of P, or of Q with the loss reversed."""
         i, j = self.ahead_index, self.behind_index
         if reverse:
@@ -98,10 +98,10 @@ class Blends:
     laws are neighbours in the list of laws, or the same one.
     """
 
-    count: Real
-    first: Whole
-    second: Whole
-    weight: Real
+    count: NDArray[Any]
+    first: NDArray[Any]
+    second: NDArray[Any]
+    weight: NDArray[Any]
 
     @classmethod
     def none(cls, steps: Sequence[GridStep]) -> Blends:
@@ -109,12 +109,12 @@ class Blends:
         each = np.arange(len(steps))
         return cls(np.array([step.count for step in steps], dtype=np.float64), each, each, np.zeros(len(steps)))
 
-    def uses(self, number: int) -> Real:
+    def uses(self, number: int) -> NDArray[Any]:
         """How many steps are this law or a blend with it, for each of a number of laws."""
         blended = np.where(self.weight > 0.0, self.count, 0.0)
         return np.bincount(self.first, self.count, number) + np.bincount(self.second, blended, number)
 
-    def mean(self, values: Any) -> Real:
+    def mean(self, values: Any) -> NDArray[Any]:
         """The mean of two values of laws (along the first axis), for each pair."""
         values = np.asarray(values)
         weight = self.weight.reshape((-1,) + (1,) * (values.ndim - 1))
@@ -176,7 +176,7 @@ def one_sided(count: int, nodes: Nodes, above: bool, least: float, ahead: tuple[
     return GridStep(count, base, index[1:], first, nothing, np.zeros(0), infinite, 0.0)
 
 
-def _first_cut(tails: Tails, cuts: Real) -> tuple[float, float, float]:
+def _first_cut(tails: Tails, cuts: NDArray[Any]) -> tuple[float, float, float]:
     """(cut, tails there): the first one that has outcomes below it, as far as rounding can tell."""
     for some in (cuts[:1], cuts):
         gain, mass = tails(some)
@@ -186,13 +186,13 @@ def _first_cut(tails: Tails, cuts: Real) -> tuple[float, float, float]:
     return float(cuts[0]), 0.0, 1.0
 
 
-def _halves(nodes: Real) -> Real:
+def _halves(nodes: NDArray[Any]) -> NDArray[Any]:
     """The middle of each cell; the last node starts one that is as wide as the cell before it."""
     widths = np.diff(nodes)
     return nodes + 0.5 * np.append(widths, widths[-1])
 
 
-def _polygon(tails: Tails, nodes: Real, above: bool, advantage: float) -> Real:
+def _polygon(tails: Tails, nodes: NDArray[Any], above: bool, advantage: float) -> NDArray[Any]:
     """Values at the nodes (losses from 0 on) of a polygon above or below the curve of one direction.
 
     What is left beyond the last node becomes mass at +∞ (above) or is given up (below).
@@ -208,14 +208,14 @@ def _polygon(tails: Tails, nodes: Real, above: bool, advantage: float) -> Real:
     return values
 
 
-def _under(tails: Tails, nodes: Real, cuts: Real) -> Real:
+def _under(tails: Tails, nodes: NDArray[Any], cuts: NDArray[Any]) -> NDArray[Any]:
     """Values at the nodes under the tangents of both cells that meet there; the tangent of each cell is that at its cut.
 
     A cell whose tangent ends below 0 gets nothing, nor does what follows.
     """
     gain, mass = tails(cuts)
 
-    def tangent(at: Real) -> Real:
+    def tangent(at: NDArray[Any]) -> NDArray[Any]:
         lost = np.expm1(at) * mass
         return gain - lost - PAD * (gain + np.abs(lost))
 
@@ -227,7 +227,7 @@ def _under(tails: Tails, nodes: Real, cuts: Real) -> Real:
     return values
 
 
-def _corners(values: Real, base: float, step: float, index: Whole) -> tuple[Real, float]:
+def _corners(values: NDArray[Any], base: float, step: float, index: NDArray[Any]) -> tuple[NDArray[Any], float]:
     """Q's mass at the losses base + index·Δ, but the first, of the lower convex hull of a polygon, and P's mass at +∞."""
     zeros = np.flatnonzero(values == 0.0)
     end = int(zeros[0]) if zeros.size else len(values) - 1
@@ -249,7 +249,7 @@ def _corners(values: Real, base: float, step: float, index: Whole) -> tuple[Real
     return mass[1:], float(values[-1])
 
 
-def _steepness(values: Real, base: float, step: float, index: Whole) -> Real:
+def _steepness(values: NDArray[Any], base: float, step: float, index: NDArray[Any]) -> NDArray[Any]:
     """Minus the slope in α of the edge that starts at each corner but the last."""
     return -np.diff(values) / (np.exp(base + step * index[:-1]) * np.expm1(step * np.diff(index)))
 
@@ -279,15 +279,15 @@ def compose(
     return DiscreteCurve(sides[0][0], sides[-1][0], error)
 
 
-def overfull(steps: Sequence[GridStep], step: float) -> Real:
+def overfull(steps: Sequence[GridStep], step: float) -> NDArray[Any]:
     """By how much the masses beside the base add up to more than 1, in either direction of each step."""
     return np.array([max(-float(one.law(step, reverse)[2].min()) for reverse in (False, True)) - 1.0 for one in steps])
 
 
-Law = tuple[float, Whole, Real, float]
+Law = tuple[float, NDArray[Any], NDArray[Any], float]
 
 
-def blended_power(transforms: Iterable[tuple[Complex, Real]], blends: Blends) -> tuple[Complex, Real]:
+def blended_power(transforms: Iterable[tuple[NDArray[Any], NDArray[Any]]], blends: Blends) -> tuple[NDArray[Any], NDArray[Any]]:
     """(power, doubt): Σ count·log φ of the blends, and its error, from φ - 1 of each law and its error, in their order."""
     last = np.maximum(blends.first, blends.second)
     rows: dict[int, list[int]] = {}
@@ -307,7 +307,7 @@ def blended_power(transforms: Iterable[tuple[Complex, Real]], blends: Blends) ->
     return power, doubt
 
 
-def error_norm(composed: Complex, doubt: Real) -> float:
+def error_norm(composed: NDArray[Any], doubt: NDArray[Any]) -> float:
     """Norm of the error of e^power over all frequencies, given half of them and the error of the power; no error exceeds 2."""
     return sqrt(2.0 * float(np.sum(np.minimum(np.abs(composed) * np.expm1(np.minimum(doubt, 50.0)), 2.0) ** 2)))
 
@@ -324,7 +324,7 @@ def _compose_one(
         return None
     length = next_fast_len(size, real=True)
 
-    def transforms() -> Iterator[tuple[Complex, Real]]:
+    def transforms() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         for count, (_, index, mass, infinite) in zip(blends.uses(len(laws)), laws, strict=True):
             change = rfft(np.bincount(index % length, weights=mass, minlength=length))
             error = np.full(len(change), FFT_ERROR * log2(length) * float(np.abs(mass).sum()))
@@ -349,7 +349,7 @@ def _compose_one(
     return Side.of(losses, np.maximum(composed, 0.0), -expm1(stays)), total
 
 
-def _direct(index: Whole, mass: Real, infinite: float, angle: float) -> tuple[complex, float]:
+def _direct(index: NDArray[Any], mass: NDArray[Any], infinite: float, angle: float) -> tuple[complex, float]:
     """One coefficient of the transform and its error: Σ mass·(e^{-i·angle·index} - 1) - infinite, without cancellation."""
     half = np.sin(0.5 * angle * index)
     real, imaginary = mass @ (half * half), mass @ np.sin(angle * index)
@@ -475,7 +475,9 @@ def _compose_one_at_few_frequencies(
     return Side.of(losses[1:], mass[1:], -expm1(stays)), 2.0 * (1.0 + exp(width)) * total
 
 
-def _change(index: Whole, mass: Real, infinite: float, angle: float, last: int) -> tuple[Complex, Real]:
+def _change(
+    index: NDArray[Any], mass: NDArray[Any], infinite: float, angle: float, last: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Σ mass·(e^{-i·angle·k·index} - 1) - infinite for k = 0 ... last, and a bound of its rounding error.
 
     With k = jB + r and x = e^{-i·angle·jB·index}, y = e^{-i·angle·r·index}: xy - 1 = (x - 1)y + (y - 1), a product of matrices.
@@ -496,7 +498,7 @@ def _change(index: Whole, mass: Real, infinite: float, angle: float, last: int) 
     return change.ravel()[: last + 1] - infinite, rounding * (k * angle * float(np.abs(mass) @ np.abs(index)) + infinite)
 
 
-def _turned(angles: Real) -> Complex:
+def _turned(angles: NDArray[Any]) -> NDArray[Any]:
     """e^{-i·angle} - 1."""
     turned = np.empty(angles.shape, dtype=np.complex128)
     turned.real = -2.0 * np.sin(0.5 * angles) ** 2
@@ -504,14 +506,14 @@ def _turned(angles: Real) -> Complex:
     return turned
 
 
-def _kernels(angles: Real, ratio: int, step: float, part: float) -> tuple[Complex, Complex]:
+def _kernels(angles: NDArray[Any], ratio: int, step: float, part: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """Transforms of a cell, divided by its number of points: of all of it, and of the part that goes to the right end.
 
     A point x above the left end goes to the right one with the share (1 - e^{-x})/(1 - e^{-width}) of the first world's
     probability: both worlds keep theirs.
     """
 
-    def geometric(fall: float) -> Complex:
+    def geometric(fall: float) -> NDArray[Any]:
         """Mean of e^{(i·angle - fall)s} over s = 0 ... ratio - 1."""
         if fall == 0.0:
             single, double = _turned(-angles), _turned(-angles * ratio)
@@ -531,8 +533,8 @@ def _kernels(angles: Real, ratio: int, step: float, part: float) -> tuple[Comple
 class _Spectrum:
     """Bounds of the transform of a composed law on intervals of frequencies, up to the highest one of the lattice."""
 
-    ends: Real
-    bounds: Real
+    ends: NDArray[Any]
+    bounds: NDArray[Any]
 
     @classmethod
     def of(cls, laws: Sequence[Law], blends: Blends, step: float) -> _Spectrum:
@@ -563,12 +565,12 @@ class _Spectrum:
         """The frequency above which that sum is at most `slack`."""
         return float(self.ends[int(np.argmax(self._sums(window) <= slack))])
 
-    def _sums(self, window: float) -> Real:
+    def _sums(self, window: float) -> NDArray[Any]:
         each = 2.0 * self.bounds * (np.diff(self.ends) * window / (2.0 * pi) + 1.0)
         return np.append(np.cumsum(each[::-1])[::-1], 0.0)
 
 
-def _variances(index: Whole, mass: Real, points: Whole) -> Real:
+def _variances(index: NDArray[Any], mass: NDArray[Any], points: NDArray[Any]) -> NDArray[Any]:
     """m₀m₂ - m₁² of the masses within windows of points + 1 places, added up over neighbouring windows around 0.
 
     Windows that start at 0, end there, or have it in the middle: whatever is largest.
@@ -578,7 +580,7 @@ def _variances(index: Whole, mass: Real, points: Whole) -> Real:
     sums_ahead = [np.append(0.0, np.cumsum(mass[middle:] * ahead.astype(np.float64) ** i)) for i in range(3)]
     sums_behind = [np.append(0.0, np.cumsum(mass[:middle][::-1] * behind.astype(np.float64) ** i)) for i in range(3)]
 
-    def up_to(place: Whole) -> list[Real]:
+    def up_to(place: NDArray[Any]) -> list[NDArray[Any]]:
         """Moments of the places from 1 to this one; minus those of the places above this one, up to 0."""
         i, j = np.searchsorted(ahead, place, side="right"), np.searchsorted(-behind, -place, side="left")
         return [np.where(place > 0, f[i], -b[j]) for f, b in zip(sums_ahead, sums_behind, strict=True)]
@@ -595,7 +597,7 @@ def _variances(index: Whole, mass: Real, points: Whole) -> Real:
     return best
 
 
-def _evened_out(index: Whole, mass: Real, angles: Real) -> Real:
+def _evened_out(index: NDArray[Any], mass: NDArray[Any], angles: NDArray[Any]) -> NDArray[Any]:
     """By how much |φ| < 1 at least, between neighbouring angles (frequency times step).
 
     Nodes with masses m_i at equal distances g contribute at most V/(2 sin(½·angle·g)) to |φ| instead of Σm_i, while angle·g ≤ π:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, cos, exp, log1p, log2, sin, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from betastar.arrays import Real
 from betastar.certified.grid import FFT_ERROR
 from betastar.curves import FARTHEST
 from betastar.steps.poisson import Pair, log_mixture
@@ -43,8 +44,8 @@ class Kernel:
     nodes -J…J; rest: beyond. terms: numbers ≥ 0 that any of them is a sum of, at most.
     """
 
-    jump: Real
-    source: Real
+    jump: NDArray[Any]
+    source: NDArray[Any]
     rest: tuple[float, float]
     terms: int
 
@@ -52,7 +53,7 @@ class Kernel:
     def reach(self) -> int:
         return len(self.jump) // 2
 
-    def source_on(self, half: int) -> Real:
+    def source_on(self, half: int) -> NDArray[Any]:
         """source·e^{|x|/2} at the nodes -half…half."""
         source = np.where(np.arange(-half, half + 1) < 0, self.rest[0], self.rest[1])
         inside = min(half, self.reach)
@@ -60,7 +61,7 @@ class Kernel:
         return source
 
 
-def spread(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[Real, Real]:
+def spread(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[NDArray[Any], NDArray[Any]]:
     """(loss, Q's mass) of outcomes that tell at least as much as the pair. cells: widths in s and t."""
     s0, ta, tb = pair
     z, weight = _spread_rates(s0, cells[0])
@@ -84,7 +85,9 @@ def spread(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[Real, R
     return np.concatenate([low.ravel(), high.ravel()]), np.concatenate([(mass - part).ravel(), part.ravel()])
 
 
-def _range(loss: Real, t: Real, gap: Real, other: Real, share: Real, ta: float, tb: float) -> tuple[Real, Real]:
+def _range(
+    loss: NDArray[Any], t: NDArray[Any], gap: NDArray[Any], other: NDArray[Any], share: NDArray[Any], ta: float, tb: float
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Bounds of the loss L in each interval of t. gap: log X/Y; other, share: posteriors of having been sampled, at b and at a.
 
     L' = ta·share - tb·other is positive if tb ≤ 0, or if gap ≥ 0, as then share ≥ other. Otherwise both posteriors grow with t,
@@ -106,7 +109,7 @@ def _range(loss: Real, t: Real, gap: Real, other: Real, share: Real, ta: float, 
     return low, high
 
 
-def _spread_rates(s0: float, width: float) -> tuple[Real, Real]:
+def _spread_rates(s0: float, width: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """Values and probabilities of Z = e^{s0·s - s0²/2}, s normal, moved to the ends of cells of s with the mean kept."""
     if s0 < 1e-8:
         return np.ones(1), np.ones(1)  # its standard deviation is lost in the rounding that is allowed for
@@ -120,7 +123,9 @@ def _spread_rates(s0: float, width: float) -> tuple[Real, Real]:
     return z[keep], total[keep]
 
 
-def between(rate: float, noise: float, distance: float, theta: float, width: float) -> tuple[Real, Real, Real, Real]:
+def between(
+    rate: float, noise: float, distance: float, theta: float, width: float
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
     """What an angle between the nodes can add to the chord of two nodes at most `width` apart, near θ.
 
     With a fixed and b turned, H_α = E[(x - αy)₊] has H'' ≥ -α·E[1{x > αy}·y''] and y'' = pY·ψ, ψ = ρ²(ζ²-1) + ρu, where ρ = R/σ
@@ -154,7 +159,7 @@ def between(rate: float, noise: float, distance: float, theta: float, width: flo
     return sides[0], sides[1], sides[2], sides[3]
 
 
-def _loss(top: Real, odds: Real, rate: float) -> Real:
+def _loss(top: NDArray[Any], odds: NDArray[Any], rate: float) -> NDArray[Any]:
     """log((1-p+p·e^top) / (1-p+p·e^(top-odds))) for odds > 0, without cancellation."""
     above = log_mixture(top, rate)
     share = rate * np.exp(top - above)
@@ -162,7 +167,7 @@ def _loss(top: Real, odds: Real, rate: float) -> Real:
     return np.where(near, -np.log1p(np.where(near, share * np.expm1(-odds), 0.0)), above - log_mixture(top - odds, rate))
 
 
-def merged(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[Real, Real]:
+def merged(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[NDArray[Any], NDArray[Any]]:
     """(P - Q, Q) of the rectangles of the plane: an attacker who sees only which one it is."""
     s0, ta, tb = pair
     s = edges(-REACH, s0 + REACH, cells[0]) if s0 > 1e-8 else np.array([-2.0 * REACH, 2.0 * REACH])
@@ -174,20 +179,25 @@ def merged(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[Real, R
     return gain[keep], mass[keep]
 
 
-def edges(low: float, high: float, width: float) -> Real:
+def edges(low: float, high: float, width: float) -> NDArray[Any]:
     """Cells of that width, and wider ones towards the ends, where hardly anything is."""
     inner = np.linspace(low + FAR, high - FAR, ceil((high - low - 2.0 * FAR) / width) + 1)
     outer = np.linspace(0.0, FAR, ceil(FAR / (3.0 * width)) + 1)[:-1]
     return np.concatenate([low + outer, inner, high - outer[::-1]])
 
 
-def weights(cuts: Real, mean: float) -> Real:
+def weights(cuts: NDArray[Any], mean: float) -> NDArray[Any]:
     """Probability that N(mean, 1) falls between neighbouring cuts, from the side where it is accurate."""
     shifted = cuts - mean
     return np.where(shifted[:-1] > 0.0, ndtr(-shifted[:-1]) - ndtr(-shifted[1:]), ndtr(shifted[1:]) - ndtr(shifted[:-1]))
 
 
-def from_above(outcomes: tuple[Real, Real], extra: tuple[Real, Real, Real, Real] | None, grid: float, most: int) -> Kernel:
+def from_above(
+    outcomes: tuple[NDArray[Any], NDArray[Any]],
+    extra: tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]] | None,
+    grid: float,
+    most: int,
+) -> Kernel:
     """Outcomes split between neighbouring nodes, linearly in the likelihood ratio: the new ones tell more.
 
     most: nodes on either side; what lies beyond is split between the last one and infinity.
@@ -221,7 +231,9 @@ def undominated(every: list[Kernel]) -> list[Kernel]:
     return [every[i] for i in sorted(kept)]
 
 
-def _with(plain: list[tuple[Real, float]], more: list[tuple[Real, float]], grid: float) -> list[tuple[Real, float]]:
+def _with(
+    plain: list[tuple[NDArray[Any], float]], more: list[tuple[NDArray[Any], float]], grid: float
+) -> list[tuple[NDArray[Any], float]]:
     """A curve H, and a curve e that is added to it, such that the mass at loss 0 stays ≥ 0: what is added is taken from there.
 
     Small losses need much of it; (e^l - α)₊ ≤ (e^l - 1)/(e^k - 1)·(e^k - α)₊ for α ≥ 1 and l ≤ k replaces them by larger ones. If
@@ -248,7 +260,7 @@ def _with(plain: list[tuple[Real, float]], more: list[tuple[Real, float]], grid:
     return [((1.0 - told) * base, (1.0 - told) * end + told) for base, end in plain]
 
 
-def _moved(ahead: tuple[Real, float], behind: tuple[Real, float], grid: float) -> float:
+def _moved(ahead: tuple[NDArray[Any], float], behind: tuple[NDArray[Any], float], grid: float) -> float:
     """Q's mass at losses other than 0."""
     nodes = grid * np.arange(1, len(ahead[0]) + 1)
     return float(ahead[0].sum()) + float((behind[0] * np.exp(nodes)).sum()) + behind[1]
@@ -258,19 +270,19 @@ def _moved(ahead: tuple[Real, float], behind: tuple[Real, float], grid: float) -
 class Laws:
     """Laws of the loss on the nodes -reach…reach, under P and under Q, minus 1 at 0; `error`: what rounding may have changed."""
 
-    first: Real
-    second: Real
+    first: NDArray[Any]
+    second: NDArray[Any]
     error: float = 0.0
 
 
-def rounded(outcomes: tuple[Real, Real], grid: float, most: float) -> Laws:
+def rounded(outcomes: tuple[NDArray[Any], NDArray[Any]], grid: float, most: float) -> Laws:
     """Outcomes (P - Q, Q) with their loss rounded at random to a neighbouring node. An attacker may round as they like."""
     gain, mass = outcomes
     loss = np.clip(np.log1p(np.maximum(gain / mass, -1.0 + 1e-15)), -most, most)
     return Laws(_rounded(loss, mass + gain, grid), _rounded(loss, mass, grid))
 
 
-def _rounded(loss: Real, mass: Real, grid: float) -> Real:
+def _rounded(loss: NDArray[Any], mass: NDArray[Any], grid: float) -> NDArray[Any]:
     place = loss / grid
     reach = ceil(float(np.abs(place).max())) + 1
     index = np.floor(place).astype(np.int64)
@@ -303,7 +315,7 @@ def composed(one: Laws, fine: float, times: int, deviation: float, grid: float) 
     return Laws(laws[0], laws[1], error)
 
 
-def _wrapped(law: Real, times: int, half: int) -> float:
+def _wrapped(law: NDArray[Any], times: int, half: int) -> float:
     """Chernoff: probability that the sum of so many losses leaves the nodes -half…half."""
     reach = len(law) // 2
     nodes = np.arange(-reach, reach + 1)
@@ -318,7 +330,7 @@ def _wrapped(law: Real, times: int, half: int) -> float:
     return total
 
 
-def _on_grid(loss: Real, mass: Real, grid: float, reach: int) -> tuple[Real, float]:
+def _on_grid(loss: NDArray[Any], mass: NDArray[Any], grid: float, reach: int) -> tuple[NDArray[Any], float]:
     """One direction: the second world's mass at the losses grid·(1…reach), and the first world's at infinity."""
     capped = np.minimum(loss, reach * grid)
     beyond = float((mass * np.exp(capped) * np.expm1(np.minimum(loss - capped, LARGEST_EXPONENT))).sum())
@@ -330,14 +342,14 @@ def _on_grid(loss: Real, mass: Real, grid: float, reach: int) -> tuple[Real, flo
     return masses[1:], beyond
 
 
-def _hockey_stick(mass: Real, infinite: float, grid: float) -> Real:
+def _hockey_stick(mass: NDArray[Any], infinite: float, grid: float) -> NDArray[Any]:
     """H_α at α = e^{kΔ}, k = 0…reach: a sum of positive terms, Σ_{i≥k} (e^{(i+1)Δ} - e^{iΔ})·(mass beyond i)."""
     beyond = np.cumsum(mass[::-1])[::-1]
     rises = np.exp(grid * np.arange(len(mass))) * np.expm1(grid) * beyond
     return np.append(np.cumsum(rises[::-1])[::-1], 0.0) + infinite
 
 
-def _kernel(ahead: tuple[Real, float], behind: tuple[Real, float], grid: float, terms: int) -> Kernel:
+def _kernel(ahead: tuple[NDArray[Any], float], behind: tuple[NDArray[Any], float], grid: float, terms: int) -> Kernel:
     reach = len(ahead[0])
     nodes = grid * np.arange(1, reach + 1)
     up, down = ahead[0] * np.exp(0.5 * nodes), behind[0] * np.exp(0.5 * nodes)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import erfc, inf, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from betastar.arrays import Real
 from betastar.curves import LARGEST_EPSILON, Answers, Curve, Value
 from betastar.exact.inversion import LOST, TINY, Composition, Inversion, cumulants, plain_overlap
 from betastar.steps.base import EPS, Factor
@@ -30,7 +31,7 @@ UNSURE = 8
 #: Smallest and largest threshold of a rate.
 LOWEST, HIGHEST = -700.0, 700.0
 
-Evaluation = Callable[[Real], Answers]
+Evaluation = Callable[[NDArray[Any]], Answers]
 
 
 class _Points:
@@ -40,33 +41,33 @@ class _Points:
         zeros = [0.0, 0.0]
         self._rows = np.array([[-inf, inf], [1.0, 0.0], zeros, [1.0, 0.0], zeros, [1.0, 0.0], zeros])
 
-    def add(self, taus: Real, answers: Answers) -> None:
+    def add(self, taus: NDArray[Any], answers: Answers) -> None:
         power = answers.stick + answers.hit
         new = np.stack([taus, answers.stick, answers.error, answers.mass, answers.mass_error, power, answers.density])
         rows = np.concatenate([self._rows, new], axis=1)
         self._rows = rows[:, np.argsort(rows[0], kind="stable")]
         self.tau, self.stick, self.error, self.mass, self.mass_error, self.power, self.density = self._rows
 
-    def around(self, fprs: Real) -> tuple[Real, Real]:
+    def around(self, fprs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """For each rate the nearest points on either side that are there for sure, whatever the errors of Q(L > τ) are."""
         last = len(self.tau) - 1
         left = last - np.argmax((self.mass - self.mass_error >= fprs[:, None])[:, ::-1], axis=1)
         right = np.argmax(self.mass + self.mass_error <= fprs[:, None], axis=1)
         return left, np.maximum(right, left + 1)
 
-    def lowest(self, left: Real, right: Real, fprs: Real) -> Real:
+    def lowest(self, left: NDArray[Any], right: NDArray[Any], fprs: NDArray[Any]) -> NDArray[Any]:
         """The point between these whose tangent is the lowest at each rate."""
         index = np.arange(len(self.tau))
         with np.errstate(over="ignore"):
             values = self.stick + np.exp(self.tau) * fprs[:, None]
         return np.argmin(np.where((index >= left[:, None]) & (index <= right[:, None]), values, inf), axis=1)
 
-    def tangent(self, index: Real, fprs: Real) -> Real:
+    def tangent(self, index: NDArray[Any], fprs: NDArray[Any]) -> NDArray[Any]:
         """H + e^τ·FPR of the tangents at these points."""
         with np.errstate(over="ignore"):
             return self.stick[index] + np.exp(self.tau[index]) * fprs
 
-    def gap(self, left: Real, right: Real, touch: Real, fprs: Real) -> Real:
+    def gap(self, left: NDArray[Any], right: NDArray[Any], touch: NDArray[Any], fprs: NDArray[Any]) -> NDArray[Any]:
         """By how much the tangent at `touch` may lie above the curve, which runs from the point `left` to the point `right`.
 
         The curve lies above the chord between the two; as Q(L > τ) there is not exact, they may move along their tangents. And it
@@ -86,7 +87,7 @@ class _Points:
             beside = np.where(np.isfinite(self.tau[touch]), bend * apart, inf)
         return np.fmin(np.fmin(above, beside), 1.0)
 
-    def between(self, left: Real, right: Real, goals: Real) -> Real:
+    def between(self, left: NDArray[Any], right: NDArray[Any], goals: NDArray[Any]) -> NDArray[Any]:
         """The threshold with this normal quantile of Q(L > τ), by the cubic through two points with the slopes there."""
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ends, slopes = [], []
@@ -100,7 +101,9 @@ class _Points:
             return start + width * t * (1.0 - t) * ((1.0 - t) * slopes[0] - t * slopes[1])
 
 
-def rates_on_tangents(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[Real, Real, Real]:
+def rates_on_tangents(
+    evaluate: Evaluation, guesses: NDArray[Any], fprs: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """The true-positive rate at each false-positive rate in (0, 1): the lowest tangent; its error; its threshold.
 
     guesses: thresholds around those of the rates. Thresholds are interpolated between the points that are known, or taken from
@@ -136,7 +139,9 @@ def rates_on_tangents(evaluate: Evaluation, guesses: Real, fprs: Real) -> tuple[
     return np.clip(values, fprs, 1.0), errors, np.clip(best, LOWEST, HIGHEST)
 
 
-def epsilons_on_tangents(evaluate: Evaluation, guesses: Real, deltas: Real) -> tuple[Real, Real, Real]:
+def epsilons_on_tangents(
+    evaluate: Evaluation, guesses: NDArray[Any], deltas: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """ε ≥ 0 with H_{e^ε} = δ, for each δ: from below, as it is, and from above. Newton's method on log H, in a bracket."""
     start = evaluate(np.zeros(1))
     size = len(deltas)
@@ -168,7 +173,9 @@ def epsilons_on_tangents(evaluate: Evaluation, guesses: Real, deltas: Real) -> t
     return _sides(evaluate, values, slack, deltas, start)
 
 
-def _sides(evaluate: Evaluation, values: Real, slack: Real, deltas: Real, start: Answers) -> tuple[Real, Real, Real]:
+def _sides(
+    evaluate: Evaluation, values: NDArray[Any], slack: NDArray[Any], deltas: NDArray[Any], start: Answers
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """ε from both sides: the nearest ends at which H, with its error, is not below δ, and not above it."""
     known = values < inf
     lower, upper = np.where(known, 0.0, LARGEST_EPSILON), np.full(len(values), inf)
@@ -275,12 +282,12 @@ class FourierCurve(Curve):
         values, errors = self.hockey_sticks(np.array([tau]))
         return Value(float(values[0]), float(errors[0]))
 
-    def hockey_sticks(self, taus: Real) -> tuple[Real, Real]:
+    def hockey_sticks(self, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """H_{e^τ}(P‖Q) at each τ, and their errors, in one pass."""
         answers = self._inversion()(np.asarray(taus, dtype=np.float64))
         return answers.stick, answers.error
 
-    def true_positive_rates(self, fprs: Real) -> tuple[Real, Real]:
+    def true_positive_rates(self, fprs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         values, errors, _ = self.rates(fprs)
         return values, errors
 
@@ -293,7 +300,7 @@ class FourierCurve(Curve):
         """The τ of the best test with this false-positive rate: the logarithm of the curve's slope there."""
         return float(self.rates(np.array([fpr]))[2][0])
 
-    def rates(self, fprs: Real) -> tuple[Real, Real, Real]:
+    def rates(self, fprs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """True-positive rates, their errors and the thresholds of the best tests at each false-positive rate, in one pass."""
         fprs = np.asarray(fprs, dtype=np.float64)
         values, errors, taus = fprs.copy(), np.zeros(len(fprs)), np.zeros(len(fprs))
@@ -307,7 +314,7 @@ class FourierCurve(Curve):
         values[within], errors[within], taus[within] = rates_on_tangents(self._inversion(), guesses, asked)
         return values, errors, taus
 
-    def epsilons(self, deltas: Real) -> tuple[Real, Real, Real]:
+    def epsilons(self, deltas: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """ε ≥ 0 with H_{e^ε} = δ for each δ, from below, as it is, and from above."""
         deltas = np.asarray(deltas, dtype=np.float64)
         if not self.factors:
@@ -332,7 +339,7 @@ class FourierCurve(Curve):
                 return general
             sides = ahead.answers if ahead else general, behind.answers if behind else general
 
-        def one_step(taus: Real) -> Answers:
+        def one_step(taus: NDArray[Any]) -> Answers:
             answers = np.empty((len(Answers._fields), len(taus)))
             for chosen, answer in zip((taus >= 0.0, taus < 0.0), sides, strict=True):
                 if chosen.any():
@@ -341,7 +348,7 @@ class FourierCurve(Curve):
 
         return one_step
 
-    def _without_sampling(self, taus: Real) -> Answers:
+    def _without_sampling(self, taus: NDArray[Any]) -> Answers:
         """H = Φ(μ/2 - τ/μ) - e^τ Φ(-μ/2 - τ/μ), by logarithms."""
         mu = self._gaussian
         assert mu is not None
@@ -356,7 +363,7 @@ class FourierCurve(Curve):
 
     # First guesses of thresholds.
 
-    def _guesses(self, fprs: Real) -> Real:
+    def _guesses(self, fprs: NDArray[Any]) -> NDArray[Any]:
         """The τ with Q(L > τ) = FPR, nearly: r* = r + log(u/r)/r is almost normal under Q, with r² = 2(θK' - K), u² = θ²K''."""
         if self._gaussian is not None:
             return -self._gaussian * (ndtri(fprs) + 0.5 * self._gaussian)
@@ -386,7 +393,7 @@ class FourierCurve(Curve):
         outside = np.minimum(goals - normal[0], 0.0) + np.maximum(goals - normal[-1], 0.0)
         return np.interp(goals, normal, slope) + spread * outside
 
-    def _epsilon_guesses(self, deltas: Real) -> Real:
+    def _epsilon_guesses(self, deltas: NDArray[Any]) -> NDArray[Any]:
         """The τ with H_{e^τ} = δ, nearly: the integral by Laplace's method."""
         if self._gaussian is not None:
             return np.maximum(self._gaussian * (0.5 * self._gaussian - ndtri(deltas)), 0.0)
@@ -398,7 +405,7 @@ class FourierCurve(Curve):
         return np.maximum(np.interp(-np.log(deltas), np.maximum.accumulate(-sizes), taus), 0.0)
 
 
-def _nothing(taus: Real) -> Answers:
+def _nothing(taus: NDArray[Any]) -> Answers:
     """A run that tells nothing: P = Q."""
     stick, zero = np.maximum(-np.expm1(taus), 0.0), np.zeros(len(taus))
     return Answers(stick, 1.0 - stick, zero, 1.0 * (taus < 0.0), zero, np.exp(taus) * (taus < 0.0), zero)

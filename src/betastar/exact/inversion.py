@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from math import asinh, cos, inf, log, pi, sin, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Complex, Real
 from betastar.curves import Answers
 from betastar.steps.base import EPS, Factor
 from betastar.steps.transform import Transform, exp, log1p
@@ -117,7 +117,7 @@ class Composition:
         return strip
 
 
-def cumulants(terms: Terms, thetas: Real) -> tuple[Real, Real, Real]:
+def cumulants(terms: Terms, thetas: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """log M and its first two derivatives at each real θ; nan where the nodes do not reach."""
     value, slope, bend = (np.zeros(len(thetas)) for _ in range(3))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -171,7 +171,7 @@ class Strip:
     The curvature of that function does not depend on τ, so that its root measures how far apart two saddle points are.
     """
 
-    def __init__(self, thetas: Real, value: Real, slope: Real, bend: Real) -> None:
+    def __init__(self, thetas: NDArray[Any], value: NDArray[Any], slope: NDArray[Any], bend: NDArray[Any]) -> None:
         known = np.isfinite(value) & np.isfinite(slope) & np.isfinite(bend)
         last = len(thetas) if known.all() else int(np.argmin(known))
         self.thetas, self.value, self.slope, self.bend = (one[:last] for one in (thetas, value, slope, bend))
@@ -184,11 +184,11 @@ class Strip:
     def __len__(self) -> int:
         return len(self.thetas)
 
-    def place(self, taus: Real) -> Real:
+    def place(self, taus: NDArray[Any]) -> NDArray[Any]:
         """Where the saddle points are, in deviations along the strip."""
         return np.interp(taus, self.taus, self.arcs)
 
-    def height(self, taus: Real) -> Real:
+    def height(self, taus: NDArray[Any]) -> NDArray[Any]:
         """Logarithm of the size of the integrand at its saddle point."""
         if not len(self):
             return np.full(len(taus), inf)
@@ -196,7 +196,7 @@ class Strip:
         level = self.value - np.log(np.abs(self.thetas * (1.0 - self.thetas)))
         return np.interp(theta, self.thetas, level) + (1.0 - theta) * taus
 
-    def lines(self, places: Real) -> tuple[Real, Real, Real]:
+    def lines(self, places: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """θ and (log M)'' of lines that serve these places, and the number of the line of each."""
         low, high = float(places.min()), float(places.max())
         bins = max(1, int(np.ceil((high - low) / SHARED)))
@@ -245,7 +245,7 @@ class Inversion:
         self._groups: list[_Lines] = []
         self._leans = composition.plateau
 
-    def at(self, taus: Real) -> Answers:
+    def at(self, taus: NDArray[Any]) -> Answers:
         least, most = self.composition.range
         low, high = taus <= least, taus >= most
         answers = np.zeros((len(Answers._fields), len(taus)))
@@ -261,7 +261,7 @@ class Inversion:
         answers[0, low], answers[1, low], answers[5, low] = -np.expm1(taus[low]), np.exp(taus[low]), np.exp(taus[low])
         return Answers(*answers)
 
-    def _at(self, taus: Real) -> Real:
+    def _at(self, taus: NDArray[Any]) -> NDArray[Any]:
         composition = self.composition
         answers, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
         inside = composition.inside.height(taus)
@@ -289,7 +289,7 @@ class Inversion:
         answers[0, unknown] = answers[4, unknown] = 1.0
         return answers
 
-    def _strip(self, strip: Strip, taus: Real, beyond: bool) -> tuple[Real, Real]:
+    def _strip(self, strip: Strip, taus: NDArray[Any], beyond: bool) -> tuple[NDArray[Any], NDArray[Any]]:
         """Answers, and which of them a leaning path gave."""
         places = strip.place(taus)
         answers, leaning = np.zeros((len(Answers._fields), len(taus))), np.zeros(len(taus), dtype=bool)
@@ -314,21 +314,27 @@ class _Lines:
     """Several lines in one strip, with the composed transform on offsets that they share."""
 
     def __init__(
-        self, composition: Composition, thetas: Real, bends: Real, places: Real, beyond: bool, overlap_only: bool
+        self,
+        composition: Composition,
+        thetas: NDArray[Any],
+        bends: NDArray[Any],
+        places: NDArray[Any],
+        beyond: bool,
+        overlap_only: bool,
     ) -> None:
         self.composition, self.thetas, self.bends, self.places = composition, thetas, bends, places
         self.beyond, self.overlap_only = beyond, overlap_only
         self.scale = float(np.minimum(2.0 / np.sqrt(bends), np.minimum(thetas, np.abs(1.0 - thetas))).min())
         self._paths: dict[float, _Path] = {}
 
-    def at(self, taus: Real, line: Real) -> tuple[Real, Real]:
+    def at(self, taus: NDArray[Any], line: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Answers at thresholds, each on the line with its number, and which of them a leaning path gave."""
         past = taus - self.composition.rest
         still = past == 0.0  # no plateau oscillates: steps in v may be halved as often as it takes
         answers, leaning = np.full((len(Answers._fields), len(taus)), inf), np.zeros(len(taus), dtype=bool)
         rough = np.ones(len(taus), dtype=bool)
 
-        def follow(lean: float, chosen: Real, finest: float) -> None:
+        def follow(lean: float, chosen: NDArray[Any], finest: float) -> None:
             path = self._path(lean, float(np.abs(past[chosen]).min()) if lean else 0.0)
             other, uneven = path.at(taus[chosen], line[chosen], np.where(still[chosen], FINE, finest))
             better = other[2] + 1e-3 * other[4] < answers[2, chosen] + 1e-3 * answers[4, chosen]
@@ -366,10 +372,10 @@ class _Lines:
 class _Nodes(NamedTuple):
     """Offsets ζ, dζ/dv/π, and for each line M(θ+ζ)/M(θ), times e^{-ζ·rest} on a path that leans, and the error of that."""
 
-    offsets: Complex
-    speed: Complex
-    mass: Complex
-    doubt: Real
+    offsets: NDArray[Any]
+    speed: NDArray[Any]
+    mass: NDArray[Any]
+    doubt: NDArray[Any]
 
 
 class _Path:
@@ -397,9 +403,9 @@ class _Path:
             beyond = self._bare(np.arange(self.alive, self.length, self.step))
             first = _Nodes(*(np.concatenate(arrays) for arrays in zip(first, beyond, strict=True)))
         self._levels = [first]
-        self._kept: dict[tuple[int, int], tuple[Complex, Real]] = {}
+        self._kept: dict[tuple[int, int], tuple[NDArray[Any], NDArray[Any]]] = {}
 
-    def _bare(self, v: Real) -> _Nodes:
+    def _bare(self, v: NDArray[Any]) -> _Nodes:
         """Nodes at which the transform counts as 0."""
         sinh, cosh = np.sinh(v), np.cosh(v)
         across, along = self.lines.scale * sin(self.lean), self.lines.scale * cos(self.lean)
@@ -407,7 +413,7 @@ class _Path:
         offsets, speed = across * (cosh - 1.0) + 1j * along * sinh, across * sinh + 1j * along * cosh
         return _Nodes(offsets, speed / pi, nothing + 0j, nothing)
 
-    def _on(self, v: Real) -> _Nodes:
+    def _on(self, v: NDArray[Any]) -> _Nodes:
         lines = self.lines
         offsets, speed, _, _ = self._bare(v)
         power = np.zeros((len(v), len(lines.thetas)), dtype=np.complex128)
@@ -448,13 +454,13 @@ class _Path:
         speed[0] *= 0.5
         return _Nodes(offsets, speed, mass, doubt)
 
-    def _weights(self, nodes: _Nodes) -> Real:
+    def _weights(self, nodes: _Nodes) -> NDArray[Any]:
         """|dz/(z(z-1))| on each line, with the decay of e^{-ζ(τ - rest)} at the slowest threshold."""
         z = self.lines.thetas + nodes.offsets[:, None]
         decay = np.abs(nodes.speed) * np.exp(-np.abs(nodes.offsets.real) * self.past)
         return decay[:, None] / np.abs(z * (z - 1.0))
 
-    def _plateau(self, nodes: _Nodes) -> Real:
+    def _plateau(self, nodes: _Nodes) -> NDArray[Any]:
         """A mass at the plateau's loss that is taken out of the law, and added to the answers: what makes the integrand smallest.
 
         It is the mass at loss 0 that never decays (glued steps), or the weighted median of the integrand if that helps much.
@@ -472,11 +478,11 @@ class _Path:
         helps = (left < HELPS * (weights * np.abs(nodes.mass)).sum(axis=0)) & (self._lift() < LARGEST_LIFT)
         return np.where(helps, median, 0.0)
 
-    def _lift(self) -> Real:
+    def _lift(self) -> NDArray[Any]:
         """Logarithm of the mass of P that belongs to 1 on the plateau of a line; of Q it is e^{-rest} times that."""
         return self.start + (1.0 - self.lines.thetas) * self.lines.composition.rest
 
-    def _turn(self, nodes: _Nodes) -> Complex:
+    def _turn(self, nodes: _Nodes) -> NDArray[Any]:
         """How the plateau oscillates along the path: e^{ζ·rest}, or not at all where that is taken out already."""
         return np.exp(nodes.offsets * (self.lines.composition.rest - self.origin))
 
@@ -489,7 +495,7 @@ class _Path:
             self._levels.append(_Nodes(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))))
         return self._levels[number]
 
-    def at(self, taus: Real, line: Real, finest: Real) -> tuple[Real, Real]:
+    def at(self, taus: NDArray[Any], line: NDArray[Any], finest: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Answers, and whether two steps of the trapezoidal rule disagree even after all halvings that are allowed."""
         scale = np.exp(self.start[line] + (1.0 - self.lines.thetas[line]) * taus)
         whole, half = self._sums(0, taus, line)
@@ -512,7 +518,7 @@ class _Path:
         rough |= sums[3] * scale > LARGEST
         return self._answers(taus, line, sums * scale, (error + sums[5:7]) * scale), rough
 
-    def _columns(self, level: int, k: int) -> tuple[Complex, Real]:
+    def _columns(self, level: int, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Integrands of H, e^τ·Q(L > τ) and the density on a line but for e^{-ζτ}; sizes and errors of the first two."""
         if (level, k) not in self._kept:
             nodes = self._levels[level]
@@ -524,7 +530,7 @@ class _Path:
             self._kept[level, k] = columns, sizes
         return self._kept[level, k]
 
-    def _sums(self, level: int, taus: Real, line: Real) -> tuple[Real, Real]:
+    def _sums(self, level: int, taus: NDArray[Any], line: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Σ over the nodes of a level, of the three integrands, two sizes and two errors; then of two over every second node."""
         nodes = self._level(level)
         whole, half = np.empty((7, len(taus))), np.zeros((2, len(taus)))
@@ -541,7 +547,7 @@ class _Path:
                 half[:, rows] = (turns[:, ::2] @ columns[::2, :2]).imag.T
         return whole, half
 
-    def _answers(self, taus: Real, line: Real, sums: Real, error: Real) -> Real:
+    def _answers(self, taus: NDArray[Any], line: NDArray[Any], sums: NDArray[Any], error: NDArray[Any]) -> NDArray[Any]:
         """With what the residue at 1, and the mass of the plateau, contribute."""
         rest = self.lines.composition.rest
         kept = (self.plateau * np.exp(np.minimum(self._lift(), LARGEST_LIFT)))[line]

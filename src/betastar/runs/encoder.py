@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from betastar.arrays import Real
 from betastar.runs.reading import StudyError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class LabelScale:
         return cls(low / 2.0 + high / 2.0, high / 2.0 - low / 2.0, low, high)
 
     @classmethod
-    def of_labels(cls, labels: Real) -> LabelScale:
+    def of_labels(cls, labels: NDArray[Any]) -> LabelScale:
         """The scale that gives these labels mean 0 and deviation 1."""
         return cls(float(labels.mean()), float(labels.std()))
 
@@ -62,15 +61,15 @@ class LabelScale:
         """Whether the scale comes from a range that was declared."""
         return self.low is not None
 
-    def limited(self, labels: Real) -> Real:
+    def limited(self, labels: NDArray[Any]) -> NDArray[Any]:
         """The labels, those beyond the declared range as its nearer end."""
         return labels if self.low is None else np.clip(labels, self.low, self.high)
 
-    def targets(self, labels: ArrayLike) -> Real:
+    def targets(self, labels: ArrayLike) -> NDArray[Any]:
         """The targets of labels, as numbers of double precision."""
         return (np.asarray(labels, dtype=np.float64) - self.mean) / self.scale
 
-    def labels(self, outputs: ArrayLike) -> Real:
+    def labels(self, outputs: ArrayLike) -> NDArray[Any]:
         """The labels that targets, or outputs of the model, stand for."""
         return self.mean + self.scale * np.asarray(outputs, dtype=np.float64)
 
@@ -141,7 +140,7 @@ class Column:
         if not all(isinstance(one, str) for one in (self.name, *self.categories)):
             raise ValueError(f"the name and the categories of the column {self.name!r} must be text")
 
-    def encode(self, column: Series) -> Real:
+    def encode(self, column: Series) -> NDArray[Any]:
         """The inputs of the column's values, a row for each; raises StudyError for a value that has none."""
         if self.kind == UNUSED:
             return np.zeros((len(column), 1))
@@ -153,7 +152,7 @@ class Column:
         held = self._one_hot(column) if self.kind == CATEGORY else self._numbers(days if self.kind == DATE else column)[:, None]
         return (held - np.array(self.mean)) / np.array(self.scale)
 
-    def _numbers(self, column: Series) -> Real:
+    def _numbers(self, column: Series) -> NDArray[Any]:
         import pandas as pd
 
         numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
@@ -171,7 +170,7 @@ class Column:
             )
         return numbers if self.missing is None else np.where(np.isnan(numbers), self.missing, numbers)
 
-    def _one_hot(self, column: Series) -> Real:
+    def _one_hot(self, column: Series) -> NDArray[Any]:
         words = column.astype(object).where(column.notna(), MISSING).astype(str)
         numbers = {category: i for i, category in enumerate(self.categories)}
         places = words.map(numbers)
@@ -265,7 +264,7 @@ class TableEncoder:
             "without noise. No figure of risk covers them: read the file before you give it away."
         )
 
-    def encode(self, frame: DataFrame) -> Real:
+    def encode(self, frame: DataFrame) -> NDArray[Any]:
         """Encode the records of a table.
 
         Parameters

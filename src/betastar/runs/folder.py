@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from betastar import files
-from betastar.arrays import Real
 from betastar.quality import main_figure
 from betastar.run_files import LEDGER as LEDGER
 from betastar.run_files import STEPS as STEPS
@@ -298,7 +298,7 @@ class RunFolder:
         return list(lines_of(self / TIMINGS))
 
     @property
-    def distances(self) -> dict[str, Real]:
+    def distances(self) -> dict[str, NDArray[Any]]:
         """The distance of each step, by the diameter that was measured."""
         table = np.genfromtxt(self / DISTANCES, delimiter=",", names=True)
         return {name: np.atleast_1d(table[name]) for name in table.dtype.names or () if name != "step"}
@@ -439,7 +439,7 @@ class RunFolder:
 
         self.write(CHECKPOINT, pack(state))
 
-    def write_distances(self, columns: Mapping[str, Sequence[float] | Real]) -> None:
+    def write_distances(self, columns: Mapping[str, Sequence[float] | NDArray[Any]]) -> None:
         """Write the distance of each step, by the diameter that was measured."""
         rows = [",".join(["step", *columns])]
         for step, row in enumerate(zip(*columns.values(), strict=True), start=1):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Real, Whole
 from betastar.runs.encoder import TableEncoder
 from betastar.runs.folder import RunFolder
 from betastar.runs.model import PREDICTION, load
@@ -104,10 +104,10 @@ def _judged(labels: Series, predictions: Series, encoder: TableEncoder) -> dict[
     return errors(predictions.to_numpy(), _numbers(labels))
 
 
-def _numbers(labels: Series) -> Real:
+def _numbers(labels: Series) -> NDArray[Any]:
     import pandas as pd
 
-    numbers: Real = pd.to_numeric(labels, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    numbers: NDArray[Any] = pd.to_numeric(labels, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     if not np.isfinite(numbers).all():
         shown = labels.iloc[int(np.argmin(np.isfinite(numbers)))]
         raise StudyError(f"the label {labels.name!r} must hold finite numbers, as it did in training, got {shown!r}.")
@@ -127,7 +127,7 @@ def _classes(labels: Series, classes: tuple[str, ...]) -> Series:
     return text.where(text.isin(classes), text.str.removesuffix(".0"))
 
 
-def _held_out(folder: RunFolder, table: str) -> Whole | None:
+def _held_out(folder: RunFolder, table: str) -> NDArray[Any] | None:
     """The records that the run kept for testing, by their place among those with a label.
 
     None if the table is not the one that the run was trained on, as far as the fingerprint of the run tells.

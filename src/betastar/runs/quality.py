@@ -3,11 +3,11 @@ numbers the errors. `betastar.quality.QUALITY` has the names of the figures."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
-
-from betastar.arrays import Real
 
 
 def baseline(train: NDArray[np.int64], test: NDArray[np.int64]) -> float:
@@ -52,7 +52,7 @@ def auc(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float | None:
     return float(np.mean(areas))
 
 
-def errors(predictions: Real, labels: Real) -> dict[str, float]:
+def errors(predictions: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
     """How far predictions of numbers are from the labels.
 
     Parameters
@@ -71,7 +71,7 @@ def errors(predictions: Real, labels: Real) -> dict[str, float]:
     return told | ({"r2": 1.0 - float(np.mean(apart**2)) / spread} if spread > 0.0 else {})
 
 
-def baseline_errors(train: Real, test: Real) -> dict[str, float]:
+def baseline_errors(train: NDArray[Any], test: NDArray[Any]) -> dict[str, float]:
     """The errors on test records of whoever always predicts the mean of the training labels.
 
     Parameters

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from betastar import validation
-from betastar.arrays import Whole
 from betastar.runs.config import Recipe
 from betastar.runs.encoder import LabelScale, TableEncoder
 from betastar.runs.reading import StudyError
@@ -94,7 +94,7 @@ def split_persons(people: Series, seed: int, most: int | None = None, share: flo
     return kept.tolist(), test.tolist(), facts
 
 
-def limited(codes: Whole, train: Whole, seed: int, most: int | None) -> Whole:
+def limited(codes: NDArray[Any], train: NDArray[Any], seed: int, most: int | None) -> NDArray[Any]:
     """Of the training records, at most so many of each person, chosen at random. `codes` has the person of every record."""
     import pandas as pd
 

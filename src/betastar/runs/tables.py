@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from betastar import validation
-from betastar.arrays import Real, Whole
 from betastar.rounding import plain
 from betastar.runs.config import Recipe, secret_name
 from betastar.runs.encoder import LabelScale, TableEncoder, days_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: A column of words with more categories is an identifier rather than an attribute.
 MANY_CATEGORIES = 500
-#: Whole numbers or words that differ in each of so many records identify them.
+#: NDArray[Any] numbers or words that differ in each of so many records identify them.
 IDENTIFIES = 20
 #: So many columns of 0 and 1 are named.
 NAMED = 8
@@ -290,7 +290,7 @@ class Labels:
     scale: LabelScale | None
     told: tuple[str, ...]
 
-    def targets(self, records: Sequence[int], train: bool) -> Whole | Real:
+    def targets(self, records: Sequence[int], train: bool) -> NDArray[Any] | NDArray[Any]:
         """The targets of some records: numbers of classes, or a column of numbers, limited to the declared range in training."""
         some = self.column.iloc[list(records)]
         if self.scale is None:

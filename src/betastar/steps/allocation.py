@@ -31,11 +31,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, erf, expm1, floor, inf, log, log1p, pi, sinh, sqrt
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Complex, Real
 from betastar.steps.base import LEAST, MOST, Factor, Family, Step
 from betastar.steps.poisson import line
 from betastar.steps.transform import Transform
@@ -181,12 +181,12 @@ def _extent(density: EpochDensity) -> _Extent:
     return _Extent(sides[1], sides[0], sum(areas) / (max(peaks) * sqrt(2.0 * pi)))
 
 
-def _nodes(extent: _Extent, mirrored: bool, dense: float) -> tuple[Real, Real]:
+def _nodes(extent: _Extent, mirrored: bool, dense: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """Losses, and their distances: a(v) at equal steps of v with a/E + asinh(a/c)/SLOPE = v, so that da/dv = e(a) with
     1/e = 1/E + 1/(SLOPE·√(a² + c²)): nodes are dense in the bulk."""
     c, widest = GROWS * extent.deviation, WIDEST * extent.deviation
 
-    def arc(a: Real) -> Real:
+    def arc(a: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(a / widest + np.arcsinh(a / c) / SLOPE)
 
     first, last = arc(np.array([0.0 if mirrored else extent.left, extent.right])).tolist()
@@ -240,7 +240,7 @@ def _died(built: Transform, widest: float, tilt: float) -> tuple[float, float, f
     the largest real part (and of 1 - z) at which it has died, too."""
     frequencies = np.linspace(0.0, pi / widest, 200)
 
-    def sizes(theta: float) -> Real:
+    def sizes(theta: float) -> NDArray[Any]:
         """The largest modulus beyond each frequency, relative to that at 0 if that is above 1."""
         values = np.abs(1.0 + built.excess(theta + 1j * frequencies))
         return np.maximum.accumulate(values[::-1])[::-1] / np.maximum(values[0], 1.0)
@@ -261,8 +261,8 @@ def _died(built: Transform, widest: float, tilt: float) -> tuple[float, float, f
 class Frequencies:
     """u on a ray, and e^{iuw} - 1 for each u (rows) and each node of y (columns)."""
 
-    u: Complex
-    turned: Complex
+    u: NDArray[Any]
+    turned: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class EpochDensity:
         largest = max(s * s + (REACH + s) * s, -log(s)) + 4.0
         rates = np.exp(np.arange(-0.5 * log(t) - log(s) - 5.0 - s * s, largest, 0.1))
 
-        def shares(likelihoods: Real) -> Real:
+        def shares(likelihoods: NDArray[Any]) -> NDArray[Any]:
             """(FAR²/2t + log E[e^{-λX}])/λ, of the likelihoods X or of X - 1."""
             exponents = np.log(weights) - np.multiply.outer(rates, likelihoods)
             most = exponents.max(axis=1)
@@ -348,7 +348,7 @@ class EpochDensity:
         return height, lean, left
 
     @cached_property
-    def _nodes(self) -> tuple[float, Complex]:
+    def _nodes(self) -> tuple[float, NDArray[Any]]:
         """Step and nodes: of y - τ/2 (substitution), or of y."""
         height, lean, _ = self._leans
         s = self.spread
@@ -357,7 +357,7 @@ class EpochDensity:
         return width, width * np.arange(floor(low / width), ceil(high / width) + 1) + 1j * height
 
     @cached_property
-    def _terms(self) -> Complex:
+    def _terms(self) -> NDArray[Any]:
         """w at each node: its part that depends on y."""
         _, y = self._nodes
         if self.mirrored:
@@ -365,14 +365,14 @@ class EpochDensity:
         exponent = y - 0.5 * self.spread**2
         return complex_expm1(exponent.real, exponent.imag) if self._centred else np.exp(exponent)
 
-    def _weights(self, taus: Real, mean: float) -> tuple[Complex, Complex]:
+    def _weights(self, taus: NDArray[Any], mean: float) -> tuple[NDArray[Any], NDArray[Any]]:
         """Weights of the nodes (rows) for y ~ N(mean, s²), at each τ (columns), and (y - mean)/s²."""
         width, nodes = self._nodes
         y = nodes[:, None] + (0.5 * taus if self.mirrored else 0.0 * taus) - mean
         z = y / self.spread
         return width / (sqrt(2.0 * pi) * self.spread) * np.exp(-0.5 * z * z), y / self.spread**2
 
-    def _turned(self, u: Complex) -> Complex:
+    def _turned(self, u: NDArray[Any]) -> NDArray[Any]:
         exponent = 1j * np.multiply.outer(u, self._terms)
         size = np.clip(exponent.real, -700.0, 300.0)
         return complex_expm1(size, np.where(size < -50.0, 0.0, exponent.imag))
@@ -406,7 +406,7 @@ class EpochDensity:
     def _left_side(self) -> Frequencies:
         return self._ray(self._leans[2], self._left < GAUSSIAN_LEFT)
 
-    def at(self, taus: Real, first: bool = True) -> tuple[Real, Real]:
+    def at(self, taus: NDArray[Any], first: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """The density at each τ, and the same with twice the step in u.
 
         first: under the first world, for τ ≥ 0; otherwise (add/remove) under the second one, for τ ≤ 0.
@@ -419,7 +419,7 @@ class EpochDensity:
             values[some], coarse[some] = self.step / pi * (even + odd), 2.0 * self.step / pi * even
         return values, coarse
 
-    def _symmetric(self, taus: Real) -> Complex:
+    def _symmetric(self, taus: NDArray[Any]) -> NDArray[Any]:
         t, s, number = self.batches, self.spread, len(taus)
         plain, slope = self._weights(taus, 0.0)
         moved, moved_slope = self._weights(taus, s * s)
@@ -429,7 +429,7 @@ class EpochDensity:
         power = complex_log1p(phi)
         return d_moved * np.exp((t - 1) * power) + (t - 1) * (1.0 + phi_moved) * d * np.exp((t - 2) * power)
 
-    def _one_sided(self, taus: Real, first: bool) -> Complex:
+    def _one_sided(self, taus: NDArray[Any], first: bool) -> NDArray[Any]:
         t, s = self.batches, self.spread
         ray = self._right if first else self._left_side
         zero = np.zeros(1)

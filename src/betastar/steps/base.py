@@ -12,9 +12,9 @@ from math import inf, log, log1p
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from betastar.arrays import Real
 from betastar.curves import Answers
 from betastar.steps.transform import Transform
 
@@ -31,7 +31,7 @@ MOST_EXPONENT = -log(LEAST_AFFINITY)
 #: dominates every pair at a distance (theory, section 2); or the symmetric pair of the plane.
 Family = Literal["line", "glued", "symmetric"]
 #: (gain, mass) = (P(S) - Q(S), Q(S)) of the outcomes S with a loss above each l.
-Tails = Callable[[Real], tuple[Real, Real]]
+Tails = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]
 
 
 class Directions(NamedTuple):
@@ -156,11 +156,11 @@ class Factor(ABC):
         """Whether `answers` and `guess` are known for one step."""
         return False
 
-    def answers(self, taus: Real) -> Answers:
+    def answers(self, taus: NDArray[Any]) -> Answers:
         """Answers of one step at thresholds ≥ 0, or, of a factor that was reversed for that, at thresholds < 0."""
         raise NotImplementedError
 
-    def guess(self, fprs: Real) -> Real:
+    def guess(self, fprs: NDArray[Any]) -> NDArray[Any]:
         """The thresholds of one step that belong to false-positive rates, nearly."""
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ def attained_steps(steps: Sequence[Step], symmetric: bool) -> list[Step]:
 # One step whose loss increases with the outcome: its answers are those of half-lines.
 
 
-def on_half_line(taus: Real, gain: Real, mass: Real, density: Real) -> Answers:
+def on_half_line(taus: NDArray[Any], gain: NDArray[Any], mass: NDArray[Any], density: NDArray[Any]) -> Answers:
     """Gain minus (e^τ - 1) times mass of the half-line where the loss exceeds τ; for τ < 0, of the half-line where it does not.
 
     (gain, mass): of that half-line for the step, or for τ < 0 for the step reversed. density: of the loss under its second world.
@@ -194,7 +194,9 @@ def on_half_line(taus: Real, gain: Real, mass: Real, density: Real) -> Answers:
     )
 
 
-def half_line(mass: Callable[[Real], Real], goals: Real, low: float, high: float, upwards: bool) -> Real:
+def half_line(
+    mass: Callable[[NDArray[Any]], NDArray[Any]], goals: NDArray[Any], low: float, high: float, upwards: bool
+) -> NDArray[Any]:
     """The ends of half-lines that have so much mass, by bisection. upwards: the mass grows with the end."""
     left, right = np.full(len(goals), low), np.full(len(goals), high)
     for _ in range(60):
@@ -207,7 +209,7 @@ def half_line(mass: Callable[[Real], Real], goals: Real, low: float, high: float
     return right
 
 
-def between(x: Real, low: Any, high: Any, noise: float) -> Real:
+def between(x: NDArray[Any], low: Any, high: Any, noise: float) -> NDArray[Any]:
     """Pr[N(high,σ²) > x] - Pr[N(low,σ²) > x], from the side on which both are small."""
     lower, upper = (low - x) / noise, (high - x) / noise
     flip = lower + upper > 0.0

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, inf, log, log1p, pi, sqrt
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from betastar.arrays import Booleans, Complex, Real
 from betastar.curves import Answers
 from betastar.steps.base import EPS, EXACT, LEAST, MOST, Directions, Factor, Family, Step, between, half_line, on_half_line
 from betastar.steps.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, REACH, Transform, expm1
@@ -78,11 +79,11 @@ class MixtureStep(Step):
         rounding = EPS * (64.0 + 8.0 * (1.0 + self.noise / least) + sqrt(len(worlds.shifts)))
         outwards = 1.0 + (rounding if above else -rounding)
 
-        def ahead(losses: Real) -> tuple[Real, Real]:
+        def ahead(losses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
             gain, mass = worlds.tail(worlds.threshold(losses, 0.0 if self.mirrored else near - least, far))
             return outwards * gain, mass
 
-        def behind(losses: Real) -> tuple[Real, Real]:
+        def behind(losses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
             gain, mass = worlds.head(worlds.threshold(-losses, near, middle))
             return outwards * gain, mass
 
@@ -126,7 +127,7 @@ def group_step(records: int, rate: float, noise: float, mirrored: bool, count: i
     return MixtureStep(tuple(weights.tolist()), shifts, noise, mirrored, count, real_zeros=True)
 
 
-def binomial(trials: int, rate: float) -> tuple[Real, int]:
+def binomial(trials: int, rate: float) -> tuple[NDArray[Any], int]:
     """The probabilities of a binomial law that count, and the number of hits that the first of them belongs to.
 
     Ratios of neighbours are multiplied, outwards from the mode, in extended precision. The probability of what is left out goes
@@ -172,7 +173,7 @@ class Worlds:
         self.noise, self.mirrored = min(max(step.noise, 1e-3 * least), MOST), step.mirrored
         self._variance = self.noise**2
         self._logs = np.log(self.weights)
-        self._tables: dict[tuple[float, float], tuple[Real, Real]] = {}
+        self._tables: dict[tuple[float, float], tuple[NDArray[Any], NDArray[Any]]] = {}
         #: Probability of a shift that is not 0: a sum of what is small, not 1 minus what is large.
         self.sampled = min(float(self.weights[self.shifts > 0.0].sum()), 1.0)
 
@@ -190,12 +191,12 @@ class Worlds:
             return float(0.5 * self.shifts[0])
         return float(self.threshold(np.zeros(1), 0.0, float(self.shifts[-1]))[0])
 
-    def loss(self, x: Real) -> Real:
+    def loss(self, x: NDArray[Any]) -> NDArray[Any]:
         """log P/Q."""
         ahead = self._log_likelihood(x)[0]
         return ahead - self._log_likelihood(-x)[0] if self.mirrored else ahead
 
-    def _log_likelihood(self, x: Real) -> tuple[Real, Real]:
+    def _log_likelihood(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """log Σ_j w_j e^{(s_j x - s_j²/2)/σ²}, by log1p and expm1 while it is moderate, and its derivative."""
         value, slope = np.empty(len(x)), np.empty(len(x))
         rows = max(1, BLOCK // len(self.shifts))
@@ -215,7 +216,7 @@ class Worlds:
             slope[at : at + rows] = (shares @ self.shifts[seen]) / total / self._variance
         return value, slope
 
-    def threshold(self, losses: Real, low: float, high: float) -> Real:
+    def threshold(self, losses: NDArray[Any], low: float, high: float) -> NDArray[Any]:
         """x in [low, high] with loss(x) = l for each l: from a table, by Newton's method, and by bisection what still moves."""
         table, known = self._table(low, high)
         cell = np.clip(np.searchsorted(known, losses, side="right") - 1, 0, TABLE - 2)
@@ -241,41 +242,41 @@ class Worlds:
             x[moves] = right
         return x
 
-    def _table(self, low: float, high: float) -> tuple[Real, Real]:
+    def _table(self, low: float, high: float) -> tuple[NDArray[Any], NDArray[Any]]:
         if (low, high) not in self._tables:
             table = np.linspace(low, high, TABLE)
             self._tables[low, high] = table, np.maximum.accumulate(self.loss(table))
         return self._tables[low, high]
 
-    def tail(self, x: Real) -> tuple[Real, Real]:
+    def tail(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """(gain, mass) of the half-line above x: P(S) - Q(S) and Q(S)."""
         mass = self._sum(lambda x, s: ndtr((-s - x) / self.noise), x) if self.mirrored else ndtr(-x / self.noise)
         return self._gain(x), mass
 
-    def head(self, x: Real) -> tuple[Real, Real]:
+    def head(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """(gain, mass) of the half-line below x with the worlds exchanged: Q(S) - P(S) and P(S)."""
         return self._gain(x), self._sum(lambda x, s: ndtr((x - s) / self.noise), x)
 
-    def _gain(self, x: Real) -> Real:
+    def _gain(self, x: NDArray[Any]) -> NDArray[Any]:
         return self._sum(lambda x, s: between(x, -s if self.mirrored else 0.0 * s, s, self.noise), x)
 
-    def _sum(self, term: Callable[[Real, Real], Real], x: Real) -> Real:
+    def _sum(self, term: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]], x: NDArray[Any]) -> NDArray[Any]:
         """Σ_j w_j·term(x, s_j), in blocks of x."""
         rows = max(1, BLOCK // len(self.shifts))
         blocks = [term(x[at : at + rows, None], self.shifts[None, :]) @ self.weights for at in range(0, len(x), rows)]
         return np.concatenate(blocks) if blocks else np.zeros(0)
 
-    def density(self, x: Real, exchanged: bool) -> Real:
+    def density(self, x: NDArray[Any], exchanged: bool) -> NDArray[Any]:
         """Density of Q at x; exchanged: that of P."""
 
-        def peak(x: Real, s: Real) -> Real:
+        def peak(x: NDArray[Any], s: NDArray[Any]) -> NDArray[Any]:
             return np.exp(-0.5 * ((x - s) / self.noise) ** 2) / (sqrt(2.0 * np.pi) * self.noise)
 
         if exchanged:
             return self._sum(peak, x)
         return self._sum(peak, -x) if self.mirrored else peak(x, np.zeros(1))
 
-    def slope(self, x: Real) -> Real:
+    def slope(self, x: NDArray[Any]) -> NDArray[Any]:
         """Derivative of the loss."""
         return self._log_likelihood(x)[1] + (self._log_likelihood(-x)[1] if self.mirrored else 0.0)
 
@@ -336,21 +337,21 @@ def mixture(step: MixtureStep, wide: bool = False, density: float = DENSITY) -> 
     return Transform(weight, loss, mirrored=mirrored, rest=rest, lost=lost, deficit=deficit, irrelevant=0.0)
 
 
-def _end(shares: Real, means: Real, reach: float) -> float:
+def _end(shares: NDArray[Any], means: NDArray[Any], reach: float) -> float:
     """Where the nodes end, as t = x/σ: what all shifts but 0 have beyond it is less than what one Gaussian has beyond `reach`."""
     room = reach**2 + 2.0 * np.log(shares)
     counts = (means > 0.0) & (room > 0.0)
     return float((means[counts] + np.sqrt(room[counts])).max())
 
 
-def _seen(weights: Real, means: Real, end: float) -> tuple[Real, Real]:
+def _seen(weights: NDArray[Any], means: NDArray[Any], end: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """The terms that matter at a node: a larger shift matters most at the last one."""
     logs = np.log(weights) + means * end - 0.5 * means**2
     last = int(np.flatnonzero(logs > logs.max() + UNSEEN)[-1]) + 1
     return weights[:last], means[:last]
 
 
-def _height(means: Real, sigma: float, real_zeros: bool) -> float:
+def _height(means: NDArray[Any], sigma: float, real_zeros: bool) -> float:
     """Height of the path above the real line: half way to the branch points, at most 1.2."""
     if len(means) == 1:
         return 1.2
@@ -358,7 +359,9 @@ def _height(means: Real, sigma: float, real_zeros: bool) -> float:
     return min(0.5 * pi / unit, 1.2)
 
 
-def _losses(z: Complex, weights: Real, means: Real, unseen: float, mirrored: bool) -> tuple[Complex, Complex]:
+def _losses(
+    z: NDArray[Any], weights: NDArray[Any], means: NDArray[Any], unseen: float, mirrored: bool
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """log A(z)/B(z) and log B(z), up to multiples of 2πi, with B(z) = A(-z), or 1. unseen: weight of terms that are 0 in A.
 
     complex_log1p((A - B)/B) keeps its digits where A ≈ B.
@@ -387,7 +390,7 @@ def _losses(z: Complex, weights: Real, means: Real, unseen: float, mirrored: boo
     return loss, below
 
 
-def _log_sum(z: Complex, logs: Real, means: Real) -> tuple[Complex, Booleans]:
+def _log_sum(z: NDArray[Any], logs: NDArray[Any], means: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """log Σ_j e^{logs_j + z·means_j} at each z, and which terms matter at any of them."""
     size = np.multiply.outer(z.real, means) + logs
     most = size.max(axis=1)
@@ -396,7 +399,9 @@ def _log_sum(z: Complex, logs: Real, means: Real) -> tuple[Complex, Booleans]:
     return np.log(terms.sum(axis=1)) + most, seen
 
 
-def _follow_branch(z: Complex, loss: Complex, start: int, weights: Real, means: Real, unseen: float, mirrored: bool) -> None:
+def _follow_branch(
+    z: NDArray[Any], loss: NDArray[Any], start: int, weights: NDArray[Any], means: NDArray[Any], unseen: float, mirrored: bool
+) -> None:
     """Continue the loss from the real line, where it is real, up to the node `start`, and along the path from there."""
     logs, x = np.log(weights) - 0.5 * means**2, z[start : start + 1].real + 0j
     slope, steps = 0.0, 16
@@ -449,7 +454,7 @@ class MixtureFactor(Factor):
     def closed_form(self) -> bool:
         return True
 
-    def answers(self, taus: Real) -> Answers:
+    def answers(self, taus: NDArray[Any]) -> Answers:
         worlds = worlds_of(self.step)
         low, high = -worlds.upper_quantile(1e-300), worlds.upper_quantile(1e-300)
         low = low if worlds.mirrored else -38.0 * worlds.noise
@@ -464,7 +469,7 @@ class MixtureFactor(Factor):
             density = worlds.density(x, self.reverse) / worlds.slope(x)
         return on_half_line(taus, gain, mass, density)
 
-    def guess(self, fprs: Real) -> Real:
+    def guess(self, fprs: NDArray[Any]) -> NDArray[Any]:
         worlds = worlds_of(self.step)
         side = worlds.head if self.reverse else worlds.tail
         high = worlds.upper_quantile(1e-300)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import acos, ceil, cos, erf, erfc, inf, log, log1p, pi, sin, sqrt
 from math import expm1 as expm1_real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from betastar.arrays import Complex, Real
 from betastar.curves import Answers
 from betastar.steps.base import (
     EPS,
@@ -94,12 +94,12 @@ class PoissonStep(Step):
         # The gain is a difference of two tails that are close for small distances: its rounding error, outwards.
         outwards = 1.0 + (8.0 if above else -8.0) * EPS * (1.0 + sigma / distance)
 
-        def ahead(losses: Real) -> tuple[Real, Real]:
+        def ahead(losses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
             low = start if symmetric else near - 1.0
             gain, mass = tail(threshold(losses, p, sigma, distance, low, far), p, sigma, distance)
             return outwards * gain, mass
 
-        def behind(losses: Real) -> tuple[Real, Real]:
+        def behind(losses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
             gain, mass = head(threshold(-losses, p, sigma, distance, near, start), p, sigma, distance)
             return outwards * gain, mass
 
@@ -160,7 +160,7 @@ class PoissonStep(Step):
         """The angle at which ‖b‖ = 1, too."""
         return acos(min(0.5 * self.distance, 1.0))
 
-    def angles(self, number: int) -> Real:
+    def angles(self, number: int) -> NDArray[Any]:
         """Equally spaced from the line pair on."""
         widest = self.widest_angle
         return np.linspace(0.0, widest, number) if widest > 0.0 else np.zeros(1)
@@ -184,14 +184,14 @@ def one_step_overlap(rate: float, noise: float, distance: float) -> float:
     return (1.0 - rate) + rate * erfc(distance / (2.0 * sqrt(2.0) * noise))
 
 
-def loss(x: Real, rate: float, noise: float, distance: float) -> Real:
+def loss(x: NDArray[Any], rate: float, noise: float, distance: float) -> NDArray[Any]:
     """log P/Q at x, by log(A/B) with A = 1 + p(e^{(x-1/2)/σ²} - 1), B = 1 + p(e^{(bx-b²/2)/σ²} - 1)."""
     b = 1.0 - distance
     variance = noise * noise
     return log_mixture((x - 0.5) / variance, rate) - log_mixture((b * x - 0.5 * b * b) / variance, rate)
 
 
-def log_mixture(exponent: Real, rate: float) -> Real:
+def log_mixture(exponent: NDArray[Any], rate: float) -> NDArray[Any]:
     """log(1 - p + p·e^exponent), by log1p and expm1 while e^exponent is moderate."""
     if rate >= 1.0:
         return exponent
@@ -199,7 +199,7 @@ def log_mixture(exponent: Real, rate: float) -> Real:
     return np.where(exponent > 600.0, exponent + np.log(rate), moderate)
 
 
-def threshold(losses: Real, rate: float, noise: float, distance: float, low: float, high: float) -> Real:
+def threshold(losses: NDArray[Any], rate: float, noise: float, distance: float, low: float, high: float) -> NDArray[Any]:
     """x in [low, high] with loss(x) = l for each l; the loss must increase between low and high."""
     if losses.size < MANY:
         return _bisected(losses, rate, noise, distance, np.full_like(losses, low), np.full_like(losses, high))
@@ -219,7 +219,9 @@ def threshold(losses: Real, rate: float, noise: float, distance: float, low: flo
     return x
 
 
-def _bisected(losses: Real, rate: float, noise: float, distance: float, left: Real, right: Real) -> Real:
+def _bisected(
+    losses: NDArray[Any], rate: float, noise: float, distance: float, left: NDArray[Any], right: NDArray[Any]
+) -> NDArray[Any]:
     for _ in range(64):
         middle = 0.5 * (left + right)
         below = loss(middle, rate, noise, distance) <= losses
@@ -227,10 +229,10 @@ def _bisected(losses: Real, rate: float, noise: float, distance: float, left: Re
     return right
 
 
-def _slope(x: Real, rate: float, noise: float, distance: float) -> Real:
+def _slope(x: NDArray[Any], rate: float, noise: float, distance: float) -> NDArray[Any]:
     """Derivative of the loss."""
 
-    def share(mean: float) -> Real:
+    def share(mean: float) -> NDArray[Any]:
         """Probability that the record was sampled, given x: p·e^u/(1 - p + p·e^u)."""
         exponent = (mean * x - 0.5 * mean * mean) / (noise * noise)
         return np.exp(np.log(rate) + exponent - log_mixture(exponent, rate))
@@ -239,14 +241,14 @@ def _slope(x: Real, rate: float, noise: float, distance: float) -> Real:
     return (share(1.0) - b * share(b)) / (noise * noise)
 
 
-def tail(x: Real, rate: float, noise: float, distance: float) -> tuple[Real, Real]:
+def tail(x: NDArray[Any], rate: float, noise: float, distance: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """(gain, mass) of the half-line above x."""
     b = 1.0 - distance
     near = between(x, b, 1.0, noise)
     return rate * near, (1.0 - rate) * ndtr(-x / noise) + rate * ndtr((b - x) / noise)
 
 
-def head(x: Real, rate: float, noise: float, distance: float) -> tuple[Real, Real]:
+def head(x: NDArray[Any], rate: float, noise: float, distance: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """(gain, mass) of the half-line below x with the roles exchanged: Q(S) - P(S) and P(S)."""
     b = 1.0 - distance
     return rate * between(x, b, 1.0, noise), (1.0 - rate) * ndtr(x / noise) + rate * ndtr((x - 1.0) / noise)
@@ -265,7 +267,7 @@ def _height(p: float, sigma: float) -> float:
     return 1.2 if p >= 1.0 else min(0.5 * pi * sigma, 1.2)
 
 
-def _complex_loss(p: float, upper: Complex, lower: Complex, gap: Complex) -> tuple[Complex, Complex]:
+def _complex_loss(p: float, upper: NDArray[Any], lower: NDArray[Any], gap: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """log A/B and B for A = 1 - p + p·e^upper, B = 1 - p + p·e^lower, with gap = upper - lower given exactly.
 
     log1p((A - B)/B) keeps its digits when A ≈ B, and log(A/B) when A ≪ B.
@@ -281,13 +283,13 @@ def _complex_loss(p: float, upper: Complex, lower: Complex, gap: Complex) -> tup
     return np.where(near, complex_log1p(np.where(near, ratio, 0.0)), far), below
 
 
-def _climb(t: Real, start: float, slope: float, scale: float) -> tuple[Real, Real]:
+def _climb(t: NDArray[Any], start: float, slope: float, scale: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """A smooth path that is flat before `start` and climbs with `slope` after it, and its derivative."""
     root = np.hypot(t - start, scale)
     return 0.5 * slope * (root + (t - start)), 0.5 * slope * (1.0 + (t - start) / root)
 
 
-def _follow_branch(loss: Complex, start: int) -> None:
+def _follow_branch(loss: NDArray[Any], start: int) -> None:
     """Continue log A/B along a climbing path, outwards from its node `start`, where the principal value is right."""
     loss.imag[start:] = np.unwrap(loss.imag[start:])
     loss.imag[start::-1] = np.unwrap(loss.imag[start::-1])
@@ -316,7 +318,7 @@ def _turning_point(p: float, sigma: float, distance: float) -> float:
     return high
 
 
-def _below_then_above(t: Real, turn: float, height: float) -> tuple[Real, Real]:
+def _below_then_above(t: NDArray[Any], turn: float, height: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """A path below the real line before the turning point of the loss and above it afterwards, and its derivative."""
     if turn == -inf:
         return np.full_like(t, height), np.zeros_like(t)
@@ -483,7 +485,7 @@ class PoissonFactor(Factor):
         turns = self.family == "line" and self.distance < 1.0  # and the loss returns to 0 at the far left
         return not (turns and self.reverse)
 
-    def answers(self, taus: Real) -> Answers:
+    def answers(self, taus: NDArray[Any]) -> Answers:
         p, sigma, distance = self.rate, self.noise, self.distance
         start, reach = 1.0 - 0.5 * distance, 38.0 * sigma
         sizes = np.abs(taus)
@@ -501,7 +503,7 @@ class PoissonFactor(Factor):
             density = peaks / (sqrt(2.0 * np.pi) * sigma) / slope
         return on_half_line(taus, gain, mass, density)
 
-    def guess(self, fprs: Real) -> Real:
+    def guess(self, fprs: NDArray[Any]) -> NDArray[Any]:
         """The loss at the end of the half-line that has this mass under Q, by bisection."""
         p, sigma, distance = self.rate, self.noise, self.distance
         side = head if self.reverse else tail
@@ -554,7 +556,7 @@ def condense(steps: Sequence[PoissonStep]) -> list[tuple[float, float, float, fl
     return condensed
 
 
-def _on_nodes(distances: Real, counts: Real) -> dict[float, float]:
+def _on_nodes(distances: NDArray[Any], counts: NDArray[Any]) -> dict[float, float]:
     """Weights of Chebyshev nodes, panel by panel: Σ_t n_t (R_t/R_j)² ℓ_j(R_t)."""
     low, high = float(distances.min()), float(distances.max())
     panels = max(1, ceil(log(high / low) / log(RATIO)))

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf, nan, pi
+from typing import Any
 
 import numpy as np
-
-from betastar.arrays import Complex, Real
+from numpy.typing import NDArray
 
 #: Step of the trapezoidal rule as a share of the distance to the nearest singularity: exp(-2π / .19) = 4e-15.
 DENSITY = 0.19
@@ -40,7 +40,7 @@ ROUNDING, NOTHING = 4e-16, 2.0**-53
 BLOCK = 1 << 14
 
 
-def expm1(re: Real, im: Real) -> Complex:
+def expm1(re: NDArray[Any], im: NDArray[Any]) -> NDArray[Any]:
     """exp(re + i·im) - 1 without cancellation near 0, by the tangent of im/2: one function instead of a sine and a cosine."""
     gain = np.expm1(re)
     tangent = np.tan(0.5 * im)
@@ -52,7 +52,7 @@ def expm1(re: Real, im: Real) -> Complex:
     return out
 
 
-def exp(re: Real, im: Real) -> Complex:
+def exp(re: NDArray[Any], im: NDArray[Any]) -> NDArray[Any]:
     """exp(re + i·im), in the same way."""
     tangent = np.tan(0.5 * im)
     square = tangent * tangent
@@ -63,7 +63,7 @@ def exp(re: Real, im: Real) -> Complex:
     return out
 
 
-def log1p(w: Complex) -> Complex:
+def log1p(w: NDArray[Any]) -> NDArray[Any]:
     """Principal logarithm of 1 + w without cancellation near 0; log(0) becomes a very negative number."""
     a, b = w.real, w.imag
     with np.errstate(over="ignore"):
@@ -94,8 +94,8 @@ class Transform:
     irrelevant: nodes with less mass than this do not decide how far z may lean: they are on a path that climbs.
     """
 
-    weight: Complex
-    loss: Complex
+    weight: NDArray[Any]
+    loss: NDArray[Any]
     mirrored: bool = False
     atom: float = 0.0
     rest: float = 0.0
@@ -112,7 +112,7 @@ class Transform:
         gain = (self.weight @ expm1(self.loss.real, self.loss.imag)).real + self.deficit if self.mirrored else self.missing
         object.__setattr__(self, "_gain", float(gain))
 
-    def excess(self, z: Complex) -> Complex:
+    def excess(self, z: NDArray[Any]) -> NDArray[Any]:
         """M(z) - 1 for an array of z in the upper half plane."""
         direct = self._sum(z, self.weight)
         if not self.mirrored:
@@ -121,14 +121,14 @@ class Transform:
         other = direct if np.array_equal(reflected, z) else self._sum(reflected, self.weight)
         return self._ended(z, direct + other.conj() - self._gain)
 
-    def _ended(self, z: Complex, excess: Complex) -> Complex:
+    def _ended(self, z: NDArray[Any], excess: NDArray[Any]) -> NDArray[Any]:
         """M - 1, with M as small as rounding errors are where it has died."""
         if self.dies < inf:
             excess[z.imag > self.dies] = -1.0
             excess[np.abs(1.0 + excess) < NOTHING] = -1.0 + NOTHING
         return excess
 
-    def tilted(self, thetas: Real) -> Callable[[Complex, float], Complex]:
+    def tilted(self, thetas: NDArray[Any]) -> Callable[[NDArray[Any], float], NDArray[Any]]:
         """A function of offsets ζ in the upper half plane: M(θ + ζ)·e^{-ζ·origin} - 1, rows for ζ and columns for θ.
 
         It is Σ w e^{θL} (e^{ζ(L - origin)} - 1) + M(θ) - 1: the exponentials of ζ are computed once and serve every θ. Where
@@ -140,7 +140,7 @@ class Transform:
             mirror = self.weight[:, None] * np.exp(np.multiply.outer(self.loss, 1.0 - thetas)) if self.mirrored else columns
         both = np.concatenate([columns, mirror], axis=1) if self.mirrored else columns
 
-        def shifted(offsets: Complex, origin: float) -> Complex:
+        def shifted(offsets: NDArray[Any], origin: float) -> NDArray[Any]:
             with np.errstate(over="ignore", invalid="ignore"):
                 if not self.mirrored:
                     return self._ended(offsets, start + self._sum(offsets, columns, origin))
@@ -151,21 +151,21 @@ class Transform:
 
         return shifted
 
-    def _sum(self, z: Complex, weights: Complex, origin: float = 0.0) -> Complex:
+    def _sum(self, z: NDArray[Any], weights: NDArray[Any], origin: float = 0.0) -> NDArray[Any]:
         """Σ w (e^{z(L - origin)} - 1), in blocks of z, for one or several columns of weights."""
         rows = max(1, BLOCK // max(self.loss.size, 1))
         if len(z) <= rows:
             return self._block(z, weights, origin)
         return np.concatenate([self._block(z[i : i + rows], weights, origin) for i in range(0, len(z), rows)])
 
-    def _block(self, z: Complex, weights: Complex, origin: float) -> Complex:
+    def _block(self, z: NDArray[Any], weights: NDArray[Any], origin: float) -> NDArray[Any]:
         x, y = z.real[:, None], z.imag[:, None]
         a, b = self.loss.real - origin, self.loss.imag
         growth = np.minimum(x * a - y * b, 300.0)  # beyond that only a failed path goes, and its error will show
-        out: Complex = expm1(growth, x * b + y * a) @ weights
+        out: NDArray[Any] = expm1(growth, x * b + y * a) @ weights
         return out
 
-    def moments(self, thetas: Real) -> tuple[Real, Real, Real]:
+    def moments(self, thetas: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """M(θ) - 1, M'(θ), M''(θ) at each real θ; nan where θ is so large that the nodes no longer resolve M."""
         with np.errstate(over="ignore", invalid="ignore"):
             value, slope, bend, size = self._moments(thetas)
@@ -185,7 +185,7 @@ class Transform:
         """Relative error of log M that the nodes may have: this one, or rounding where `doubt` says what they have wrong."""
         return nodes if self.doubt == 0.0 else ROUNDING
 
-    def unreal(self, thetas: Real) -> Real:
+    def unreal(self, thetas: NDArray[Any]) -> NDArray[Any]:
         """|Im M''(θ)| / Re M''(θ) as it is computed: what the nodes have wrong where θ is so large that they hardly reach."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             bend = self._moments(thetas)[2]
@@ -193,7 +193,7 @@ class Transform:
                 bend = bend + self._moments(1.0 - thetas)[2].conj()
             return np.nan_to_num(np.abs(bend.imag) / np.abs(bend.real), nan=1.0)
 
-    def _moments(self, thetas: Real) -> tuple[Complex, Complex, Complex, Real]:
+    def _moments(self, thetas: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
         a, b = np.multiply.outer(thetas, self.loss.real), np.multiply.outer(thetas, self.loss.imag)
         gain = expm1(a, b)
         first = self.weight * self.loss

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, log1p
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import betainc
 
-from betastar.arrays import Real
 from betastar.curves import Answers
 from betastar.steps.base import LEAST, Directions, Factor, Family, Step, Tails
 from betastar.steps.poisson import PoissonStep
@@ -122,12 +123,12 @@ class CoinFactor(Factor):
     def closed_form(self) -> bool:
         return all(factor.closed_form() for factor in self.factors)
 
-    def answers(self, taus: Real) -> Answers:
+    def answers(self, taus: NDArray[Any]) -> Answers:
         """Each is a mean of those of the factors."""
         every = np.array([factor.answers(taus) for factor in self.factors])
         return Answers(*np.tensordot(np.array(self.chances), every, axes=1))
 
-    def guess(self, fprs: Real) -> Real:
+    def guess(self, fprs: NDArray[Any]) -> NDArray[Any]:
         """The τ with Q(L > τ) = FPR, by bisection between what the factors alone would need."""
         guesses = np.array([factor.guess(fprs) for factor in self.factors])
         return np.median(guesses, axis=0)
@@ -140,7 +141,7 @@ def mixed(chances: tuple[float, ...], every: list[Directions]) -> Directions:
     """What a grid needs to know of a toss of the coin: an outcome is the coin and what the step shows."""
 
     def mean(tails: list[Tails]) -> Tails:
-        def of_coin(losses: Real) -> tuple[Real, Real]:
+        def of_coin(losses: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
             gain, mass = np.zeros(len(losses)), np.zeros(len(losses))
             for chance, one in zip(chances, tails, strict=True):
                 more, other = one(losses)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from betastar import closed_forms, validation
-from betastar.arrays import Real
 from betastar.drawn_steps import DrawnBatch
 from betastar.rounding import plain, significant
 from betastar.threats import FARTHEST
@@ -119,7 +119,7 @@ class BudgetAccount:
         self.exhausted = False
         self._leakage = LeakageSum(records if budget.per_record else 1)
 
-    def _charged(self, largest: float | None, gaps: Real | None, batch: float) -> Real | float:
+    def _charged(self, largest: float | None, gaps: NDArray[Any] | None, batch: float) -> NDArray[Any] | float:
         """The distances that a step is charged with. A step that was not measured is charged with the largest possible distance.
 
         `batch` is a size that the batch does not exceed.
@@ -128,12 +128,12 @@ class BudgetAccount:
         rounding = CHARGE[1] + SUM_ROUNDING * batch
         return FARTHEST if distances is None else np.minimum(FARTHEST, np.asarray(distances) * (1.0 + CHARGE[0]) + rounding)
 
-    def affordable(self, largest: float | None, gaps: Real | None, drawn: DrawnBatch, noise: float, batch: float) -> bool:
+    def affordable(self, largest: float | None, gaps: NDArray[Any] | None, drawn: DrawnBatch, noise: float, batch: float) -> bool:
         """Whether the budget allows one more step with these distances, sampling and noise."""
         after = self._leakage.after(self._charged(largest, gaps, batch), drawn, noise)
         return float(after.max()) <= self.budget.allowance
 
-    def pay(self, largest: float | None, gaps: Real | None, drawn: DrawnBatch, noise: float, batch: float) -> None:
+    def pay(self, largest: float | None, gaps: NDArray[Any] | None, drawn: DrawnBatch, noise: float, batch: float) -> None:
         """Charge one step."""
         self._leakage.add(self._charged(largest, gaps, batch), drawn, noise)
 

@@ -8,10 +8,10 @@ from math import erfc, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erfcinv
 
 from betastar.analyze import analyze
-from betastar.arrays import Real
 from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.risk import Risk
@@ -31,7 +31,7 @@ BELOW = "between two values only: not an upper bound"
 class Measured(AttributeInference):
     """Distances that a monitor measured, with the label of their scope."""
 
-    def __init__(self, distances: Real, label: str) -> None:
+    def __init__(self, distances: NDArray[Any], label: str) -> None:
         super().__init__(distances)
         self.label = label
 
@@ -73,7 +73,7 @@ class History:
             self._leakage_of_membership.add(FARTHEST, drawn, noise)
 
     @property
-    def distances(self) -> Real:
+    def distances(self) -> NDArray[Any]:
         """The distance R_t of each step, in clipping norms."""
         return np.array(self._distances)
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy.special import erfc, erfcinv
 
 from betastar import validation
-from betastar.arrays import Real, Whole
 from betastar.closed_forms import step_leakage as charge
 from betastar.dpsgd import Segment
 from betastar.drawn_steps import DrawnBatch, poisson
@@ -20,11 +19,11 @@ from betastar.threats import FARTHEST
 
 
 @lru_cache(maxsize=16)
-def _one(step: Segment, distance: float) -> Real:
+def _one(step: Segment, distance: float) -> NDArray[Any]:
     return charge(step, distance)
 
 
-def _charge(step: Segment, distances: Real | float) -> Real:
+def _charge(step: Segment, distances: NDArray[Any] | float) -> NDArray[Any]:
     return _one(step, float(distances)) if np.ndim(distances) == 0 else charge(step, distances)
 
 
@@ -40,15 +39,17 @@ class LeakageSum:
     """
 
     def __init__(self, records: int = 1) -> None:
-        self.sums: Real = np.zeros(records)
+        self.sums: NDArray[Any] = np.zeros(records)
         self._epoch = ""
-        self._in_epoch: Real = np.zeros(records)  # what the sums contain of the current epoch
+        self._in_epoch: NDArray[Any] = np.zeros(records)  # what the sums contain of the current epoch
 
-    def after(self, distances: Real | float, drawn: DrawnBatch, noise: float) -> Real:
+    def after(self, distances: NDArray[Any] | float, drawn: DrawnBatch, noise: float) -> NDArray[Any]:
         """The sums as they would be after one more step. `distances` is one number for all records, or one for each."""
         return self.sums + self._more(distances, drawn, noise, slice(None))
 
-    def add(self, distances: Real | float, drawn: DrawnBatch, noise: float, records: Real | slice = slice(None)) -> None:
+    def add(
+        self, distances: NDArray[Any] | float, drawn: DrawnBatch, noise: float, records: NDArray[Any] | slice = slice(None)
+    ) -> None:
         """Add one step. `records` are those that the distances belong to. The sums of the others stay."""
         more = self._more(distances, drawn, noise, records)
         if drawn.scheme.in_epochs:
@@ -57,7 +58,9 @@ class LeakageSum:
             self._in_epoch[records] += more
         self.sums[records] += more
 
-    def _more(self, distances: Real | float, drawn: DrawnBatch, noise: float, records: Real | slice) -> Real:
+    def _more(
+        self, distances: NDArray[Any] | float, drawn: DrawnBatch, noise: float, records: NDArray[Any] | slice
+    ) -> NDArray[Any]:
         """What one step adds to the sums of some records."""
         leaks = _charge(drawn.scheme.one_step(noise), distances)
         if not drawn.scheme.in_epochs or drawn.epoch != self._epoch:
@@ -139,17 +142,17 @@ class Ledger:
         self.scope = scope
         self.steps = 0
         #: How often each record was measured, with samplings in epochs at most once an epoch.
-        self.counts: Whole = np.zeros(records, dtype=np.int64)
+        self.counts: NDArray[Any] = np.zeros(records, dtype=np.int64)
         self._leakage = LeakageSum(records)
         #: The leakage of the largest distance of each step.
         self._any_record = LeakageSum()
-        self._last: Real | None = None
+        self._last: NDArray[Any] | None = None
         self._epochs = 0  # of samplings in epochs
         self._epoch = ""
         self._counted = np.zeros(records, dtype=bool)  # whether each record was measured in this epoch
 
     def step(
-        self, gaps: Real | None, rate: float, noise: float, drawn: DrawnBatch | None = None, largest: float | None = None
+        self, gaps: NDArray[Any] | None, rate: float, noise: float, drawn: DrawnBatch | None = None, largest: float | None = None
     ) -> None:
         """Add one step.
 
@@ -188,7 +191,7 @@ class Ledger:
         return self.counts > 0
 
     @property
-    def leakage(self) -> Real:
+    def leakage(self) -> NDArray[Any]:
         """The leakage of each record over the steps so far."""
         sums = self._leakage.sums
         times = self._epochs or self.steps
@@ -227,7 +230,7 @@ class Ledger:
         self._epochs, self._epoch, self._counted = state["epochs"], state["epoch"], np.array(state["counted"])
 
     @property
-    def bayes_security(self) -> Real:
+    def bayes_security(self) -> NDArray[Any]:
         """β* of each record: in dataset scope a lower bound for the gaps that occurred, in batch scope the estimate erfc(√λ)."""
         leakage = self.leakage
         if self.scope == "batch":
@@ -235,7 +238,7 @@ class Ledger:
         square = np.exp(-2.0 * leakage)
         return square / (1.0 + np.sqrt(-np.expm1(-2.0 * leakage)))
 
-    def beside(self, any_record: float) -> Real:
+    def beside(self, any_record: float) -> NDArray[Any]:
         """Estimate the β* of each record so that it can stand beside the β* that holds for any record.
 
         The leakage of a record is a share of the leakage of the largest distances, at most all of it: what was extrapolated
@@ -305,7 +308,7 @@ class Ledger:
         values = np.quantile(self.leakage[self.measured], points) if self.measured.any() else np.zeros(len(points))
         return {float(q): float(v) for q, v in zip(points, values, strict=True)}
 
-    def histogram(self, bins: int = 30) -> tuple[Real, Real]:
+    def histogram(self, bins: int = 30) -> tuple[NDArray[Any], NDArray[Any]]:
         """Count the records that were measured by their β*.
 
         Parameters

@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from opacus.accountants import IAccountant
 from opacus.grad_sample import GradSampleHooks
 from opacus.optimizers import DPOptimizer
 from torch.utils.data import DataLoader
 
 from betastar import validation
-from betastar.arrays import Real
 from betastar.display import Display
 from betastar.dpsgd import DPSGD
 from betastar.risk import Risk
@@ -226,7 +225,7 @@ class AttributeMonitor(SavedTraining):
     # ------------------------------------------------------------------ answers
 
     @property
-    def distances(self) -> Real:
+    def distances(self) -> NDArray[Any]:
         """The distance R_t of each step so far, in clipping norms."""
         return self.history.distances
 

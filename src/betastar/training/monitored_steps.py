@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
-from betastar.arrays import Real
 from betastar.drawn_steps import DrawnBatch
 from betastar.training import processes
 from betastar.training.attaching import MeasuredTraining
@@ -49,7 +50,7 @@ class StepMeasurement:
     def forget(self) -> None:
         """Forget what was measured."""
         self.largest: float | None = None
-        self.gaps: Real | None = None
+        self.gaps: NDArray[Any] | None = None
         self._measured_at: tuple[tuple[object, ...], list[Tensor]] | None = None  # settings, and weights with buffers
 
     def batch(self, batch: Records, indices: Tensor | None, own: OwnGradients) -> bool:
@@ -130,7 +131,7 @@ class StepMeasurement:
             self.gaps = processes.maxima(gaps) if each else None
         self._measured_at = settings, contents
 
-    def _no_gaps(self) -> Real:
+    def _no_gaps(self) -> NDArray[Any]:
         return np.full(len(self._source), -1.0)
 
 

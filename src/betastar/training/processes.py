@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import distributed
-
-from betastar.arrays import Real
 
 Made = TypeVar("Made")
 
@@ -45,7 +44,7 @@ def maximum(value: float) -> float:
     return float(maxima(np.array([value]))[0]) if together() else value
 
 
-def maxima(values: Real) -> Real:
+def maxima(values: NDArray[Any]) -> NDArray[Any]:
     """The largest value over all processes, for each entry."""
     if not together():
         return values

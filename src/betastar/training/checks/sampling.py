@@ -21,11 +21,10 @@ from math import e, inf, log, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import betainc
 from torch import Tensor
 
-from betastar.arrays import Whole
 from betastar.drawn_steps import DrawnBatch, SamplingScheme
 
 # ---- Errors: how rarely a right training may be refused, and Chernoff's bound.
@@ -68,10 +67,10 @@ class BatchOverlap:
 
     def __init__(self, records: int) -> None:
         self.records = records
-        self._last: Whole = np.zeros(0, dtype=np.int64)
+        self._last: NDArray[Any] = np.zeros(0, dtype=np.int64)
         self._same, self._expected = 0, 0.0
 
-    def step(self, keys: Whole, counts: Whole) -> None:
+    def step(self, keys: NDArray[Any], counts: NDArray[Any]) -> None:
         """Refuse a batch, by its fingerprints and how often each occurs, if batches have too few records in common.
 
         Records that are alike count as the same, which makes more of them common, never fewer.
@@ -155,7 +154,7 @@ class EpochCheck:
             )
 
     def sampled(
-        self, keys: Whole, counts: Whole, drawn: DrawnBatch, likely: float, known: Callable[[], ArrayLike | Tensor]
+        self, keys: NDArray[Any], counts: NDArray[Any], drawn: DrawnBatch, likely: float, known: Callable[[], ArrayLike | Tensor]
     ) -> None:
         """Refuse a step whose records, by their fingerprints, this sampling never, or hardly ever, gives."""
         for key, count in zip(keys.tolist(), counts.tolist(), strict=True):

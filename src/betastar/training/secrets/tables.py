@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from betastar.arrays import Real
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
@@ -43,7 +43,9 @@ BY_COLUMN = [
 ]
 
 
-def encode(transformer: Any, column: str | Sequence[str], values: Any, records: Any = None) -> tuple[list[int], Real, list[Any]]:
+def encode(
+    transformer: Any, column: str | Sequence[str], values: Any, records: Any = None
+) -> tuple[list[int], NDArray[Any], list[Any]]:
     """The output columns that a raw column changes, their content for each value, and the values.
 
     `column`, `values` and `records` are those of `Secret.from_transformer`.
@@ -95,7 +97,7 @@ def encode(transformer: Any, column: str | Sequence[str], values: Any, records: 
     return moved[0], np.ascontiguousarray(tables[0][: len(rows), moved[0]], dtype=np.float64), shown
 
 
-def _moved(table: Real) -> list[int]:
+def _moved(table: NDArray[Any]) -> list[int]:
     """The columns in which the rows of a table differ."""
     return [int(column) for column in np.flatnonzero((table != table[0]).any(axis=0))]
 
@@ -140,7 +142,7 @@ def _columns(transformer: Any) -> list[str]:
     return [str(name) for name in names]
 
 
-def _dense(table: Any) -> Real:
+def _dense(table: Any) -> NDArray[Any]:
     """A table of numbers, from a dense or a sparse one."""
     return np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64)
 
