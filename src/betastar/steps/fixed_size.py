@@ -54,6 +54,7 @@ class FixedSizeStep(PoissonStep):
                 yield _from_products(sin(beta[1]) ** 2, sin(alpha[1]) ** 2, scalar, self.noise)
 
     def existing_pairs(self, number: int) -> list[Pair]:
+        """Pairs with ‖a‖ = 1 up to a right angle at b, and triangles on the circle."""
         right = acos(min(self.distance, 1.0))
         some = [self.turned(theta) for theta in np.linspace(0.0, right, number if right > 0.0 else 1).tolist()]
         gamma = asin(min(self.distance, 1.0))
