@@ -60,7 +60,6 @@ def test_json_is_what_the_core_says() -> None:
     ],
 )
 def test_bad_input_is_named(more: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("betastar.cli.printing.quiet_pipe", lambda: None)
     done = CliRunner().invoke(app, f"{GAME} {more}".split())
     assert str(done.exception).startswith(message)
     assert done.output == ""
@@ -81,7 +80,6 @@ def test_require_and_violation_exit_with_1(monkeypatch: pytest.MonkeyPatch) -> N
         return play(claimed, *rest, **more, actual=bs.DPSGD(0.3, 0.5, 20))
 
     monkeypatch.setattr(audit, "mechanism", faulty)
-    monkeypatch.setattr("betastar.cli.printing.quiet_pipe", lambda: None)
     done = CliRunner().invoke(app, GAME.split())
     assert done.exit_code == 1
     assert done.output.startswith("Bound violated: in 2,000 games")
