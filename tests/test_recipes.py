@@ -18,7 +18,7 @@ import betastar as bs
 from betastar import audit, risk
 from betastar.analyze import METHODS
 from betastar.steps import PoissonStep, Step
-from betastar.steps.base import Directions, Factor, Family
+from betastar.steps.base import Directions, Family, StepFactor
 from betastar.training import AttributeMonitor, Records, Secret
 
 from .command import call
@@ -70,7 +70,7 @@ class Release(Step):
     distance: float
     count: int
 
-    def factor(self, family: Family) -> Factor:
+    def factor(self, family: Family) -> StepFactor:
         return self._sampled().factor("line")
 
     def directions(self, symmetric: bool, above: bool, slack: float) -> Directions:
@@ -117,7 +117,7 @@ class Releases:
 
 def test_a_step() -> None:
     """A class with the methods that the recipe lists answers by all methods, composed with steps of another kind."""
-    for name in (*Step.__abstractmethods__, *Factor.__abstractmethods__):
+    for name in (*Step.__abstractmethods__, *StepFactor.__abstractmethods__):
         assert f"`{name}`" in recipe("step"), name
     for method in ("exact", "certified", "affinity"):
         own, known = (bs.analyze(RUN, Releases(kind), method=method) for kind in (Release, partial(PoissonStep, 1.0)))

@@ -85,9 +85,9 @@ class Target:
             if self.condition not in metric and self.about.usual is None:
                 raise TypeError(f"Target({self.metric}=…) needs {self.condition} as well.")
             self.given = _in_range(self.condition, metric.get(self.condition, self.about.usual))
-        idle = self.about.without_model(self.given)
-        if self.value <= idle and not self.about.protects and self.metric != "epsilon":
-            raise ValueError(f"{self} is impossible: {self.about.guessing.format(plain(idle))}")
+        guessing = self.about.without_model(self.given)
+        if self.value <= guessing and not self.about.protects and self.metric != "epsilon":
+            raise ValueError(f"{self} is impossible: {self.about.guessing.format(plain(guessing))}")
 
     @classmethod
     def parse(cls, text: str, argument: str = "target") -> Target:
@@ -177,8 +177,8 @@ class Target:
     def _straight(self, number: float) -> float:
         if self.about.protects:
             return 60.0 if number <= 0.0 else log(max(float(erfcinv(min(number, 1.0))), 1e-18))
-        idle = self.about.without_model(self.given)
-        return log(max(number - idle, 1e-300)) if number < inf else 60.0
+        guessing = self.about.without_model(self.given)
+        return log(max(number - guessing, 1e-300)) if number < inf else 60.0
 
     def __str__(self) -> str:
         usual = self.given in (None, self.about.usual)

@@ -468,8 +468,6 @@ class DPSGD:
         ValueError
             If the event has another mechanism in it, or one sample for several mechanisms.
         """
-        pass
-
         segments = tuple(segments_of(event))
         if not segments:
             raise ValueError(f"event must contain a Gaussian mechanism, got {event!r}.")

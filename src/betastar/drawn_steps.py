@@ -50,11 +50,6 @@ class SamplingScheme:
         """Whether this is Poisson sampling whose batches are not cut off."""
         return self.sampling == "poisson" and self.max_batch_size is None
 
-    @property
-    def independent(self) -> bool:
-        """Whether each batch is drawn anew, whatever the batches before were."""
-        return not self.in_epochs
-
     def largest_batch(self, records: int) -> float:
         """A size that a batch of a data set of so many records exceeds with a probability below 1e-9."""
         if self.batch_size is not None:

@@ -93,11 +93,11 @@ class Metric:
         """
         title = (self.short if short else self.title).format(given and plain(given))
         at = given if self.at else None
-        relied, idle = self.rounded(bound[self.safe_end], at), self.without_model(at)
+        relied, guessing = self.rounded(bound[self.safe_end], at), self.without_model(at)
         if not self.share:
-            return title, relied, nearest(bound["estimate"]), plain(idle)
-        near = f"{100 * bound['estimate']:.{decimals(bound[self.safe_end] - idle)}f} %"
-        return title, relied, near, f"{100 * idle:.10g} %"
+            return title, relied, nearest(bound["estimate"]), plain(guessing)
+        near = f"{100 * bound['estimate']:.{decimals(bound[self.safe_end] - guessing)}f} %"
+        return title, relied, near, f"{100 * guessing:.10g} %"
 
 
 def decimals(excess: float) -> int:
@@ -557,14 +557,14 @@ def _gaussian_delta(mu: float, taus: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """worst: curves above every attack. attained: curves of attacks that exist. Both are empty if only β* is known.
+    """worst: curves above every attack. attacks: curves of attacks that exist. Both are empty if only β* is known.
 
     oriented: the positive world is P; otherwise either may be.
     """
 
     bayes_security: Bound
     worst: tuple[Curve, ...] = ()
-    attained: tuple[Curve, ...] = ()
+    attacks: tuple[Curve, ...] = ()
     oriented: bool = False
 
     @property
@@ -589,7 +589,7 @@ class Outcome:
 
     def success(self, prior: float) -> Bound:
         """Best guess of two worlds, the positive one with probability `prior`: 1 - π + π·H at α = (1-π)/π."""
-        idle = max(prior, 1.0 - prior)
+        guessing = max(prior, 1.0 - prior)
         if prior in (0.0, 1.0):
             return Bound(1.0, 1.0, 1.0)
         if self.worst:
@@ -598,10 +598,10 @@ class Outcome:
                 values, errors = curve.hockey_sticks(tau)
                 return 1.0 - prior + prior * values, prior * errors
 
-            return self._read(guess, log((1.0 - prior) / prior), least=idle, both_ways=not self.oriented)
+            return self._read(guess, log((1.0 - prior) / prior), least=guessing, both_ways=not self.oriented)
         adv = self._advantage
         highest, middle = (success_at_most(a, prior) for a in (adv.upper, adv.estimate))
-        return Bound(0.5 * (1.0 + adv.lower) if prior == 0.5 else idle, middle, highest)
+        return Bound(0.5 * (1.0 + adv.lower) if prior == 0.5 else guessing, middle, highest)
 
     def success_among(self, largest_prior: float) -> Bound:
         """Best guess among M secrets: ≤ 1 - β*(1 - max π), and ≤ TPR at FPR max π."""
@@ -652,9 +652,9 @@ class Outcome:
     def _enclose(self, metric: Callable[[Curve], tuple[Any, Any, Any]]) -> Bound:
         """The worst of the curves, both ways, for a metric that gives (lower, value, upper) of a curve."""
         worst = _ends(metric, self.worst)
-        attained = worst if self.attained is self.worst else _ends(metric, self.attained)
-        middle = (worst if attained is None else attained)[1]
-        lower = 0.0 if attained is None else attained[0]
+        below = worst if self.attacks is self.worst else _ends(metric, self.attacks)
+        middle = (worst if below is None else below)[1]
+        lower = 0.0 if below is None else below[0]
         return Bound(np.minimum(lower, middle), middle, np.maximum(middle, worst[2]))
 
     def _read(
@@ -666,11 +666,11 @@ class Outcome:
         facing = _both_ways if both_ways else tuple
         asked = np.ravel(np.asarray(given, dtype=np.float64))
         worst = [metric(curve, asked) for curve in facing(self.worst)]
-        attained = worst if self.attained is self.worst else [metric(curve, asked) for curve in facing(self.attained)]
+        below = worst if self.attacks is self.worst else [metric(curve, asked) for curve in facing(self.attacks)]
         least = np.ravel(np.asarray(least, dtype=np.float64))
         upper = np.max([values + errors for values, errors in worst], axis=0)
-        lower = np.max([values - errors for values, errors in attained], axis=0) if attained else least
-        estimate = np.max([values for values, _ in (attained or worst)], axis=0)
+        lower = np.max([values - errors for values, errors in below], axis=0) if below else least
+        estimate = np.max([values for values, _ in (below or worst)], axis=0)
         low, middle, high = (np.minimum(np.maximum(one, least), 1.0) for one in (lower, estimate, upper))
         return _of_shape(Bound(np.minimum(low, middle), middle, np.maximum(middle, high)), given)
 
@@ -683,7 +683,7 @@ def joined(proved: Sequence[Outcome], exist: Sequence[Outcome], oriented: bool) 
     lower = min(lower, upper)
     curves = [one.worst for one in proved if one.worst]
     least = curves[0] if len(curves) == 1 else (LeastCurve(*(curve for some in curves for curve in some)),) if curves else ()
-    attacks = tuple(curve for one in exist for curve in one.attained) if least else ()
+    attacks = tuple(curve for one in exist for curve in one.attacks) if least else ()
     return Outcome(Bound(lower, min(max(estimate, lower), upper), upper), least, attacks, oriented)
 
 
@@ -830,8 +830,6 @@ class Risk(Displayed):
     @classmethod
     def from_pld(cls, pld: Any) -> Risk:
         """From a dp_accounting privacy loss distribution: pessimistic, so only the unsafe side of each metric is bounded."""
-        pass
-
         curve = curve_of(pld)
         beta = max(0.0, curve.overlap().value)
         outcome = Outcome(Bound(beta, beta, 1.0), worst=(curve,), oriented=True)
@@ -920,8 +918,6 @@ class Risk(Displayed):
         return bound if self.heuristic is None else bound.without_ends()
 
     def _display(self, brief: bool) -> Display:
-        pass
-
         return display(self, brief)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 import betastar as bs
 from betastar.certified import kernels
 from betastar.steps import FixedSizeStep, PoissonStep
-from betastar.steps.poisson import Pair
+from betastar.steps.poisson import GradientPair
 
 
 def triple(random: np.random.Generator, distance: float) -> tuple[Any, Any]:
@@ -76,7 +76,7 @@ def test_cells_cover_the_triangles_on_the_circle(distance: float) -> None:
         assert np.any((room[:, 0] >= -1e-9) & (room[:, 1] >= -1e-9) & (room[:, 2] <= 1e-9))
 
 
-def _products(pair: Pair, noise: float) -> tuple[float, float, float]:
+def _products(pair: GradientPair, noise: float) -> tuple[float, float, float]:
     across, first, second = (noise * part for part in pair)
     return across**2 + first**2, across**2 + second**2, across**2 + first * second
 

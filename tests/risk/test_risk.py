@@ -104,7 +104,7 @@ def test_add_remove_has_a_direction() -> None:
 def test_attribute_rates_take_both_orientations() -> None:
     risk = bs.analyze(bs.DPSGD(0.9, 0.05, 60), bs.AttributeInference(0.4))
     outcome = risk._outcomes[0]
-    pairs = [turn.true_positives(1e-3).value for curve in outcome.attained for turn in (curve, curve.reversed())]
+    pairs = [turn.true_positives(1e-3).value for curve in outcome.attacks for turn in (curve, curve.reversed())]
     assert risk.tpr(1e-3).estimate == max(pairs)
     assert risk.tpr(1e-3).upper >= max(pairs)
 

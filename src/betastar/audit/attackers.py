@@ -155,7 +155,7 @@ class RecordObserver:
     ----------
     model : Module
         The model that is trained.
-    gradients : Gradients
+    gradients : RecordGradients
         The gradients of single records, on a copy of the model.
     candidates : Records
         The candidates that are records.
@@ -179,7 +179,7 @@ class RecordObserver:
     def __init__(
         self,
         model: nn.Module,
-        gradients: Gradients,
+        gradients: RecordGradients,
         candidates: Records,
         there: list[bool],
         each: int,
@@ -294,7 +294,7 @@ Rows: TypeAlias = dict[int | str, Tensor]
 PORTION = 256
 
 
-class Gradients:
+class RecordGradients:
     """Clipped gradients of single records, in clipping norms, written out: (records, weights)."""
 
     def __init__(self, copy: nn.Module, criterion: Criterion, norm: float) -> None:
@@ -332,13 +332,13 @@ class Gradients:
         return unclipped * (1.0 / lengths.clamp(min=self._norm)).to(unclipped.dtype)
 
 
-class GapClippedGradients(Gradients):
+class GapClippedGradients(RecordGradients):
     """The same under gap clipping: pulled towards the mean over all values of the secret (theory, section 9).
 
     Parameters
     ----------
     copy, criterion, norm : objects
-        As for `Gradients`.
+        As for `RecordGradients`.
     secret : Secret
         The secret whose gap is clipped.
     gap : float
@@ -442,7 +442,7 @@ def margins(copy: nn.Module, criterion: Criterion, candidates: Records) -> NDArr
     return (own - rest).double().numpy()
 
 
-def weights(gradients: Gradients, candidates: Records) -> NDArray[Any]:
+def weights(gradients: RecordGradients, candidates: Records) -> NDArray[Any]:
     """What an attacker who holds the final weights sees besides: the length of each candidate's gradient, weights along it."""
     unclipped = gradients.raw(candidates).double()
     lengths = unclipped.norm(dim=1)

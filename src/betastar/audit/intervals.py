@@ -41,7 +41,7 @@ def games_needed(width: float, confidence: float) -> int:
     return high
 
 
-def enough_games(games: object, width: float, idle: float, confidence: float) -> int:
+def enough_games(games: object, width: float, guessing_error: float, confidence: float) -> int:
     """The number of games; raises an error if the interval of their advantage may be wider than `width`.
 
     Parameters
@@ -50,13 +50,13 @@ def enough_games(games: object, width: float, idle: float, confidence: float) ->
         The number of games that was given.
     width : float
         The widest interval that is accepted.
-    idle : float
+    guessing_error : float
         The share of wrong guesses of an attacker without the model.
     confidence : float
         The confidence of the interval.
     """
     number = int(validation.whole("games", games))
-    needed = games_needed(width * min(1.0, 2.0 * idle), confidence)
+    needed = games_needed(width * min(1.0, 2.0 * guessing_error), confidence)
     if number < needed:
         raise validation.wrong(
             "games",

@@ -197,9 +197,9 @@ def leakage(
     """
     labels, seen, priors = _games(worlds, outputs, prior)
     confidence = validation.probability("confidence", confidence, strict=True)
-    idle = 1.0 - float(priors.max())
+    guessing_error = 1.0 - float(priors.max())
     games = len(labels)
-    _enough(games, idle, confidence, validation.positive("width", width))
+    _enough(games, guessing_error, confidence, validation.positive("width", width))
     order = np.random.default_rng(validation.seed(seed)).permutation(games)
     taught, held = order[: games // 2], order[games // 2 :]
     convergence = []
@@ -209,11 +209,11 @@ def leakage(
         neighbours = _choose(scaled, labels[lesson], len(priors))
         near = _nearest(scaled, asked, neighbours)
         wrong = np.count_nonzero(_vote(labels[lesson][near], len(priors)) != labels[held])
-        convergence.append((number, min(1.0, float(wrong) / len(held) / idle)))
+        convergence.append((number, min(1.0, float(wrong) / len(held) / guessing_error)))
     alone = np.count_nonzero(labels[lesson][near[:, 0]] != labels[held])
     error, nearest = (intervals.clopper_pearson(int(count), len(held), confidence) for count in (wrong, alone))
-    reached = [min(1.0, e / idle) for e in (error.lower, error.estimate, error.upper)]
-    left = [_best(e, len(priors)) / idle for e in (nearest.lower, nearest.estimate, nearest.upper)]
+    reached = [min(1.0, e / guessing_error) for e in (error.lower, error.estimate, error.upper)]
+    left = [_best(e, len(priors)) / guessing_error for e in (nearest.lower, nearest.estimate, nearest.upper)]
     return Leakage(
         worlds=len(priors),
         games=games,
@@ -317,8 +317,8 @@ def _games(worlds: ArrayLike, outputs: ArrayLike, prior: ArrayLike | None) -> tu
     return labels, seen, priors
 
 
-def _enough(games: int, idle: float, confidence: float, width: float) -> None:
-    needed = 2 * max(intervals.games_needed(2.0 * idle * width, confidence), FEWEST)
+def _enough(games: int, guessing_error: float, confidence: float, width: float) -> None:
+    needed = 2 * max(intervals.games_needed(2.0 * guessing_error * width, confidence), FEWEST)
     if games < needed:
         raise ValueError(
             f"worlds must be of at least {needed} games for an interval of the Bayes security no wider than {width:g} at "

@@ -19,7 +19,7 @@ from betastar.audit.attackers import (
     Criterion,
     Evidence,
     GapClippedGradients,
-    Gradients,
+    RecordGradients,
     RecordObserver,
     StepWatcher,
     UpdateAttacker,
@@ -158,7 +158,7 @@ class Game:
     def _of_record(self, model: nn.Module, copy: nn.Module, generator: torch.Generator) -> RecordObserver:
         there = [candidate is not None for candidate in self.challenge.candidates]
         others = (lambda: self.challenge.others(self.references, generator)) if self.references else None
-        gradients = Gradients(copy, self.criterion, self.norm)
+        gradients = RecordGradients(copy, self.criterion, self.norm)
         if self.secret is not None and self.gap is not None:
             gradients = GapClippedGradients(copy, self.criterion, self.norm, self.secret, self.gap)
         each = len(self.challenge.places)

@@ -1,7 +1,7 @@
 """The result of games, however they were played: success, advantage and ROC with their intervals, beside the bound.
 
 Notation: π is the prior of the positive world, P and Q are the laws of what the attacker sees in the positive world and in the
-other, and idle is the share of wrong guesses of an attacker without the model.
+other, and the guessing error is the share of wrong guesses of an attacker without the model.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class AuditSetting:
     seed: int
 
     @property
-    def idle(self) -> float:
+    def guessing_error(self) -> float:
         """The share of wrong guesses without the model."""
         return 1.0 - max(self.prior) if isinstance(self.prior, tuple) else min(self.prior, 1.0 - self.prior)
 
@@ -225,7 +225,7 @@ class AuditSetting:
     def _gain(self, risk: Risk) -> Bound:
         if isinstance(self.prior, tuple) or self.prior == 0.5:
             return risk.advantage
-        return _advantage(risk.success(self.prior), self.idle)
+        return _advantage(risk.success(self.prior), self.guessing_error)
 
     def verdict(self, pair: str, right: int, games: int, tuned: Bound, p_value: float, roc: Sequence[RocPoint] = ()) -> Audit:
         """The audit of an attacker who guessed right in so many of the games."""
@@ -240,8 +240,8 @@ class AuditSetting:
             prior=self.prior,
             right=right,
             success=success,
-            advantage=_advantage(success, self.idle),
-            allowed=_success(self.bound, self.idle),
+            advantage=_advantage(success, self.guessing_error),
+            allowed=_success(self.bound, self.guessing_error),
             bound=self.bound,
             tuned=tuned,
             roc=tuple(roc),
@@ -287,7 +287,7 @@ def judge(
     score = np.empty(games)
     score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
     points = intervals.curve(score[positive], score[~positive], RATES, setting.confidence)
-    most = _success(setting.bound, setting.idle).upper
+    most = _success(setting.bound, setting.guessing_error).upper
     p_value = min(1.0, 2.0 * min(intervals.p_value(*counts, most) for counts in ((right, games), (again, held_out))))
     tuned = intervals.clopper_pearson(again, held_out, setting.confidence)
     return setting.verdict(pair, right, games, tuned, p_value, [RocPoint(fpr, tpr) for fpr, tpr in points])
@@ -300,7 +300,7 @@ def judge_many(setting: AuditSetting, world: NDArray[Any], evidence: NDArray[Any
     """
     games = len(world)
     right = int(np.count_nonzero(np.argmax(evidence + np.log(setting.prior), axis=1) == world))
-    p_value = intervals.p_value(right, games, _success(setting.bound, setting.idle).upper)
+    p_value = intervals.p_value(right, games, _success(setting.bound, setting.guessing_error).upper)
     return setting.verdict(pair, right, games, intervals.clopper_pearson(right, games, setting.confidence), p_value)
 
 
@@ -316,13 +316,13 @@ def _best(positive: NDArray[Any], evidence: NDArray[Any]) -> float:
     return float(evidence[order[best]]) if gains[best] > 0 else -inf
 
 
-def _advantage(success: Bound, idle: float) -> Bound:
-    """The share of wrong guesses that the model saves the attacker, 1 - (1-s)/idle; it is 2s - 1 at idle 1/2."""
-    return Bound(*(1.0 - (1.0 - s) / idle for s in (success.lower, success.estimate, success.upper)))
+def _advantage(success: Bound, guessing_error: float) -> Bound:
+    """The share of wrong guesses that the model saves the attacker: 2s - 1 where guessing is wrong half of the time."""
+    return Bound(*(1.0 - (1.0 - s) / guessing_error for s in (success.lower, success.estimate, success.upper)))
 
 
-def _success(advantage: Bound, idle: float) -> Bound:
-    return Bound(*(1.0 - (1.0 - a) * idle for a in (advantage.lower, advantage.estimate, advantage.upper)))
+def _success(advantage: Bound, guessing_error: float) -> Bound:
+    return Bound(*(1.0 - (1.0 - a) * guessing_error for a in (advantage.lower, advantage.estimate, advantage.upper)))
 
 
 def _ends(bound: Bound) -> dict[str, float]:

@@ -131,18 +131,18 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
         better = certify([step for step in steps if step in clamped], symmetric, tolerance, both_ends)  # an attack on these only
         return Certificate(worse.above, better.below, worse.lower, better.upper)
     if any(step.least_noise < LEAST_NOISE for step in steps):
-        louder = certify([step.with_min_noise(LEAST_NOISE) for step in steps], symmetric, tolerance, both_ends)
-        lower = min(exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD), louder.upper, BELOW_ONE)
-        return Certificate(closed_forms.noiseless_curve(steps), louder.below, lower, louder.upper)
+        noisier = certify([step.with_min_noise(LEAST_NOISE) for step in steps], symmetric, tolerance, both_ends)
+        lower = min(exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD), noisier.upper, BELOW_ONE)
+        return Certificate(closed_forms.noiseless_curve(steps), noisier.below, lower, noisier.upper)
 
     # By the affinity, which also says how wide the law of the loss is.
     poisson = all_poisson(steps)
     attacked = steps if poisson else attained_steps(steps, symmetric)
     exponent = closed_forms.total("glued" if symmetric else "line", steps)
-    attained = closed_forms.total("line", attacked)
+    least = closed_forms.total("line", attacked)
     if symmetric and both_ends and poisson:
-        attained = max(attained, closed_forms.total("symmetric", attacked))
-    lower, _, upper = closed_forms.bounds(closed_forms.largest("glued" if symmetric else "line", steps), attained)
+        least = max(least, closed_forms.total("symmetric", attacked))
+    lower, _, upper = closed_forms.bounds(closed_forms.largest("glued" if symmetric else "line", steps), least)
     lower = min(lower, BELOW_ONE)
 
     # On a grid, unless a single step tells everything.
@@ -464,8 +464,8 @@ def _plane_cells(step: PoissonStep) -> tuple[NDArray[Any], NDArray[Any]]:
     along, across = _edges(-8.0, c / sigma + 8.0), _edges(-h / sigma - 8.0, h / sigma + 8.0)
     sampled = weights(along, c / sigma)[:, None]
     first, second = weights(across, h / sigma)[None, :], weights(across, -h / sigma)[None, :]
-    idle = weights(along, 0.0)[:, None] * weights(across, 0.0)[None, :]
+    unsampled = weights(along, 0.0)[:, None] * weights(across, 0.0)[None, :]
     gain = p * sampled * (first - second)
-    mass = (1.0 - p) * idle + p * sampled * second
+    mass = (1.0 - p) * unsampled + p * sampled * second
     keep = mass > 1e-30
     return gain[keep], mass[keep]

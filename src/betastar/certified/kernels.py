@@ -24,7 +24,7 @@ from scipy.special import ndtr
 
 from betastar.certified.grid import FFT_ERROR
 from betastar.curves import FARTHEST
-from betastar.steps.poisson import Pair, log_mixture
+from betastar.steps.poisson import GradientPair, log_mixture
 
 #: Outcomes farther than this many standard deviations from every mean are given to the attacker (or taken from them).
 REACH = 9.0
@@ -61,12 +61,12 @@ class Kernel:
         return source
 
 
-def spread(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[NDArray[Any], NDArray[Any]]:
+def spread(rate: float, pair: GradientPair, cells: tuple[float, float]) -> tuple[NDArray[Any], NDArray[Any]]:
     """(loss, Q's mass) of outcomes that tell at least as much as the pair. cells: widths in s and t."""
     s0, ta, tb = pair
     z, weight = _spread_rates(s0, cells[0])
     t = edges(min(tb, 0.0) - REACH, ta + REACH, cells[1])
-    idle, first, second = (weights(t, mean) for mean in (0.0, ta, tb))
+    unsampled, first, second = (weights(t, mean) for mean in (0.0, ta, tb))
     with np.errstate(divide="ignore"):
         start = np.log(z)[:, None]
     upper, lower = start + ta * t - 0.5 * ta * ta, start + tb * t - 0.5 * tb * tb
@@ -78,7 +78,7 @@ def spread(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[NDArray
     loss = np.where(near, np.log1p(np.where(near, ratio, 0.0)), above - below)
     low, high = _range(loss, t, gap, other, share, ta, tb)
     sampled = rate * (z * weight)[:, None]
-    gain, mass = sampled * (first - second), (1.0 - rate) * weight[:, None] * idle + sampled * second
+    gain, mass = sampled * (first - second), (1.0 - rate) * weight[:, None] * unsampled + sampled * second
     small, large = np.expm1(low), np.expm1(np.minimum(high, FARTHEST))
     part = np.where(large > small, (gain - mass * small) / np.where(large > small, large - small, 1.0), 0.0)
     part = np.clip(part, 0.0, mass)
@@ -116,9 +116,9 @@ def _spread_rates(s0: float, width: float) -> tuple[NDArray[Any], NDArray[Any]]:
     s = edges(-REACH, s0 + REACH, width)
     z = np.exp(s0 * s - 0.5 * s0 * s0)
     z[0] = 0.0
-    idle, sampled = weights(s, 0.0), weights(s, s0)
-    high = np.clip((sampled - z[:-1] * idle) / np.diff(z), 0.0, idle)
-    total = np.append(idle - high, 0.0) + np.insert(high, 0, 0.0)
+    unsampled, sampled = weights(s, 0.0), weights(s, s0)
+    high = np.clip((sampled - z[:-1] * unsampled) / np.diff(z), 0.0, unsampled)
+    total = np.append(unsampled - high, 0.0) + np.insert(high, 0, 0.0)
     keep = total * (1.0 + z) > 1e-24
     return z[keep], total[keep]
 
@@ -167,7 +167,7 @@ def _loss(top: NDArray[Any], odds: NDArray[Any], rate: float) -> NDArray[Any]:
     return np.where(near, -np.log1p(np.where(near, share * np.expm1(-odds), 0.0)), above - log_mixture(top - odds, rate))
 
 
-def merged(rate: float, pair: Pair, cells: tuple[float, float]) -> tuple[NDArray[Any], NDArray[Any]]:
+def merged(rate: float, pair: GradientPair, cells: tuple[float, float]) -> tuple[NDArray[Any], NDArray[Any]]:
     """(P - Q, Q) of the rectangles of the plane: an attacker who sees only which one it is."""
     s0, ta, tb = pair
     s = edges(-REACH, s0 + REACH, cells[0]) if s0 > 1e-8 else np.array([-2.0 * REACH, 2.0 * REACH])

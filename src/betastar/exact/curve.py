@@ -13,7 +13,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 
 from betastar.curves import LARGEST_EPSILON, Answers, Curve, Value
 from betastar.exact.inversion import LOST, TINY, Composition, Inversion, cumulants, plain_overlap
-from betastar.steps.base import EPS, Factor
+from betastar.steps.base import EPS, StepFactor
 
 # ---- tangents
 # Searches along a trade-off curve whose tangents are known: which threshold belongs to a false-positive rate, or to a δ.
@@ -218,7 +218,7 @@ LEAST_NOISE = 0.07
 class FourierCurve(Curve):
     """The trade-off curve of independent steps, from their transforms."""
 
-    def __init__(self, factors: Sequence[Factor], symmetric: bool) -> None:
+    def __init__(self, factors: Sequence[StepFactor], symmetric: bool) -> None:
         self.factors = tuple(factors)
         self.symmetric = symmetric
 
@@ -239,7 +239,7 @@ class FourierCurve(Curve):
         return Composition(self.factors)
 
     @cached_property
-    def _single(self) -> Factor | None:
+    def _single(self) -> StepFactor | None:
         """The step of a run of one step, if H has a closed form."""
         if len(self.factors) != 1 or self.factors[0].count != 1 or not self.factors[0].closed_form():
             return None

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from betastar.curves import Answers
-from betastar.steps.base import EPS, Factor
+from betastar.steps.base import EPS, StepFactor
 from betastar.steps.transform import Transform, exp, log1p
 
 # ---- composition
@@ -38,7 +38,7 @@ Terms = list[tuple[float, Transform]]
 class Composition:
     """The composed transform of independent steps."""
 
-    def __init__(self, factors: Sequence[Factor]) -> None:
+    def __init__(self, factors: Sequence[StepFactor]) -> None:
         self.factors = tuple(factors)
 
     @cached_property

@@ -36,7 +36,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from betastar.steps.base import LEAST, MOST, Factor, Family, Step
+from betastar.steps.base import LEAST, MOST, Family, Step, StepFactor
 from betastar.steps.poisson import line
 from betastar.steps.transform import Transform
 from betastar.steps.transform import expm1 as complex_expm1
@@ -127,7 +127,7 @@ class AllocationStep(Step):
 
 
 @dataclass(frozen=True)
-class EpochFactor(Factor):
+class EpochFactor(StepFactor):
     """`count` epochs of random allocation."""
 
     count: float

@@ -1,7 +1,7 @@
 """What the methods ask of a step of a run, whatever its kind.
 
-A kind of step is one class: its own file, a subclass of `Step` with a small `Factor` beside it. Steps of different kinds compose:
-exactly by their transforms, certified by their masses on a grid.
+A kind of step is one class: its own file, a subclass of `Step` with a small `StepFactor` beside it. Steps of different kinds
+compose: exactly by their transforms, certified by their masses on a grid.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Step(ABC):
     certifiable: ClassVar[bool] = True
 
     @abstractmethod
-    def factor(self, family: Family) -> Factor:
+    def factor(self, family: Family) -> StepFactor:
         """The steps as the exact method composes them; of steps with a choice, those of a family of pairs."""
 
     @abstractmethod
@@ -110,7 +110,7 @@ class Step(ABC):
         """Mean distance between the two worlds in units of the noise multiplier, about."""
 
 
-class Factor(ABC):
+class StepFactor(ABC):
     """`count` equal steps as a factor of the composed transform; counts may be fractional when they are weights of an
     interpolation.
 
@@ -126,7 +126,7 @@ class Factor(ABC):
         """Probability that a step depends on the challenge: what the nodes do not see is a share of it."""
 
     @abstractmethod
-    def exchanged(self) -> Factor:
+    def exchanged(self) -> StepFactor:
         """The same steps with the two worlds exchanged."""
 
     @abstractmethod

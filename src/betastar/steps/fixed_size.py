@@ -17,7 +17,7 @@ from math import acos, asin, cos, pi, sin, sqrt
 
 import numpy as np
 
-from betastar.steps.poisson import Pair, PoissonStep
+from betastar.steps.poisson import GradientPair, PoissonStep
 
 #: Distance, in units of 2, from which on triangles on the circle are covered by cells: for less, pairs of the ball are better.
 WIDE = 0.75
@@ -39,7 +39,7 @@ class FixedSizeStep(PoissonStep):
         """The angle at which ‖b‖ = 1, or at which the angle at b is a right one."""
         return acos(min(self.distance if self.is_restricted else 0.5 * self.distance, 1.0))
 
-    def covering_pairs(self, number: int) -> Iterator[Pair]:
+    def covering_pairs(self, number: int) -> Iterator[GradientPair]:
         """Pairs that cover all triangles on the circle: about number²/2 of them."""
         if not self.is_restricted:
             return
@@ -53,7 +53,7 @@ class FixedSizeStep(PoissonStep):
                 scalar = sin(alpha[0]) * sin(beta[0]) * cos(high) - ROUNDING
                 yield _from_products(sin(beta[1]) ** 2, sin(alpha[1]) ** 2, scalar, self.noise)
 
-    def existing_pairs(self, number: int) -> list[Pair]:
+    def existing_pairs(self, number: int) -> list[GradientPair]:
         """Pairs with ‖a‖ = 1 up to a right angle at b, and triangles on the circle."""
         right = acos(min(self.distance, 1.0))
         some = [self.turned(theta) for theta in np.linspace(0.0, right, number if right > 0.0 else 1).tolist()]
@@ -64,8 +64,8 @@ class FixedSizeStep(PoissonStep):
         return some
 
 
-def _from_products(first: float, second: float, scalar: float, noise: float) -> Pair:
+def _from_products(first: float, second: float, scalar: float, noise: float) -> GradientPair:
     """The pair with ‖a‖², ‖b‖² and a·b."""
     distance = sqrt(max(first + second - 2.0 * scalar, 0.0))
     along = (first - scalar) / distance
-    return Pair(sqrt(max(first - along * along, 0.0)) / noise, along / noise, (along - distance) / noise)
+    return GradientPair(sqrt(max(first - along * along, 0.0)) / noise, along / noise, (along - distance) / noise)

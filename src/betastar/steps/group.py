@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from betastar.curves import Answers
-from betastar.steps.base import EPS, EXACT, LEAST, MOST, Directions, Factor, Family, Step, between, half_line, on_half_line
+from betastar.steps.base import EPS, EXACT, LEAST, MOST, Directions, Family, Step, StepFactor, between, half_line, on_half_line
 from betastar.steps.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, REACH, Transform, expm1
 from betastar.steps.transform import log1p as complex_log1p
 
@@ -332,8 +332,8 @@ def mixture(step: MixtureStep, wide: bool = False, density: float = DENSITY) -> 
     lost = worlds.probability_above(ends)
     deficit = float(np.exp((log_weight + loss)[~held]).sum().real)
     weight, loss = np.exp(log_weight[held]), loss[held]
-    idle = float(np.expm1(-0.5 * shifts**2) @ weights) - unseen  # A(0) - 1
-    rest = log1p(idle) if not mirrored and worlds.sampled < 1.0 and idle > -NO_PLATEAU else 0.0
+    at_zero = float(np.expm1(-0.5 * shifts**2) @ weights) - unseen  # A(0) - 1
+    rest = log1p(at_zero) if not mirrored and worlds.sampled < 1.0 and at_zero > -NO_PLATEAU else 0.0
     return Transform(weight, loss, mirrored=mirrored, rest=rest, lost=lost, deficit=deficit, irrelevant=0.0)
 
 
@@ -417,7 +417,7 @@ def _follow_branch(
 
 
 @dataclass(frozen=True)
-class MixtureFactor(Factor):
+class MixtureFactor(StepFactor):
     """`count` steps of a mixture."""
 
     count: float

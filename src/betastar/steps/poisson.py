@@ -27,9 +27,9 @@ from betastar.steps.base import (
     MOST,
     MOST_EXPONENT,
     Directions,
-    Factor,
     Family,
     Step,
+    StepFactor,
     between,
     half_line,
     on_half_line,
@@ -62,7 +62,7 @@ FEW = 24
 NODES, RATIO = 14, 2.0
 
 
-class Pair(NamedTuple):
+class GradientPair(NamedTuple):
     """Two gradients a = (across, first) and b = (across, second), seen along a - b and across it, in standard deviations.
 
     ‖a‖ ≥ ‖b‖; the attacker may also exchange them.
@@ -151,9 +151,9 @@ class PoissonStep(Step):
 
     # Pairs of gradients that an attacker who adapts may choose from: ‖a‖ = 1, ‖a - b‖ = R, ‖b‖ ≤ 1 (theory, section 11).
 
-    def turned(self, theta: float) -> Pair:
+    def turned(self, theta: float) -> GradientPair:
         """‖a‖ = 1, ‖a - b‖ = R, with the angle θ between a and a - b."""
-        return Pair(sin(theta) / self.noise, cos(theta) / self.noise, (cos(theta) - self.distance) / self.noise)
+        return GradientPair(sin(theta) / self.noise, cos(theta) / self.noise, (cos(theta) - self.distance) / self.noise)
 
     @property
     def widest_angle(self) -> float:
@@ -165,11 +165,11 @@ class PoissonStep(Step):
         widest = self.widest_angle
         return np.linspace(0.0, widest, number) if widest > 0.0 else np.zeros(1)
 
-    def covering_pairs(self, number: int) -> Iterator[Pair]:
+    def covering_pairs(self, number: int) -> Iterator[GradientPair]:
         """Pairs that dominate all others that no angle has; none here."""
         return iter(())
 
-    def existing_pairs(self, number: int) -> list[Pair]:
+    def existing_pairs(self, number: int) -> list[GradientPair]:
         """Pairs that exist, so many of each family: the attacker's choice from below."""
         return [self.turned(theta) for theta in self.angles(number).tolist()]
 
@@ -437,7 +437,7 @@ def exponent(family: Family, rate: float, noise: float, distance: float) -> floa
 
 
 @dataclass(frozen=True)
-class PoissonFactor(Factor):
+class PoissonFactor(StepFactor):
     """`count` steps with Poisson sampling, of a family of pairs."""
 
     count: float
@@ -534,10 +534,10 @@ def only_poisson(question: str, steps: Sequence[Step]) -> list[PoissonStep]:
 # is, to many digits, a weighted sum over a few Chebyshev nodes: fractional counts at made-up distances, whatever z is.
 
 
-def factors(steps: Sequence[Step], family: Family) -> list[Factor]:
+def factors(steps: Sequence[Step], family: Family) -> list[StepFactor]:
     """Steps as the exact method composes them; of many different distances, a few."""
     few = condense([step for step in steps if isinstance(step, PoissonStep)])
-    every: list[Factor] = [PoissonFactor(count, family, rate, noise, distance) for count, rate, noise, distance in few]
+    every: list[StepFactor] = [PoissonFactor(count, family, rate, noise, distance) for count, rate, noise, distance in few]
     return every + [step.factor(family) for step in steps if not isinstance(step, PoissonStep) and step.leaks]
 
 

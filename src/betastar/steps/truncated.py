@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 from betastar.curves import Answers
-from betastar.steps.base import LEAST, Directions, Factor, Family, Step, Tails
+from betastar.steps.base import LEAST, Directions, Family, Step, StepFactor, Tails
 from betastar.steps.poisson import PoissonStep
 from betastar.steps.transform import Transform
 
@@ -80,12 +80,12 @@ class CoinStep(Step):
 
 
 @dataclass(frozen=True)
-class CoinFactor(Factor):
+class CoinFactor(StepFactor):
     """`count` tosses of a coin that chooses one of several factors."""
 
     count: float
     chances: tuple[float, ...]
-    factors: tuple[Factor, ...]
+    factors: tuple[StepFactor, ...]
     reverse: bool = False
 
     @property

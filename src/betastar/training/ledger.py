@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from scipy.special import erfc, erfcinv
 
 from betastar import validation
-from betastar.closed_forms import step_leakage as charge
+from betastar.closed_forms import step_leakage
 from betastar.dpsgd import Segment
 from betastar.drawn_steps import DrawnBatch, poisson
 from betastar.threats import FARTHEST
 
 
 @lru_cache(maxsize=16)
-def _one(step: Segment, distance: float) -> NDArray[Any]:
-    return charge(step, distance)
+def _of_one_distance(step: Segment, distance: float) -> NDArray[Any]:
+    return step_leakage(step, distance)
 
 
-def _charge(step: Segment, distances: NDArray[Any] | float) -> NDArray[Any]:
-    return _one(step, float(distances)) if np.ndim(distances) == 0 else charge(step, distances)
+def _leakage_of(step: Segment, distances: NDArray[Any] | float) -> NDArray[Any]:
+    return _of_one_distance(step, float(distances)) if np.ndim(distances) == 0 else step_leakage(step, distances)
 
 
 class LeakageSum:
@@ -62,7 +62,7 @@ class LeakageSum:
         self, distances: NDArray[Any] | float, drawn: DrawnBatch, noise: float, records: NDArray[Any] | slice
     ) -> NDArray[Any]:
         """What one step adds to the sums of some records."""
-        leaks = _charge(drawn.scheme.one_step(noise), distances)
+        leaks = _leakage_of(drawn.scheme.one_step(noise), distances)
         if not drawn.scheme.in_epochs or drawn.epoch != self._epoch:
             return leaks
         with np.errstate(invalid="ignore"):
