@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.attackers import Evidence, GapClippedGradients, Gradients, log_of_hits
+from betastar.audit.attackers import Evidence, GapClippedGradients, RecordGradients, log_of_hits
 from betastar.audit.challenges import with_arguments
 from betastar.training import Records, Secret, TextField, by_name, make_attribute_private, private_loader
 from tests.audit.replayed import FLAG, Columns, Text, flags, several_inputs, texts
@@ -201,7 +201,7 @@ def test_the_attacker_computes_gap_clipped_gradients() -> None:
     released = torch.cat([p.summed_grad.flatten() for p in module.parameters()]) / NORM  # type: ignore[attr-defined]
     mine = GapClippedGradients(model, criterion, NORM, FLAG, 0.02)(records)[0]
     torch.testing.assert_close(mine.double(), released.double(), rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(mine, Gradients(model, criterion, NORM)(records)[0], rtol=1e-2)
+    assert not torch.allclose(mine, RecordGradients(model, criterion, NORM)(records)[0], rtol=1e-2)
 
 
 class Named(nn.Module):

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.attackers import CanaryObserver, Evidence, Gradients, RecordObserver, UpdateAttacker, watching
+from betastar.audit.attackers import CanaryObserver, Evidence, RecordGradients, RecordObserver, UpdateAttacker, watching
 from betastar.audit.challenges import Canaries, challenge_of, marks
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, one_run, play, table
@@ -84,7 +84,7 @@ def test_the_observer_weighs_as_the_formula_says() -> None:
     data, run = table(12), bs.DPSGD(0.7, 0.3, 5)
     challenge = challenge_of(data, bs.Membership(), 3, None, None, 0)
     model, twin = factory(), factory()
-    gradients = Gradients(twin, nn.CrossEntropyLoss(), NORM)
+    gradients = RecordGradients(twin, nn.CrossEntropyLoss(), NORM)
     everyone = challenge.others(100, torch.Generator().manual_seed(0))
     observer = RecordObserver(model, gradients, challenge.records(), [True, True], 1, 4.0, lambda: everyone, 11)
     for parameter in model.parameters():
@@ -125,7 +125,7 @@ def test_layers_that_cannot_be_vectorised_are_taken_one_by_one() -> None:
 
     odd, data = Odd(), table(10)
     records = Records((data.tensors[0],), data.tensors[1])
-    gradients = Gradients(odd, nn.CrossEntropyLoss(), 1e9).raw(records)
+    gradients = RecordGradients(odd, nn.CrossEntropyLoss(), 1e9).raw(records)
     loss = nn.functional.cross_entropy(odd(data.tensors[0]), data.tensors[1], reduction="sum")
     whole = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(odd.parameters()))])
     assert torch.allclose(gradients.sum(dim=0), whole, atol=1e-5)
