@@ -23,7 +23,7 @@ from rich.table import Table
 
 import betastar as bs
 from betastar.certified import adaptive, enclosure
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps.base import Family
 from betastar.steps.poisson import PoissonFactor, PoissonStep
 from common import clear, keep

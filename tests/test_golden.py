@@ -10,7 +10,7 @@ import pytest
 
 import betastar as bs
 from betastar.certified.enclosure import certify
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps.base import Family
 from betastar.steps.poisson import PoissonFactor, PoissonStep
 

@@ -17,7 +17,7 @@ import numpy as np
 from betastar.analyze import reliable, takes_seconds
 from betastar.calibrate import MOST_NOISE, ROUGH_TOLERANCE, Target, guess_noise
 from betastar.dpsgd import DPSGD, RateWarning
-from betastar.exact.curve import LEAST_NOISE
+from betastar.exact import LEAST_NOISE
 from betastar.risk import DIGITS, SMALLEST_FPR, Risk, next_band
 from betastar.rounding import plain, shortened
 from betastar.threats import FARTHEST, AttributeInference, Threat

@@ -10,8 +10,7 @@ from betastar.certified import adaptive, enclosure
 from betastar.certified.enclosure import EFFORTS
 from betastar.curves import Curve, LeastCurve
 from betastar.dpsgd import DPSGD, all_plain
-from betastar.exact.curve import LEAST_NOISE, FourierCurve
-from betastar.exact.inversion import TINY
+from betastar.exact import LEAST_NOISE, TINY, FourierCurve
 from betastar.risk import Bound, Outcome, Risk, joined
 from betastar.sequences import Reduction, StepSequence
 from betastar.steps.base import Family, Step, attained_steps

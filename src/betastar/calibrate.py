@@ -22,7 +22,7 @@ from betastar import validation
 from betastar.analyze import TOLERANCE, analyze, reliable, takes_seconds
 from betastar.closed_forms import log_never_sampled, noiseless_curve
 from betastar.dpsgd import DPSGD, IN_EPOCHS, RateWarning, batches_per_epoch, missing_numbers, opacus_differs
-from betastar.exact.curve import LEAST_NOISE
+from betastar.exact import LEAST_NOISE
 from betastar.risk import METRICS, Bound, Metric, Outcome, Risk
 from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.steps.base import Step

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import betastar as bs
 from betastar.certified import adaptive, enclosure, kernels
 from betastar.certified.adaptive import Fineness, fineness_for
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps.base import Family
 from betastar.steps.poisson import PoissonFactor, PoissonStep
 from tests.golden.adaptive import values

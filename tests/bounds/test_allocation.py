@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from betastar.certified import enclosure
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps import AllocationStep, allocation
 from betastar.steps.allocation import EpochDensity, EpochFactor
 from betastar.steps.poisson import PoissonFactor

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps import CoinStep, MixtureStep
 from betastar.steps.group import group_step
 from betastar.steps.poisson import PoissonFactor, PoissonStep

@@ -13,11 +13,10 @@ from scipy.stats import norm
 
 import betastar as bs
 from betastar.analyze import reliable
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps import poisson
-from betastar.steps.base import Family
+from betastar.steps.base import DENSITY, Family
 from betastar.steps.poisson import PoissonFactor, PoissonStep, condense
-from betastar.steps.transform import DENSITY
 
 
 def substitution(p: float, sigma: float, steps: int) -> FourierCurve:

@@ -13,7 +13,7 @@ from betastar.certified import enclosure, grid
 from betastar.certified.enclosure import certify
 from betastar.certified.grid import Blends, GridStep, Nodes, on_grid
 from betastar.curves import DiscreteCurve, Value
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps.base import Family
 from betastar.steps.poisson import PoissonFactor, PoissonStep, condense, tail, threshold
 

@@ -9,7 +9,7 @@ import pytest
 
 import betastar as bs
 from betastar.certified.grid import Nodes, on_grid
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps import MixtureStep
 from betastar.steps.group import MixtureFactor, binomial, group_step, mixture, worlds_of
 

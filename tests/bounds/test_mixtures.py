@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps import MixtureStep
 from betastar.steps.group import MixtureFactor, group_step, mixture, worlds_of
 from betastar.steps.poisson import PoissonFactor, PoissonStep

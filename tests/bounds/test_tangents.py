@@ -10,11 +10,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from betastar.exact import curve
-from betastar.exact.inversion import Answers
+from betastar import exact
+from betastar.curves import Answers
 
 
-def gaussian(mu: float, error: float = 0.0) -> curve.Evaluation:
+def gaussian(mu: float, error: float = 0.0) -> exact.Evaluation:
     """N(μ, 1) against N(0, 1); the values are off by up to `error`, which they say."""
     draw = np.random.default_rng(1)
 
@@ -29,7 +29,7 @@ def gaussian(mu: float, error: float = 0.0) -> curve.Evaluation:
     return evaluate
 
 
-def stairs(losses: list[float], masses: list[float]) -> curve.Evaluation:
+def stairs(losses: list[float], masses: list[float]) -> exact.Evaluation:
     """A law of few losses: Q(L > τ) is a staircase, without a density."""
     places, weights = np.array(losses), np.array(masses)
 
@@ -48,7 +48,7 @@ def stairs(losses: list[float], masses: list[float]) -> curve.Evaluation:
 def test_rates_are_enclosed_by_tangent_and_chord(mu: float, shift: float) -> None:
     """From good and from bad first guesses."""
     fprs = np.array([1e-6, 1e-3, 0.1, 0.5, 0.9])
-    values, errors, taus = curve.rates_on_tangents(gaussian(mu), np.array([shift * mu]), fprs)
+    values, errors, taus = exact.rates_on_tangents(gaussian(mu), np.array([shift * mu]), fprs)
     truth = norm.sf(norm.isf(fprs) - mu)
     assert np.all(np.abs(values - truth) <= errors + 1e-12)
     assert np.all(errors <= 3e-8 * values)
@@ -57,7 +57,7 @@ def test_rates_are_enclosed_by_tangent_and_chord(mu: float, shift: float) -> Non
 
 def test_errors_of_the_values_are_kept() -> None:
     fprs = np.array([1e-3, 0.1, 0.5])
-    values, errors, _ = curve.rates_on_tangents(gaussian(1.0, 1e-5), np.zeros(1), fprs)
+    values, errors, _ = exact.rates_on_tangents(gaussian(1.0, 1e-5), np.zeros(1), fprs)
     truth = norm.sf(norm.isf(fprs) - 1.0)
     assert np.all(np.abs(values - truth) <= errors)
     assert np.all(errors < 1e-3)
@@ -68,7 +68,7 @@ def test_a_staircase_has_straight_pieces() -> None:
     law = stairs([-math.log(4.0), 0.0, math.log(8.0)], [0.4, 0.5, 0.1])
     corners = np.array([[0.0, 0.0], [0.1, 0.8], [0.6, 1.3], [1.0, 1.4]])
     fprs = np.array([0.01, 0.05, 0.1, 0.3, 0.6, 0.8])
-    values, errors, _ = curve.rates_on_tangents(law, np.array([5.0]), fprs)
+    values, errors, _ = exact.rates_on_tangents(law, np.array([5.0]), fprs)
     scaled = np.interp(fprs, corners[:, 0], corners[:, 1])  # P has mass 1.4 here, which changes nothing but the clipping at 1
     assert values == pytest.approx(np.minimum(scaled, 1.0), abs=1e-7)
     assert np.all(errors <= 1e-7)
@@ -79,15 +79,15 @@ def test_epsilon_is_enclosed(guess: float) -> None:
     for error in (0.0, 1e-9):
         law = gaussian(1.0, error)
         deltas = np.array([0.3, 0.1, 1e-3, 1e-6])
-        lower, values, upper = curve.epsilons_on_tangents(law, np.full(4, guess), deltas)
-        exact = gaussian(1.0)
+        lower, values, upper = exact.epsilons_on_tangents(law, np.full(4, guess), deltas)
+        truth = gaussian(1.0)
         for low, value, high, delta in zip(lower, values, upper, deltas, strict=True):
             assert low <= value <= high
-            assert exact(np.array([low])).stick[0] >= delta * (1.0 - 1e-12)
-            assert exact(np.array([high])).stick[0] <= delta * (1.0 + 1e-12)
+            assert truth(np.array([low])).stick[0] >= delta * (1.0 - 1e-12)
+            assert truth(np.array([high])).stick[0] <= delta * (1.0 + 1e-12)
             assert high - low <= 1e-2 * value + 1e-9
 
 
 def test_epsilon_of_what_leaks_less_is_zero() -> None:
-    lower, values, upper = curve.epsilons_on_tangents(gaussian(1e-3), np.ones(1), np.array([0.1]))
+    lower, values, upper = exact.epsilons_on_tangents(gaussian(1e-3), np.ones(1), np.array([0.1]))
     assert (lower[0], values[0], upper[0]) == (0.0, 0.0, 0.0)

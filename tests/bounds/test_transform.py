@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps import poisson
+from betastar.steps.base import DENSITY
 from betastar.steps.poisson import PoissonFactor, one_step_overlap
-from betastar.steps.transform import DENSITY
 
 rates = st.floats(-6.0, 0.0).map(lambda e: 10.0**e)
 noises = st.floats(-0.69, 1.5).map(lambda e: 10.0**e)

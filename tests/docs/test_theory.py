@@ -10,7 +10,7 @@ from scipy.special import ndtr
 
 import betastar as bs
 from betastar import closed_forms
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps import poisson
 from betastar.steps.poisson import PoissonFactor
 

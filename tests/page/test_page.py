@@ -15,7 +15,7 @@ import pytest
 
 import betastar as bs
 from betastar import page as pages
-from betastar.exact.curve import FourierCurve
+from betastar.exact import FourierCurve
 from betastar.steps.poisson import PoissonFactor
 
 from ..command import call

@@ -18,7 +18,7 @@ from betastar.audit.one_run_verdict import FEWEST, OneRun, judge_run, planned_gu
 from betastar.audit.parallel import jobs_of, seed_of, spread
 from betastar.audit.results import Audit, AuditSetting, judge
 from betastar.dpsgd import DPSGD, Segment
-from betastar.exact.curve import LEAST_NOISE, FourierCurve
+from betastar.exact import LEAST_NOISE, FourierCurve
 from betastar.sequences import StepSequence
 from betastar.steps import AllocationStep, MixtureStep
 from betastar.steps.base import Family, Step

@@ -23,7 +23,7 @@ from betastar.certified import adaptive, grid
 from betastar.certified.grid import PAD, Blends, GridStep, Nodes, on_grid, one_sided, two_sided
 from betastar.certified.kernels import weights
 from betastar.curves import Curve, DiscreteCurve, LeastCurve
-from betastar.exact.curve import LEAST_NOISE
+from betastar.exact import LEAST_NOISE
 from betastar.steps.base import EPS, Step, Tails, attained_steps
 from betastar.steps.poisson import PoissonStep, all_poisson
 

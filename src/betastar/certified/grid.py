@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from betastar.curves import DiscreteCurve, Side
-from betastar.steps.base import EPS, Step, Tails
-from betastar.steps.transform import log1p as complex_log1p
+from betastar.steps.base import EPS, Step, Tails, complex_log1p
 
 # One step on a grid of losses, from above and from below, and the composition of such steps (theory, section 4).
 #

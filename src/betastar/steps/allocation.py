@@ -36,11 +36,8 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from betastar.steps.base import LEAST, MOST, Family, Step, StepFactor
+from betastar.steps.base import LEAST, MOST, Family, Step, StepFactor, Transform, complex_expm1, complex_log1p
 from betastar.steps.poisson import line
-from betastar.steps.transform import Transform
-from betastar.steps.transform import expm1 as complex_expm1
-from betastar.steps.transform import log1p as complex_log1p
 
 #: Step of the nodes in units of e(a), which is at most so many deviations and grows from so many deviations on.
 NODES, WIDEST, GROWS, SLOPE = 0.17, 0.75, 3.0, 0.39

@@ -23,9 +23,27 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from betastar.curves import Answers
-from betastar.steps.base import EPS, EXACT, LEAST, MOST, Directions, Family, Step, StepFactor, between, half_line, on_half_line
-from betastar.steps.transform import COARSE_COUNT, COARSE_DENSITY, COARSE_NOISE, DENSITY, REACH, Transform, expm1
-from betastar.steps.transform import log1p as complex_log1p
+from betastar.steps.base import (
+    COARSE_COUNT,
+    COARSE_DENSITY,
+    COARSE_NOISE,
+    DENSITY,
+    EPS,
+    EXACT,
+    LEAST,
+    MOST,
+    REACH,
+    Directions,
+    Family,
+    Step,
+    StepFactor,
+    Transform,
+    between,
+    complex_expm1,
+    complex_log1p,
+    half_line,
+    on_half_line,
+)
 
 #: Terms of a binomial law that have less probability than this, together, become part of their neighbours.
 NEGLIGIBLE = 1e-100
@@ -381,7 +399,7 @@ def _losses(
             gap = np.multiply.outer(some, means[seen]) - 0.5 * means[seen] ** 2
             shares = np.broadcast_to(weights[seen], gap.shape).astype(np.complex128)
         far = gap.real.max(axis=1) >= 30.0
-        ratio = (shares * expm1(np.minimum(gap.real, 30.0), gap.imag)).sum(axis=1)  # (A - B)/B
+        ratio = (shares * complex_expm1(np.minimum(gap.real, 30.0), gap.imag)).sum(axis=1)  # (A - B)/B
         if not mirrored:
             ratio -= weights[~seen].sum() + unseen  # of terms that are 0 in A, but not in B = Σ w
         near = ~far & (ratio.real > -0.5) & (np.abs(ratio) < 1e8)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import acos, ceil, cos, erf, erfc, inf, log, log1p, pi, sin, sqrt
-from math import expm1 as expm1_real
+from math import acos, ceil, cos, erf, erfc, expm1, inf, log, log1p, pi, sin, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,32 +19,28 @@ from scipy.special import ndtr, ndtri
 
 from betastar.curves import Answers
 from betastar.steps.base import (
+    COARSE_COUNT,
+    COARSE_DENSITY,
+    COARSE_NOISE,
+    DENSITY,
     EPS,
     EXACT,
     LEAST,
     LEAST_AFFINITY,
     MOST,
     MOST_EXPONENT,
+    REACH,
+    WIDE_REACH,
     Directions,
     Family,
     Step,
     StepFactor,
+    Transform,
     between,
+    complex_expm1,
+    complex_log1p,
     half_line,
     on_half_line,
-)
-from betastar.steps.transform import (
-    COARSE_COUNT,
-    COARSE_DENSITY,
-    COARSE_NOISE,
-    DENSITY,
-    REACH,
-    WIDE_REACH,
-    Transform,
-    expm1,
-)
-from betastar.steps.transform import (
-    log1p as complex_log1p,
 )
 
 #: Thresholds from which on a table helps.
@@ -277,7 +272,7 @@ def _complex_loss(p: float, upper: NDArray[Any], lower: NDArray[Any], gap: NDArr
     if p >= 1.0:
         return gap, below
     raised = p * np.exp(upper)
-    ratio = np.where(gap.real > 30.0, raised - grown, grown * expm1(np.minimum(gap.real, 30.0), gap.imag)) / below
+    ratio = np.where(gap.real > 30.0, raised - grown, grown * complex_expm1(np.minimum(gap.real, 30.0), gap.imag)) / below
     near = (ratio.real > -0.5) & (np.abs(ratio) < 1e8)
     far = np.log(((1.0 - p) + raised) / below)
     return np.where(near, complex_log1p(np.where(near, ratio, 0.0)), far), below
@@ -359,7 +354,7 @@ def line(p: float, sigma: float, distance: float, wide: bool = False, density: f
     weight = step * (1.0 + 1j * slope) * np.exp(-0.5 * z * z) / sqrt(2 * pi) * below
     rest = 0.0  # without sampling there is no plateau
     if p < 1.0 and not symmetric:
-        rest = log1p(p * expm1_real(-0.5 / sigma**2)) - log1p(p * expm1_real(-0.5 * (b / sigma) ** 2))
+        rest = log1p(p * expm1(-0.5 / sigma**2)) - log1p(p * expm1(-0.5 * (b / sigma) ** 2))
     return Transform(weight, loss, mirrored=symmetric, rest=rest)
 
 

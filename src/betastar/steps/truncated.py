@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from scipy.special import betainc
 
 from betastar.curves import Answers
-from betastar.steps.base import LEAST, Directions, Family, Step, StepFactor, Tails
+from betastar.steps.base import LEAST, Directions, Family, Step, StepFactor, Tails, Transform
 from betastar.steps.poisson import PoissonStep
-from betastar.steps.transform import Transform
 
 #: What rounding may change of a probability, relative to itself.
 ROUNDING = 1e-12
