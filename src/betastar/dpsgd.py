@@ -13,7 +13,6 @@ from betastar import validation
 from betastar.rounding import plain
 from betastar.validation import WrongValueError
 
-# ---- samplings
 # How batches are drawn: the samplings that there are, and the numbers that fit each.
 
 SAMPLINGS = ("poisson", "fixed-size", "balls-in-bins", "shuffled")
@@ -147,7 +146,6 @@ def only_plain(run: DPSGD, what: str) -> None:
         )
 
 
-# ---- run
 # What was run: DP-SGD, as a sum of segments with constant noise, rate and sampling.
 
 #: Ratio of two sampling rates that is worth a word.
@@ -577,7 +575,6 @@ def _steps_of_epochs(epochs: Any, batches: Any, sampling: str) -> Any:
     return validation.whole("steps (epochs times batches)", np.ceil(length * batches - 1e-9))
 
 
-# ---- dp events
 # Events of dp_accounting become runs. Needs the extra `interop`.
 
 #: What the probabilities of a mixture may differ from 1 by, in all.

@@ -17,7 +17,7 @@ from betastar.display import Display, Displayed
 from betastar.display import curve as draw_curve
 from betastar.rounding import nearest, percent, plain, significant
 
-# ---- The table of metrics
+# The table of metrics.
 
 #: Decimals of a percentage: so many, and more (up to the second number) where these hide the excess over guessing.
 DECIMALS, MOST_DECIMALS = 2, 6
@@ -157,135 +157,6 @@ def told() -> tuple[str, ...]:
     return tuple(name for name, metric in METRICS.items() if metric.told)
 
 
-# ---- The bands of β*: a word for a number, for people who have no number of their own yet. They are an example, and whatever
-# shows one says so. 0.98 is a coin that comes up right 51 times in 100 instead of 50, which no single person would notice; 0.9,
-# the protection that the paper trains for, is 55 times in 100.
-
-#: Lowest β* of each band, the best band first.
-BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
-#: What a band means for a single record.
-MEANING = {
-    "strong": "the model tells an attacker next to nothing about a single record.",
-    "moderate": "the model gives a determined attacker a small but measurable edge.",
-    "weak": "the model gives a determined attacker a clear edge over guessing.",
-}
-#: The β* at which a band begins, which figures mark.
-LEVELS = tuple(sorted(least for least, _ in BANDS if least > 0.0))
-
-
-def band(beta: float) -> str:
-    """The name of the band that a β* is in."""
-    return next(name for least, name in BANDS if beta >= least)
-
-
-def next_band(beta: float) -> tuple[float, str] | None:
-    """The lowest β* and the name of the next better band; None in the best one."""
-    return next(((least, name) for least, name in reversed(BANDS) if least > beta), None)
-
-
-# ---- conversions
-# Between Bayes security and (ε, δ): the two bounds of the paper, and what β* alone says about an attack.
-#
-# Write TV = 1 - β*. An attack curve TPR(FPR) is concave and somewhere TV above the diagonal; that is all that β* tells.
-
-
-def advantage_from_epsilon(epsilon: float, delta: float = 0.0) -> float:
-    """Largest advantage that (ε, δ)-DP allows: (e^ε - 1 + 2δ)/(e^ε + 1) (Humphries et al.).
-
-    Parameters
-    ----------
-    epsilon : float
-        ε, at least 0.
-    delta : float
-        δ, between 0 and 1.
-
-    Returns
-    -------
-    float
-        The advantage, between 0 and 1.
-
-    Raises
-    ------
-    ValueError
-        If a number is outside its range.
-
-    Examples
-    --------
-    >>> import betastar as bs
-    >>> round(bs.advantage_from_epsilon(1.0, delta=1e-5), 6)
-    0.462123
-    """
-    epsilon = validation.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=inf)
-    delta = validation.probability("delta", delta)
-    fair = exp(-epsilon) / (1.0 + exp(-epsilon))  # 1/(e^ε + 1)
-    return min(1.0, tanh(0.5 * epsilon) + 2.0 * delta * fair)
-
-
-def epsilon_from_bayes_security(bayes_security: float, delta: float = 0.0) -> float:
-    """Smallest ε that any (ε, δ)-DP statement about a run with this β* can have: ln((2 - β* - 2δ)/β*), at least 0.
-
-    Parameters
-    ----------
-    bayes_security : float
-        β*. The answer is a lower bound on ε: pass the upper end of β*.
-    delta : float
-        δ, between 0 and 1.
-
-    Returns
-    -------
-    float
-        ε; infinite for β* = 0.
-
-    Raises
-    ------
-    ValueError
-        If a number is outside its range.
-
-    Examples
-    --------
-    >>> import betastar as bs
-    >>> round(bs.epsilon_from_bayes_security(0.9), 6)
-    0.200671
-    """
-    beta = validation.probability("bayes_security", bayes_security)
-    delta = validation.probability("delta", delta)
-    inside = 2.0 - beta - 2.0 * delta
-    if inside <= beta:
-        return 0.0
-    if beta == 0.0:
-        return inf
-    return log(inside / beta) if beta > 1e-300 else log(inside) - log(beta)  # whose ratio would overflow
-
-
-def tpr_at_most(advantage: float, fpr: float) -> float:
-    """TPR ≤ FPR + TV, for every prior (theory, section 8: the paper's second case is not needed)."""
-    return min(1.0, fpr + advantage)
-
-
-def tpr_at_least(advantage: float, fpr: float) -> float:
-    """The lowest concave curve that is TV above the diagonal somewhere, at this FPR."""
-    if advantage >= 1.0:
-        return 1.0
-    return max(fpr, min(fpr / (1.0 - advantage), fpr + advantage * (1.0 - fpr)))
-
-
-def success_at_most(advantage: float, prior: float) -> float:
-    """1 - β*·min(π, 1-π)."""
-    return 1.0 - (1.0 - advantage) * min(prior, 1.0 - prior)
-
-
-def delta_at_least(advantage: float, epsilon: float) -> float:
-    """δ ≥ (TV(e^ε + 1) - (e^ε - 1))/2."""
-    shrink = exp(-epsilon)
-    return max(0.0, 0.5 * (advantage * (1.0 + shrink) - (1.0 - shrink)) / shrink) if epsilon < 700.0 else 0.0
-
-
-def mu_from_overlap(bayes_security: float) -> float:
-    """μ of the Gaussian curve with this β*: 2Φ^{-1}(1 - β*/2)."""
-    return -2.0 * float(ndtri(0.5 * bayes_security)) if bayes_security > 0.0 else inf
-
-
-# ---- interval
 # Bound: a number that comes as (lower, estimate, upper).
 
 
@@ -408,150 +279,149 @@ def stack(bounds: list[Bound], shape: tuple[int, ...]) -> Bound:
     return Bound(join("lower"), join("estimate"), join("upper"))
 
 
-# ---- loss distributions
-# Privacy loss distributions of dp_accounting become curves. Needs the extra `interop`.
+# Risk: what an attacker can do, for one run or for a sweep.
+
+#: Smallest false-positive rate that the Gaussian fit looks at, unless another is given.
+SMALLEST_FPR = 1e-5
 
 
-def curve_of(pld: Any) -> DiscreteCurve:
-    """The trade-off curve of a privacy loss distribution: forward when the record is removed, backward when it is added."""
+class Risk(Displayed):
+    """The answer of `analyze`: what an attacker can do. People do not make one themselves.
 
-    def side(pmf: Any) -> Side:
-        dense = pmf.to_dense_pmf()
-        if not dense._pessimistic_estimate:
-            raise ValueError("pld must be made with pessimistic_estimate=True: an optimistic one understates the risk.")
-        losses = dense._discretization * (dense._lower_loss + np.arange(len(dense._probs)))
-        return Side.of(losses, np.asarray(dense._probs, dtype=np.float64), float(dense._infinity_mass))
+    Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape. `source` says what the metrics are read
+    off: the trade-off curve, or β* alone for methods that have no curve. Printed, a risk is a sentence and its β*; rich and
+    notebooks show a table as well, and notebooks the trade-off curve.
 
-    try:
-        return DiscreteCurve(side(pld._pmf_remove), side(pld._pmf_add))
-    except AttributeError:
-        raise TypeError(f"pld must be a dp_accounting PrivacyLossDistribution, got {type(pld).__name__}.") from None
+    Parameters
+    ----------
+    outcomes : sequence of Outcome
+        One for each run of a sweep.
+    shape : tuple of int
+        The shape of the sweep; () for a single run.
+    threat : str
+        The description of the threat.
+    method : str
+        The name of the method.
+    heuristic : str, optional
+        What the figures are if they are no bounds; None otherwise. Each metric then has an estimate, and nan for its ends.
 
-
-# ---- gaussian fit
-# The Gaussian curve that lies above a trade-off curve: its μ, proved from above, and by how much it overstates.
-
-#: The curve lowered by its error, as it is, and raised.
-SIDES = (-1.0, 0.0, 1.0)
-#: Slopes that are looked at first, largest log slope, and relative error of the bisections.
-SLOPES, LARGEST_SLOPE, ACCURACY = 17, 700.0, 1e-8
-#: How close the proved μ comes to the largest one that is known, relative to it; parts of a cell that is divided, how often cells
-#: are divided, and the most that are.
-CLOSE, PARTS, FINER, MOST_CELLS = 1e-5, 4, 6, 512
-
-
-def gaussian_mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]:
-    """The smallest μ whose Gaussian curve is not below this one where both error rates are at least `smallest_fpr`.
-
-    If they touch inside of that region, they share a tangent there, so H is at most the Gaussian's at every slope e^τ that the
-    curve has in the region, and equal at one: the largest μ(τ) with equal H. Or they touch at the smallest FPR. Slopes below 1
-    are the reversed curve's.
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> risk = bs.analyze(bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500))
+    >>> print(risk.advantage)
+    0.0893302 [0.0893301, 0.0893302]
+    >>> print(risk.success(prior=0.5))
+    0.544665 [0.544665, 0.544666]
     """
-    value, error = curve.overlap()
-    candidates = [[mu_from_overlap(max(value - side * error, 0.0)) for side in SIDES]]
-    rate, slack = curve.true_positives(smallest_fpr)
-    lowest, middle, highest = (max(rate + side * slack, smallest_fpr) for side in SIDES)
-    if lowest <= 1.0 - smallest_fpr:
-        rates = (lowest, min(middle, 1.0 - smallest_fpr), min(highest, 1.0 - smallest_fpr))
-        candidates.append([float(ndtri(rate) - ndtri(smallest_fpr)) for rate in rates])
-    first, last = max(0.0, -curve.reversed().threshold(smallest_fpr)), min(curve.threshold(smallest_fpr), LARGEST_SLOPE)
-    most = max(one[2] for one in candidates)
-    if first < last:
-        rows, inside = _largest_mu(curve, first, last)
-        candidates += rows.tolist()
-        most = max(most, inside)
-    low, middle, _ = (max(column) for column in zip(*candidates, strict=True))
-    return low, middle, most * (1.0 + ACCURACY)
+
+    def __init__(
+        self, outcomes: Sequence[Outcome], shape: tuple[int, ...], threat: str, method: str, heuristic: str | None = None
+    ) -> None:
+        self.heuristic = heuristic
+        self._outcomes = list(outcomes)
+        self.shape = shape
+        self.threat = threat
+        self.method = method
+
+    @classmethod
+    def from_pld(cls, pld: Any) -> Risk:
+        """From a dp_accounting privacy loss distribution: pessimistic, so only the unsafe side of each metric is bounded."""
+        curve = curve_of(pld)
+        beta = max(0.0, curve.overlap().value)
+        outcome = Outcome(Bound(beta, beta, 1.0), worst=(curve,), oriented=True)
+        return cls([outcome], (), "membership inference (as in the privacy loss distribution)", "privacy loss distribution")
+
+    @property
+    def source(self) -> str:
+        return self._outcomes[0].source
+
+    @property
+    def bayes_security(self) -> Bound:
+        """β*: 1 minus the attacker's best advantage. 1 is perfect, 0 is none."""
+        return self._each(lambda outcome: outcome.bayes_security)
+
+    @property
+    def advantage(self) -> Bound:
+        """2·Pr[right guess] - 1 at a fair prior, the total variation of the two worlds."""
+        return self._each(lambda outcome: outcome.bayes_security.complement())
+
+    def success(self, prior: Any = 0.5) -> Bound:
+        """Probability of a right guess. prior: probability of the positive world, or of each of M secrets."""
+        if np.ndim(prior) == 0:
+            value = validation.probability("prior", prior)
+            return self._each(lambda outcome: outcome.success(value))
+        priors = np.asarray(validation.probability("prior", prior))
+        if priors.ndim != 1 or priors.size < 2 or abs(priors.sum() - 1.0) > 1e-9:
+            raise ValueError(f"prior must be a probability or a list of at least two that add up to 1, got {prior!r}.")
+        if priors.size == 2:
+            return self.success(float(priors[1]))
+        return self._each(lambda outcome: outcome.success_among(float(priors.max())))
+
+    def tpr(self, fpr: Any) -> Bound:
+        """True-positive rate of the best attack with this false-positive rate (a number or an array)."""
+        return self._at(validation.probability("fpr", fpr), Outcome.tpr)
+
+    def tradeoff(self, fpr: Any) -> Bound:
+        """The whole curve: TPR at each FPR of an array; a sweep's shape comes first."""
+        return self.tpr(np.atleast_1d(fpr))
+
+    def delta(self, epsilon: Any) -> Bound:
+        """δ of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
+        value = validation.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=np.inf)
+        return self._at(value, Outcome.delta)
+
+    def mean_delta(self, epsilons: Any) -> Any:
+        """The mean of δ over the two directions, which is what a fair coin between the two worlds allows: the safe end, for an
+        array of ε of a single run. It equals δ if either world may be the positive one."""
+        if self.shape != ():
+            raise ValueError(f"mean_delta needs a single run, got a sweep of shape {self.shape}.")
+        value = validation.numbers("epsilons", epsilons, "finite numbers of at least 0", low=0.0, high=np.inf)
+        return self._outcomes[0].mean_delta(np.atleast_1d(value))
+
+    def epsilon(self, delta: Any) -> Bound:
+        """ε of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
+        return self._at(validation.probability("delta", delta, strict=True), Outcome.epsilon)
+
+    def reconstruction(self, prior: Any) -> Bound:
+        """Probability that a record is reconstructed if the best guess without the model is right with `prior` (or an array)."""
+        return self._at(validation.probability("prior", prior), Outcome.tpr)
+
+    @property
+    def gdp_mu(self) -> GaussianFit:
+        """μ of Gaussian DP, fitted down to FPR 1e-5, with its regret."""
+        return self.gaussian()
+
+    def gaussian(self, smallest_fpr: Any = SMALLEST_FPR) -> GaussianFit:
+        """The smallest μ whose Gaussian curve lies above the trade-off curve where both error rates are ≥ smallest_fpr (or an
+        array). The smaller that floor, the larger is μ: name it beside μ."""
+        value = validation.numbers(
+            "smallest_fpr", smallest_fpr, "greater than 0 and below 0.5", low=0.0, high=0.5, open_low=True, open_high=True
+        )
+        fits: list[Bound] = [outcome.gaussian(float(one)) for outcome in self._outcomes for one in np.ravel(value)]
+        fit = self._said(stack(fits, self.shape + np.shape(value)))
+        assert isinstance(fit, GaussianFit)
+        return fit
+
+    def _at(self, given: Any, metric: Callable[[Outcome, Any], Bound]) -> Bound:
+        """A metric at a number, or at each of an array in one pass: a sweep's shape comes first."""
+        return self._said(stack([metric(outcome, given) for outcome in self._outcomes], self.shape + np.shape(given)))
+
+    def _each(self, metric: Callable[[Outcome], Bound]) -> Bound:
+        return self._said(stack([metric(outcome) for outcome in self._outcomes], self.shape))
+
+    def _said(self, bound: Bound) -> Bound:
+        """A bound as it is; of a heuristic, the estimate alone."""
+        return bound if self.heuristic is None else bound.without_ends()
+
+    def _display(self, brief: bool) -> Display:
+        return display(self, brief)
+
+    def __repr__(self) -> str:
+        said = "" if self.heuristic is None else f", {self.heuristic}"
+        return f"Risk({self.threat}, {self.method}{said}: bayes_security={self.bayes_security})"
 
 
-def _largest_mu(curve: Curve, first: float, last: float) -> tuple[NDArray[Any], float]:
-    """μ at slopes between two, as rows of (lower, value, upper), and a bound of μ at all slopes between them.
-
-    H is convex in α = e^τ, hence below its chords: no slope of a cell needs a larger μ than the chord does. Cells that may hold
-    a larger μ than the largest one that is known are divided until the two agree.
-    """
-    taus = np.linspace(first, last, SLOPES)
-    rows, sticks = _mu_at(curve, taus)
-    cells = np.stack([taus[:-1], taus[1:], sticks[:-1], sticks[1:]])
-    every, done = [rows], 0.0
-    for finer in range(FINER + 1):
-        bounds = _mu_of_chords(*cells)
-        enough = float(np.max(np.concatenate(every)[:, 1])) * (1.0 + CLOSE)
-        open_cells = bounds > enough
-        done = max(done, float(bounds[~open_cells].max(initial=0.0)))
-        if not open_cells.any():
-            break
-        if finer == FINER or open_cells.sum() > MOST_CELLS:
-            done = max(done, float(bounds.max()))
-            break
-        left, right, above_left, above_right = cells[:, open_cells]
-        parts = np.linspace(left, right, PARTS + 1)
-        rows, sticks = _mu_at(curve, parts[1:-1].ravel())
-        every.append(rows)
-        levels = np.concatenate([above_left[None], sticks.reshape(PARTS - 1, -1), above_right[None]])
-        cells = np.stack([one.ravel() for one in (parts[:-1], parts[1:], levels[:-1], levels[1:])])
-    return np.concatenate(every), done
-
-
-def _mu_of_chords(left: NDArray[Any], right: NDArray[Any], above_left: NDArray[Any], above_right: NDArray[Any]) -> NDArray[Any]:
-    """The smallest μ whose H is nowhere below a chord that has these values at the slopes `left` and `right`, for each chord.
-
-    H_μ minus the chord is convex in α and least where -dH_μ/dα = Φ(-μ/2 - τ/μ) is the fall of the chord.
-    """
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        width = np.exp(left) * np.expm1(right - left)
-        fall = np.clip((above_left - above_right) / width, 0.0, 1.0)
-        turn = ndtri(fall)
-
-        def covered(mu: NDArray[Any]) -> Any:
-            tau = np.clip(-mu * (turn + 0.5 * mu), left, right)
-            chord = above_left - fall * np.exp(left) * np.expm1(tau - left)
-            return _gaussian_log_delta(mu, tau) >= np.log(np.maximum(chord, 0.0))
-
-        low, high = np.full(left.shape, log(1e-12)), np.full(left.shape, log(100.0))
-        for _ in range(50):  # bisection
-            middle = 0.5 * (low + high)
-            enough = covered(np.exp(middle))
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.where(above_left <= 0.0, 0.0, np.where(high >= log(100.0), inf, np.exp(high)))
-
-
-def _mu_at(curve: Curve, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """μ of the Gaussian with the curve's H_{e^τ} at each τ ≥ 0: with H lowered by its error, as it is, and raised; and that H."""
-    values, errors = curve.hockey_sticks(taus)
-    goals = np.clip(np.stack([values + side * errors for side in SIDES], axis=1), 0.0, 1.0)
-    with np.errstate(divide="ignore"):
-        logs = np.log(goals)
-    low, high = np.full(goals.shape, log(1e-12)), np.full(goals.shape, log(100.0))
-    for _ in range(60):  # bisection
-        middle = 0.5 * (low + high)
-        below = _gaussian_log_delta(np.exp(middle), taus[:, None]) < logs
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return np.where(goals <= 0.0, 0.0, np.where(high >= log(100.0), inf, np.exp(high))), goals[:, 2]
-
-
-def _gaussian_log_delta(mu: NDArray[Any], tau: NDArray[Any]) -> NDArray[Any]:
-    """Logarithm of H_{e^τ} between N(μ, 1) and N(0, 1)."""
-    first, second = log_ndtr(0.5 * mu - tau / mu), tau + log_ndtr(-0.5 * mu - tau / mu)
-    with np.errstate(divide="ignore"):
-        return first + np.log(-np.expm1(np.minimum(second - first, 0.0)))
-
-
-def gaussian_regret(curve: Curve, mu: float) -> float:
-    """Largest difference in the success of an attacker, over priors 1/(1+e^τ): (H_μ(τ) - H(τ)) / (1 + e^τ)."""
-    if not 0.0 < mu < inf:
-        return 0.0 if mu == 0.0 else 1.0  # a difference of probabilities
-    taus = np.linspace(-1.0, 1.0, 41) * min(0.5 * mu * mu + 4.0 * mu, LARGEST_SLOPE)
-    sticks, _ = curve.hockey_sticks(taus)
-    return max(0.0, float(np.max((_gaussian_delta(mu, taus) - sticks) / (1.0 + np.exp(taus)))))
-
-
-def _gaussian_delta(mu: float, taus: NDArray[Any]) -> NDArray[Any]:
-    """H_{e^τ} between N(μ, 1) and N(0, 1)."""
-    return np.exp(log_ndtr(0.5 * mu - taus / mu)) - np.exp(taus + log_ndtr(-0.5 * mu - taus / mu))
-
-
-# ---- metrics
 # Every metric of one scalar run, read off its trade-off curves, or off β* where a method has no curve.
 
 
@@ -718,7 +588,274 @@ def _both_ways(curves: Sequence[Curve]) -> tuple[Curve, ...]:
     return tuple(facing)
 
 
-# ---- risk display
+# Between Bayes security and (ε, δ): the two bounds of the paper, and what β* alone says about an attack.
+#
+# Write TV = 1 - β*. An attack curve TPR(FPR) is concave and somewhere TV above the diagonal; that is all that β* tells.
+
+
+def advantage_from_epsilon(epsilon: float, delta: float = 0.0) -> float:
+    """Largest advantage that (ε, δ)-DP allows: (e^ε - 1 + 2δ)/(e^ε + 1) (Humphries et al.).
+
+    Parameters
+    ----------
+    epsilon : float
+        ε, at least 0.
+    delta : float
+        δ, between 0 and 1.
+
+    Returns
+    -------
+    float
+        The advantage, between 0 and 1.
+
+    Raises
+    ------
+    ValueError
+        If a number is outside its range.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> round(bs.advantage_from_epsilon(1.0, delta=1e-5), 6)
+    0.462123
+    """
+    epsilon = validation.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=inf)
+    delta = validation.probability("delta", delta)
+    fair = exp(-epsilon) / (1.0 + exp(-epsilon))  # 1/(e^ε + 1)
+    return min(1.0, tanh(0.5 * epsilon) + 2.0 * delta * fair)
+
+
+def epsilon_from_bayes_security(bayes_security: float, delta: float = 0.0) -> float:
+    """Smallest ε that any (ε, δ)-DP statement about a run with this β* can have: ln((2 - β* - 2δ)/β*), at least 0.
+
+    Parameters
+    ----------
+    bayes_security : float
+        β*. The answer is a lower bound on ε: pass the upper end of β*.
+    delta : float
+        δ, between 0 and 1.
+
+    Returns
+    -------
+    float
+        ε; infinite for β* = 0.
+
+    Raises
+    ------
+    ValueError
+        If a number is outside its range.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> round(bs.epsilon_from_bayes_security(0.9), 6)
+    0.200671
+    """
+    beta = validation.probability("bayes_security", bayes_security)
+    delta = validation.probability("delta", delta)
+    inside = 2.0 - beta - 2.0 * delta
+    if inside <= beta:
+        return 0.0
+    if beta == 0.0:
+        return inf
+    return log(inside / beta) if beta > 1e-300 else log(inside) - log(beta)  # whose ratio would overflow
+
+
+def tpr_at_most(advantage: float, fpr: float) -> float:
+    """TPR ≤ FPR + TV, for every prior (theory, section 8: the paper's second case is not needed)."""
+    return min(1.0, fpr + advantage)
+
+
+def tpr_at_least(advantage: float, fpr: float) -> float:
+    """The lowest concave curve that is TV above the diagonal somewhere, at this FPR."""
+    if advantage >= 1.0:
+        return 1.0
+    return max(fpr, min(fpr / (1.0 - advantage), fpr + advantage * (1.0 - fpr)))
+
+
+def success_at_most(advantage: float, prior: float) -> float:
+    """1 - β*·min(π, 1-π)."""
+    return 1.0 - (1.0 - advantage) * min(prior, 1.0 - prior)
+
+
+def delta_at_least(advantage: float, epsilon: float) -> float:
+    """δ ≥ (TV(e^ε + 1) - (e^ε - 1))/2."""
+    shrink = exp(-epsilon)
+    return max(0.0, 0.5 * (advantage * (1.0 + shrink) - (1.0 - shrink)) / shrink) if epsilon < 700.0 else 0.0
+
+
+def mu_from_overlap(bayes_security: float) -> float:
+    """μ of the Gaussian curve with this β*: 2Φ^{-1}(1 - β*/2)."""
+    return -2.0 * float(ndtri(0.5 * bayes_security)) if bayes_security > 0.0 else inf
+
+
+# The Gaussian curve that lies above a trade-off curve: its μ, proved from above, and by how much it overstates.
+
+#: The curve lowered by its error, as it is, and raised.
+SIDES = (-1.0, 0.0, 1.0)
+#: Slopes that are looked at first, largest log slope, and relative error of the bisections.
+SLOPES, LARGEST_SLOPE, ACCURACY = 17, 700.0, 1e-8
+#: How close the proved μ comes to the largest one that is known, relative to it; parts of a cell that is divided, how often cells
+#: are divided, and the most that are.
+CLOSE, PARTS, FINER, MOST_CELLS = 1e-5, 4, 6, 512
+
+
+def gaussian_mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]:
+    """The smallest μ whose Gaussian curve is not below this one where both error rates are at least `smallest_fpr`.
+
+    If they touch inside of that region, they share a tangent there, so H is at most the Gaussian's at every slope e^τ that the
+    curve has in the region, and equal at one: the largest μ(τ) with equal H. Or they touch at the smallest FPR. Slopes below 1
+    are the reversed curve's.
+    """
+    value, error = curve.overlap()
+    candidates = [[mu_from_overlap(max(value - side * error, 0.0)) for side in SIDES]]
+    rate, slack = curve.true_positives(smallest_fpr)
+    lowest, middle, highest = (max(rate + side * slack, smallest_fpr) for side in SIDES)
+    if lowest <= 1.0 - smallest_fpr:
+        rates = (lowest, min(middle, 1.0 - smallest_fpr), min(highest, 1.0 - smallest_fpr))
+        candidates.append([float(ndtri(rate) - ndtri(smallest_fpr)) for rate in rates])
+    first, last = max(0.0, -curve.reversed().threshold(smallest_fpr)), min(curve.threshold(smallest_fpr), LARGEST_SLOPE)
+    most = max(one[2] for one in candidates)
+    if first < last:
+        rows, inside = _largest_mu(curve, first, last)
+        candidates += rows.tolist()
+        most = max(most, inside)
+    low, middle, _ = (max(column) for column in zip(*candidates, strict=True))
+    return low, middle, most * (1.0 + ACCURACY)
+
+
+def _largest_mu(curve: Curve, first: float, last: float) -> tuple[NDArray[Any], float]:
+    """μ at slopes between two, as rows of (lower, value, upper), and a bound of μ at all slopes between them.
+
+    H is convex in α = e^τ, hence below its chords: no slope of a cell needs a larger μ than the chord does. Cells that may hold
+    a larger μ than the largest one that is known are divided until the two agree.
+    """
+    taus = np.linspace(first, last, SLOPES)
+    rows, sticks = _mu_at(curve, taus)
+    cells = np.stack([taus[:-1], taus[1:], sticks[:-1], sticks[1:]])
+    every, done = [rows], 0.0
+    for finer in range(FINER + 1):
+        bounds = _mu_of_chords(*cells)
+        enough = float(np.max(np.concatenate(every)[:, 1])) * (1.0 + CLOSE)
+        open_cells = bounds > enough
+        done = max(done, float(bounds[~open_cells].max(initial=0.0)))
+        if not open_cells.any():
+            break
+        if finer == FINER or open_cells.sum() > MOST_CELLS:
+            done = max(done, float(bounds.max()))
+            break
+        left, right, above_left, above_right = cells[:, open_cells]
+        parts = np.linspace(left, right, PARTS + 1)
+        rows, sticks = _mu_at(curve, parts[1:-1].ravel())
+        every.append(rows)
+        levels = np.concatenate([above_left[None], sticks.reshape(PARTS - 1, -1), above_right[None]])
+        cells = np.stack([one.ravel() for one in (parts[:-1], parts[1:], levels[:-1], levels[1:])])
+    return np.concatenate(every), done
+
+
+def _mu_of_chords(left: NDArray[Any], right: NDArray[Any], above_left: NDArray[Any], above_right: NDArray[Any]) -> NDArray[Any]:
+    """The smallest μ whose H is nowhere below a chord that has these values at the slopes `left` and `right`, for each chord.
+
+    H_μ minus the chord is convex in α and least where -dH_μ/dα = Φ(-μ/2 - τ/μ) is the fall of the chord.
+    """
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        width = np.exp(left) * np.expm1(right - left)
+        fall = np.clip((above_left - above_right) / width, 0.0, 1.0)
+        turn = ndtri(fall)
+
+        def covered(mu: NDArray[Any]) -> Any:
+            tau = np.clip(-mu * (turn + 0.5 * mu), left, right)
+            chord = above_left - fall * np.exp(left) * np.expm1(tau - left)
+            return _gaussian_log_delta(mu, tau) >= np.log(np.maximum(chord, 0.0))
+
+        low, high = np.full(left.shape, log(1e-12)), np.full(left.shape, log(100.0))
+        for _ in range(50):  # bisection
+            middle = 0.5 * (low + high)
+            enough = covered(np.exp(middle))
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.where(above_left <= 0.0, 0.0, np.where(high >= log(100.0), inf, np.exp(high)))
+
+
+def _mu_at(curve: Curve, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """μ of the Gaussian with the curve's H_{e^τ} at each τ ≥ 0: with H lowered by its error, as it is, and raised; and that H."""
+    values, errors = curve.hockey_sticks(taus)
+    goals = np.clip(np.stack([values + side * errors for side in SIDES], axis=1), 0.0, 1.0)
+    with np.errstate(divide="ignore"):
+        logs = np.log(goals)
+    low, high = np.full(goals.shape, log(1e-12)), np.full(goals.shape, log(100.0))
+    for _ in range(60):  # bisection
+        middle = 0.5 * (low + high)
+        below = _gaussian_log_delta(np.exp(middle), taus[:, None]) < logs
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.where(goals <= 0.0, 0.0, np.where(high >= log(100.0), inf, np.exp(high))), goals[:, 2]
+
+
+def _gaussian_log_delta(mu: NDArray[Any], tau: NDArray[Any]) -> NDArray[Any]:
+    """Logarithm of H_{e^τ} between N(μ, 1) and N(0, 1)."""
+    first, second = log_ndtr(0.5 * mu - tau / mu), tau + log_ndtr(-0.5 * mu - tau / mu)
+    with np.errstate(divide="ignore"):
+        return first + np.log(-np.expm1(np.minimum(second - first, 0.0)))
+
+
+def gaussian_regret(curve: Curve, mu: float) -> float:
+    """Largest difference in the success of an attacker, over priors 1/(1+e^τ): (H_μ(τ) - H(τ)) / (1 + e^τ)."""
+    if not 0.0 < mu < inf:
+        return 0.0 if mu == 0.0 else 1.0  # a difference of probabilities
+    taus = np.linspace(-1.0, 1.0, 41) * min(0.5 * mu * mu + 4.0 * mu, LARGEST_SLOPE)
+    sticks, _ = curve.hockey_sticks(taus)
+    return max(0.0, float(np.max((_gaussian_delta(mu, taus) - sticks) / (1.0 + np.exp(taus)))))
+
+
+def _gaussian_delta(mu: float, taus: NDArray[Any]) -> NDArray[Any]:
+    """H_{e^τ} between N(μ, 1) and N(0, 1)."""
+    return np.exp(log_ndtr(0.5 * mu - taus / mu)) - np.exp(taus + log_ndtr(-0.5 * mu - taus / mu))
+
+
+# Privacy loss distributions of dp_accounting become curves. Needs the extra `interop`.
+
+
+def curve_of(pld: Any) -> DiscreteCurve:
+    """The trade-off curve of a privacy loss distribution: forward when the record is removed, backward when it is added."""
+
+    def side(pmf: Any) -> Side:
+        dense = pmf.to_dense_pmf()
+        if not dense._pessimistic_estimate:
+            raise ValueError("pld must be made with pessimistic_estimate=True: an optimistic one understates the risk.")
+        losses = dense._discretization * (dense._lower_loss + np.arange(len(dense._probs)))
+        return Side.of(losses, np.asarray(dense._probs, dtype=np.float64), float(dense._infinity_mass))
+
+    try:
+        return DiscreteCurve(side(pld._pmf_remove), side(pld._pmf_add))
+    except AttributeError:
+        raise TypeError(f"pld must be a dp_accounting PrivacyLossDistribution, got {type(pld).__name__}.") from None
+
+
+# The bands of β*: a word for a number, for people who have no number of their own yet. They are an example, and whatever
+# shows one says so. 0.98 is a coin that comes up right 51 times in 100 instead of 50, which no single person would notice; 0.9,
+# the protection that the paper trains for, is 55 times in 100.
+
+#: Lowest β* of each band, the best band first.
+BANDS = ((0.98, "strong"), (0.9, "moderate"), (0.0, "weak"))
+#: What a band means for a single record.
+MEANING = {
+    "strong": "the model tells an attacker next to nothing about a single record.",
+    "moderate": "the model gives a determined attacker a small but measurable edge.",
+    "weak": "the model gives a determined attacker a clear edge over guessing.",
+}
+#: The β* at which a band begins, which figures mark.
+LEVELS = tuple(sorted(least for least, _ in BANDS if least > 0.0))
+
+
+def band(beta: float) -> str:
+    """The name of the band that a β* is in."""
+    return next(name for least, name in BANDS if beta >= least)
+
+
+def next_band(beta: float) -> tuple[float, str] | None:
+    """The lowest β* and the name of the next better band; None in the best one."""
+    return next(((least, name) for least, name in reversed(BANDS) if least > beta), None)
+
+
 # What a Risk shows of itself: a sentence, the metrics that most people ask for, and the trade-off curve.
 
 BETA, SUCCESS = METRICS["bayes_security"], METRICS["success"]
@@ -779,147 +916,3 @@ def _threat(risk: Risk) -> str:
 def _note(risk: Risk) -> str:
     """What a monitor says of its measurement."""
     return risk.threat.partition(" [")[2].removesuffix("]")
-
-
-# ---- risk
-# Risk: what an attacker can do, for one run or for a sweep.
-
-#: Smallest false-positive rate that the Gaussian fit looks at, unless another is given.
-SMALLEST_FPR = 1e-5
-
-
-class Risk(Displayed):
-    """The answer of `analyze`: what an attacker can do. People do not make one themselves.
-
-    Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape. `source` says what the metrics are read
-    off: the trade-off curve, or β* alone for methods that have no curve. Printed, a risk is a sentence and its β*; rich and
-    notebooks show a table as well, and notebooks the trade-off curve.
-
-    Parameters
-    ----------
-    outcomes : sequence of Outcome
-        One for each run of a sweep.
-    shape : tuple of int
-        The shape of the sweep; () for a single run.
-    threat : str
-        The description of the threat.
-    method : str
-        The name of the method.
-    heuristic : str, optional
-        What the figures are if they are no bounds; None otherwise. Each metric then has an estimate, and nan for its ends.
-
-    Examples
-    --------
-    >>> import betastar as bs
-    >>> risk = bs.analyze(bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500))
-    >>> print(risk.advantage)
-    0.0893302 [0.0893301, 0.0893302]
-    >>> print(risk.success(prior=0.5))
-    0.544665 [0.544665, 0.544666]
-    """
-
-    def __init__(
-        self, outcomes: Sequence[Outcome], shape: tuple[int, ...], threat: str, method: str, heuristic: str | None = None
-    ) -> None:
-        self.heuristic = heuristic
-        self._outcomes = list(outcomes)
-        self.shape = shape
-        self.threat = threat
-        self.method = method
-
-    @classmethod
-    def from_pld(cls, pld: Any) -> Risk:
-        """From a dp_accounting privacy loss distribution: pessimistic, so only the unsafe side of each metric is bounded."""
-        curve = curve_of(pld)
-        beta = max(0.0, curve.overlap().value)
-        outcome = Outcome(Bound(beta, beta, 1.0), worst=(curve,), oriented=True)
-        return cls([outcome], (), "membership inference (as in the privacy loss distribution)", "privacy loss distribution")
-
-    @property
-    def source(self) -> str:
-        return self._outcomes[0].source
-
-    @property
-    def bayes_security(self) -> Bound:
-        """β*: 1 minus the attacker's best advantage. 1 is perfect, 0 is none."""
-        return self._each(lambda outcome: outcome.bayes_security)
-
-    @property
-    def advantage(self) -> Bound:
-        """2·Pr[right guess] - 1 at a fair prior, the total variation of the two worlds."""
-        return self._each(lambda outcome: outcome.bayes_security.complement())
-
-    def success(self, prior: Any = 0.5) -> Bound:
-        """Probability of a right guess. prior: probability of the positive world, or of each of M secrets."""
-        if np.ndim(prior) == 0:
-            value = validation.probability("prior", prior)
-            return self._each(lambda outcome: outcome.success(value))
-        priors = np.asarray(validation.probability("prior", prior))
-        if priors.ndim != 1 or priors.size < 2 or abs(priors.sum() - 1.0) > 1e-9:
-            raise ValueError(f"prior must be a probability or a list of at least two that add up to 1, got {prior!r}.")
-        if priors.size == 2:
-            return self.success(float(priors[1]))
-        return self._each(lambda outcome: outcome.success_among(float(priors.max())))
-
-    def tpr(self, fpr: Any) -> Bound:
-        """True-positive rate of the best attack with this false-positive rate (a number or an array)."""
-        return self._at(validation.probability("fpr", fpr), Outcome.tpr)
-
-    def tradeoff(self, fpr: Any) -> Bound:
-        """The whole curve: TPR at each FPR of an array; a sweep's shape comes first."""
-        return self.tpr(np.atleast_1d(fpr))
-
-    def delta(self, epsilon: Any) -> Bound:
-        """δ of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
-        value = validation.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=np.inf)
-        return self._at(value, Outcome.delta)
-
-    def mean_delta(self, epsilons: Any) -> Any:
-        """The mean of δ over the two directions, which is what a fair coin between the two worlds allows: the safe end, for an
-        array of ε of a single run. It equals δ if either world may be the positive one."""
-        if self.shape != ():
-            raise ValueError(f"mean_delta needs a single run, got a sweep of shape {self.shape}.")
-        value = validation.numbers("epsilons", epsilons, "finite numbers of at least 0", low=0.0, high=np.inf)
-        return self._outcomes[0].mean_delta(np.atleast_1d(value))
-
-    def epsilon(self, delta: Any) -> Bound:
-        """ε of (ε, δ)-DP: the worse of the two directions. A number or an array, as for tpr."""
-        return self._at(validation.probability("delta", delta, strict=True), Outcome.epsilon)
-
-    def reconstruction(self, prior: Any) -> Bound:
-        """Probability that a record is reconstructed if the best guess without the model is right with `prior` (or an array)."""
-        return self._at(validation.probability("prior", prior), Outcome.tpr)
-
-    @property
-    def gdp_mu(self) -> GaussianFit:
-        """μ of Gaussian DP, fitted down to FPR 1e-5, with its regret."""
-        return self.gaussian()
-
-    def gaussian(self, smallest_fpr: Any = SMALLEST_FPR) -> GaussianFit:
-        """The smallest μ whose Gaussian curve lies above the trade-off curve where both error rates are ≥ smallest_fpr (or an
-        array). The smaller that floor, the larger is μ: name it beside μ."""
-        value = validation.numbers(
-            "smallest_fpr", smallest_fpr, "greater than 0 and below 0.5", low=0.0, high=0.5, open_low=True, open_high=True
-        )
-        fits: list[Bound] = [outcome.gaussian(float(one)) for outcome in self._outcomes for one in np.ravel(value)]
-        fit = self._said(stack(fits, self.shape + np.shape(value)))
-        assert isinstance(fit, GaussianFit)
-        return fit
-
-    def _at(self, given: Any, metric: Callable[[Outcome, Any], Bound]) -> Bound:
-        """A metric at a number, or at each of an array in one pass: a sweep's shape comes first."""
-        return self._said(stack([metric(outcome, given) for outcome in self._outcomes], self.shape + np.shape(given)))
-
-    def _each(self, metric: Callable[[Outcome], Bound]) -> Bound:
-        return self._said(stack([metric(outcome) for outcome in self._outcomes], self.shape))
-
-    def _said(self, bound: Bound) -> Bound:
-        """A bound as it is; of a heuristic, the estimate alone."""
-        return bound if self.heuristic is None else bound.without_ends()
-
-    def _display(self, brief: bool) -> Display:
-        return display(self, brief)
-
-    def __repr__(self) -> str:
-        said = "" if self.heuristic is None else f", {self.heuristic}"
-        return f"Risk({self.threat}, {self.method}{said}: bayes_security={self.bayes_security})"
