@@ -324,20 +324,12 @@ def calibrate(
     quiet = bool(opacus) if sampling == "poisson" and "sample_rate" not in needed else opacus
     drawn: dict[str, Any] = {"sampling": sampling, "max_batch_size": max_batch_size, "opacus": quiet}
 
-    def make(value: float) -> DPSGD:
-        return DPSGD.from_numbers(**{**given, name: value * unit}, **drawn)
+    def make(value: float) -> tuple[DPSGD, Threat]:
+        return DPSGD.from_numbers(**{**given, name: value * unit}, **drawn), threat
 
-    search = _search(name, make, given, unit, max_batch_size, target, threat)
-
-    @cache
-    def risk(value: float) -> Risk:
-        return reliable(make(value), threat, method, tolerance, effort)
-
-    def rough(value: float) -> Risk:
-        return reliable(make(value), threat, method, max(tolerance, ROUGH_TOLERANCE), "normal")
-
+    search = _search(name, make, given, unit, max_batch_size, target)
     if name == "noise_multiplier":
-        without = threat.steps(make(1.0))
+        without = threat.steps(make(1.0)[0])
         if target.met(_sampling_only(without)):
             warnings.warn(
                 f"{target} needs no noise: a record is used at all with probability {-expm1(log_never_sampled(without)):.3g} "
@@ -345,16 +337,13 @@ def calibrate(
                 NoNoiseNeeded,
                 stacklevel=2,
             )
-            return make(LEAST_NOISE)
-    if takes_seconds(make(search.low), threat, method, effort):
-        value = _solve_with_few(search, target, risk, cache(rough))
-    else:
-        value = solve(search, target, risk)
+            return make(LEAST_NOISE)[0]
+    value = found(search, target, method, tolerance, effort)
     sizes = {"batch_size": batch_size, "dataset_size": dataset_size, name: round(value) * unit}
     chosen = opacus is not None or sampling != "poisson" or not (sizes["batch_size"] and sizes["dataset_size"])
     if not chosen and (told := opacus_differs(sizes["batch_size"], sizes["dataset_size"])):
         warnings.warn(told, RateWarning, stacklevel=2)
-    return make(value)
+    return make(value)[0]
 
 
 def _refuse(name: str, sampling: str, records_given: bool) -> None:
@@ -383,18 +372,17 @@ def _unit(name: str, given: dict[str, Any], sampling: str) -> int:
 
 def _search(
     name: str,
-    make: Callable[[float], DPSGD],
+    make: Callable[[float], tuple[DPSGD, Threat]],
     given: dict[str, Any],
     unit: int,
     max_batch_size: int | None,
     target: Target,
-    threat: Threat,
 ) -> Search:
     """The range of the parameter, and a first guess."""
     records = given.get("dataset_size")
     largest_rate = 1.0 if max_batch_size is None or records is None else min(1.0, max_batch_size / records)
     # Checks what was given (and that it is no array) before any search.
-    probe = make({"noise_multiplier": 1.0, "sample_rate": largest_rate}.get(name, 1))
+    probe, threat = make({"noise_multiplier": 1.0, "sample_rate": largest_rate}.get(name, 1))
     if probe.shape != ():
         raise TypeError("calibrate needs numbers, got arrays; call it for each setting.")
     if name == "noise_multiplier":
@@ -617,25 +605,13 @@ def _strictest(runs: Sequence[DPSGD]) -> DPSGD:
 
 def _widest(target: Target, run: DPSGD, how: dict[str, Any]) -> float:
     """The widest gap that meets the target."""
-
-    @cache
-    def risk(distance: float) -> Risk:
-        return reliable(run, AttributeInference(distance), **how)
-
-    def rough(distance: float) -> Risk:
-        tolerance = max(how["tolerance"], ROUGH_TOLERANCE)
-        return reliable(run, AttributeInference(distance), how["method"], tolerance, "normal")
-
     # A gap of 2 is membership inference, of which balls in bins have no certificate; of any smaller gap they have one.
     bins = any(segment.sampling == "balls-in-bins" for segment in run.segments)
     farthest = float(np.nextafter(FARTHEST, 0.0)) if bins else FARTHEST
-    if target.met(risk(farthest)):
+    if target.met(reliable(run, AttributeInference(farthest), **how)):
         return FARTHEST
-    search = Search("gap", lambda _: run, enforced(0.0), farthest, True, False, 0.1)
-    if takes_seconds(run, AttributeInference(FARTHEST), how["method"], how["effort"]):
-        distance = _solve_with_few(search, target, risk, cache(rough))
-    else:
-        distance = solve(search, target, risk)
+    search = Search("gap", lambda distance: (run, AttributeInference(distance)), enforced(0.0), farthest, True, False, 0.1)
+    distance = found(search, target, **how)
     return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))
 
 
@@ -644,19 +620,35 @@ def _widest(target: Target, run: DPSGD, how: dict[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Search:
-    """One unknown: its name, how a run follows from its value, its range, whether risk grows with it, whether it is whole.
+    """One unknown: its name, the run and the threat of a value, its range, whether risk grows with it, whether it is whole.
 
     unit: what one of it stands for; a data set is searched for in whole batches.
     """
 
     name: str
-    make: Callable[[float], DPSGD]
+    make: Callable[[float], tuple[DPSGD, Threat]]
     low: float
     high: float
     grows: bool
     whole: bool
     guess: float
     unit: int = 1
+
+
+def found(search: Search, target: Target, method: str, tolerance: float, effort: str) -> float:
+    """The value that just meets the target; where figures take seconds, rough ones lead to it and few to rely on confirm it."""
+
+    @cache
+    def risk(value: float) -> Risk:
+        return reliable(*search.make(value), method, tolerance, effort)
+
+    @cache
+    def rough(value: float) -> Risk:
+        return reliable(*search.make(value), method, max(tolerance, ROUGH_TOLERANCE), "normal")
+
+    if takes_seconds(*search.make(search.low), method, effort):
+        return _solve_with_few(search, target, risk, rough)
+    return solve(search, target, risk)
 
 
 def solve(search: Search, target: Target, risk: Callable[[float], Risk], accuracy: float = ACCURACY) -> float:
