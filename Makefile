@@ -30,7 +30,7 @@ browser:
 	echo "The tests of the page need a browser. Installing Debian's package chromium (apt-get install chromium) ..."; \
 	{ $(APT) update && $(APT) install --yes chromium; } || echo "Chromium was not installed: the tests that need a browser cannot run."
 
-# The lowest versions that pyproject.toml allows, in an environment of their own, and some tests of every room in it. torch is the locked
+# The lowest versions that pyproject.toml allows, in an environment of their own, and some tests of every folder in it. torch is the locked
 # version, unless one is named: `make oldest TORCH=2.6.0` (gigabytes). Old packages may warn of what is to change in newer ones.
 OLDEST := build/oldest
 oldest: $(OLDEST)/.ready$(TORCH)

@@ -16,7 +16,7 @@ from docs.hooks import bench, picture, snippets
 from ..figures.pictures import same
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "docs" / "gap-clipping" / "README.md"]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("studies/*/results/*.md"))]
 
 
 def test_the_readme_runs() -> None:
