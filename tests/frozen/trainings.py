@@ -335,7 +335,6 @@ TRAININGS: dict[str, Callable[[], dict[str, Any]]] = {
     "train: people, budget": lambda: _people_run("--target-beta", ".8"),
     "train: pay": lambda: _people_run("--label-range", "0:5000", label="pay", drop="rich"),
     "train: adult": lambda: _run("adult", "--epochs", "1", "--batch", "4096", "--every", "3", "--sensitive", "sex"),
-    "train: purchase": lambda: _run("purchase", "--synthetic-records", "1000", "--epochs", "1", "--batch", "100"),
     "audit: mechanism": lambda: _parts(audit.mechanism(RUN, games=4000, seed=1)),
     "audit: mechanism, add-remove": lambda: _parts(audit.mechanism(RUN, bs.Membership("add-remove"), games=4000, seed=1)),
     "audit: mechanism, attribute": lambda: _parts(audit.mechanism(RUN, bs.AttributeInference(0.7), games=4000, seed=1)),
