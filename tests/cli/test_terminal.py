@@ -9,7 +9,7 @@ import pytest
 
 from .. import terminal
 from ..command import COMMAND, call
-from ..runs.test_data import people
+from ..trained_runs import people
 
 TRAIN = ["train", "people.csv", "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "2", "--noise", "1.5"]
 

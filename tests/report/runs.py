@@ -14,7 +14,7 @@ from betastar.risk import METRICS
 from betastar.runs.config import Config
 from betastar.runs.loop import train
 
-from ..runs.test_data import people
+from ..trained_runs import people
 
 
 def trained(folder: Path, sensitive: str = "age", **options: Any) -> Path:

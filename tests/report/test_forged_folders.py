@@ -18,7 +18,7 @@ from betastar.runs.config import Config
 from betastar.runs.loop import train
 
 from ..command import call
-from ..runs.test_data import people
+from ..trained_runs import people
 
 PROOF = "Proved: β* ≥ 0.99999 (may be published)."
 

@@ -8,18 +8,16 @@ import pytest
 import torch
 
 from betastar.runs.audited import attacked
-from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import Training, network
 
-from .test_data import people
+from ..trained_runs import TrainedRuns
 
 
 @pytest.mark.parametrize("monitor", [True, False])
-def test_a_game_trains_as_a_run_does(tmp_path: Path, monitor: bool) -> None:
+def test_a_game_trains_as_a_run_does(runs: TrainedRuns, tmp_path: Path, monitor: bool) -> None:
     """From the same random numbers both end with the same weights, bit for bit."""
-    people(200).to_csv(tmp_path / "people.csv", index=False)
-    config = Config(str(tmp_path / "people.csv"), "rich", "age", drop=("name",), epochs=3, batch_size=40, seed=7, monitor=monitor)
+    config = runs.people(epochs=3, seed=7, monitor=monitor)
     training = Training(config, RunFolder(tmp_path / "run"))
     for _ in range(3):
         training.run_epoch()

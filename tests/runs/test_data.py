@@ -18,6 +18,8 @@ from betastar.runs.tables import own
 from betastar.training import Records, Secret
 from studies.make_adult import main as make
 
+from ..trained_runs import people
+
 DATA = Path(packaged_table.__file__).parent / "data"
 
 
@@ -72,21 +74,6 @@ def test_a_damaged_package_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------------- own tables
-
-
-def people(number: int = 300) -> pd.DataFrame:
-    generator = np.random.default_rng(0)
-    age = generator.integers(20, 60, number)
-    return pd.DataFrame(
-        {
-            "age": age,
-            "town": generator.choice(["north", "south", None], number),
-            "pay": np.where(generator.random(number) < 0.1, np.nan, generator.normal(30, 5, number) + age / 5),
-            "member": generator.choice([True, False], number),
-            "name": [f"person {i}" for i in range(number)],
-            "rich": np.where(age + generator.normal(0, 8, number) > 40, "yes", "no"),
-        }
-    )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

@@ -9,7 +9,9 @@ import re
 import resource
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,29 +28,27 @@ from betastar.runs.reading import FolderError, StudyError
 
 from ..command import COMMAND, call
 from ..test_files import mode, umask
-from .test_data import people
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    path = tmp_path_factory.mktemp("people") / "people.csv"
-    people(200).to_csv(path, index=False)
-    return Config(str(path), "rich", "age", drop=("name",), epochs=2, noise_multiplier=1.5, batch_size=40)
-
-
-@pytest.fixture(scope="module")
-def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return train(config, tmp_path_factory.mktemp("folder") / "run")
+from ..trained_runs import TrainedRuns
 
 
 @pytest.fixture
-def copy(run: RunFolder, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(run.path, tmp_path / "copy"))
+def config(runs: TrainedRuns) -> Config:
+    return runs.people()
+
+
+@pytest.fixture
+def run(config: Config, trained: Callable[[Config], RunFolder]) -> RunFolder:
+    return trained(config)
+
+
+@pytest.fixture
+def copy(run: RunFolder) -> Path:
+    return run.path
 
 
 def words(config: Config, folder: Path, *more: str) -> list[str]:
     fixed = ["train", config.study, "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "2"]
-    return [*fixed, "--noise", "1.5", "--batch-size", "40", "-o", str(folder), *more]
+    return [*fixed, "--noise", "4", "--batch-size", "40", "-o", str(folder), *more]
 
 
 def train_one_epoch(config: Config, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,6 @@ def test_nobody_else_reads_a_run(config: Config, tmp_path: Path, monkeypatch: py
     with umask(0):
         train(config, folder, resume=True)
         summarise(folder)
-        write(folder, kind="md")
         write(folder, tmp_path / "elsewhere.html")
     assert mode(folder) == 0o700
     assert {path.name: mode(path) for path in [*folder.iterdir(), tmp_path / "elsewhere.html"] if mode(path) != 0o600} == {}
@@ -235,13 +234,24 @@ def test_two_processes_do_not_train_in_one_folder(config: Config, tmp_path: Path
     assert call(*words(config, folder, "--resume")).returncode == 0
 
 
+@pytest.fixture(scope="module")
+def half_trained(runs: TrainedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was stopped after an epoch, and its tables."""
+    place = tmp_path_factory.mktemp("half")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        shutil.copy(runs.people().study, "table.csv")
+        shutil.copy("table.csv", "public.csv")
+        train_one_epoch(replace(runs.people(), study="table.csv", public="public.csv"), Path("half"), patch)
+    return place
+
+
 @pytest.fixture
-def half(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Config, Path]:
-    """A run on a table of its own, stopped after an epoch."""
-    table = Path(shutil.copy(config.study, tmp_path / "table.csv"))
-    mine = Config(**{**vars(config), "study": str(table), "public": str(shutil.copy(table, tmp_path / "public.csv"))})
-    train_one_epoch(mine, tmp_path / "half", monkeypatch)
-    return mine, tmp_path / "half"
+def half(half_trained: Path, runs: TrainedRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Config, Path]:
+    """A copy of it, in the current folder, and its configuration."""
+    place = shutil.copytree(half_trained, tmp_path / "place")
+    monkeypatch.chdir(place)
+    return replace(runs.people(), study="table.csv", public="public.csv"), Path(place / "half")
 
 
 @pytest.mark.parametrize("name", ["table.csv", "public.csv"])
@@ -337,8 +347,15 @@ def test_a_run_writes_through_no_link(half: tuple[Config, Path], name: str) -> N
     assert victim.read_bytes() == before
 
 
-def full(size: int) -> Callable[[], None]:
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file grows beyond this size."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
 
 def test_on_a_full_disk_no_report_or_audit_is_cut_off(config: Config, copy: Path, tmp_path: Path) -> None:
@@ -351,7 +368,8 @@ def test_on_a_full_disk_no_report_or_audit_is_cut_off(config: Config, copy: Path
         (200, [*game, "--into", str(copy)], "audit-mechanism.json"),
         (4_000, words(config, tmp_path / "new"), "checkpoint.pt"),
     ):
-        done = subprocess.run([COMMAND, *command], capture_output=True, text=True, preexec_fn=full(size))
+        with full_disk(size):
+            done = call(*command)
         assert done.returncode == 3, (command, done.stderr)
         assert done.stderr.endswith(": File too large.\n")
         assert done.stderr.splitlines()[-1].startswith("betastar: ")
@@ -359,14 +377,13 @@ def test_on_a_full_disk_no_report_or_audit_is_cut_off(config: Config, copy: Path
         assert {path.name for path in copy.iterdir()} == before, file
     assert not list((tmp_path / "new").glob("*.partial"))
     assert not list((tmp_path / "new").glob(".*.partial"))
-    done = call(*words(config, tmp_path / "new", "--resume"))
-    assert done.returncode == 0, done.stderr
+    assert train(config, tmp_path / "new", resume=True).status.finished
 
 
 def test_output_that_goes_nowhere_is_no_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     command = [COMMAND, "analyze", "--noise", "2", "--rate", "0.1", "--steps", "3", "--json"]
-    with Path("/dev/full").open("w") as full_disk:
-        done = subprocess.run(command, stdout=full_disk, stderr=subprocess.PIPE, text=True)
+    with Path("/dev/full").open("w") as nowhere:
+        done = subprocess.run(command, stdout=nowhere, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (3, "betastar: standard output: No space left on device.\n")
 
     for failing in (RuntimeError("a bug"), EOFError("cut off"), MemoryError(), PermissionError(13, "Permission denied", "x")):
@@ -387,7 +404,7 @@ def test_killed_before_it_began(config: Config, tmp_path: Path) -> None:
 
 def test_a_budget_without_a_step(config: Config, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match=r"The budget does not allow a single step: give more noise"):
-        train(Config(**{**vars(config), "target_beta": 0.999}), tmp_path / "run")
+        train(replace(config, target_beta=0.9999), tmp_path / "run")
 
 
 def test_a_complete_run_of_an_earlier_version_keeps_its_weights(config: Config, copy: Path) -> None:

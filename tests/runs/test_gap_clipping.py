@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from betastar.training import Records
 from betastar.training.secrets.tables import restated
 
 from ..command import call
-from .test_data import people
+from ..trained_runs import TrainedRuns, people
 
 
 def test_columns_that_restate_a_secret_are_found_in_adult() -> None:
@@ -93,21 +95,13 @@ def test_public_records_tell_how_frequent_values_are(tmp_path: Path) -> None:
     assert float(race.prior[race.labels.index("White")]) == pytest.approx(0.856, abs=1e-3)
 
 
-def config(path: Path, **options: object) -> Config:
-    base = {"study": str(path), "target": "rich", "sensitive": "age", "drop": ("name",), "epochs": 2, "noise_multiplier": 1.5}
-    base |= {"seed": 0}
-    return Config(**{**base, **options})  # type: ignore[arg-type]
-
-
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    file = tmp_path / "people.csv"
-    people(400).to_csv(file, index=False)
-    return file
+def config(runs: TrainedRuns) -> Config:
+    return runs.people(400, noise_multiplier=1.5, seed=0)
 
 
-def test_a_run_proved_in_advance(path: Path, tmp_path: Path) -> None:
-    folder = train(config(path, target_attribute_beta=0.98), tmp_path / "run")
+def test_a_run_proved_in_advance(config: Config, trained: Callable[[Config], RunFolder]) -> None:
+    folder = trained(replace(config, target_attribute_beta=0.98))
     status, last = folder.status, folder.epochs[-1]
     (gap,) = (status.gaps or {}).values()
     run = bs.DPSGD(1.5, status.sample_rate, last["steps"])
@@ -117,50 +111,21 @@ def test_a_run_proved_in_advance(path: Path, tmp_path: Path) -> None:
     assert "metrics.jsonl" not in [file.name for file in folder.path.iterdir()]  # nothing is measured
 
 
-def test_a_stopped_run_goes_on_with_the_same_gap(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train(config(path, target_attribute_beta=0.98, epochs=3), tmp_path / "whole")
-    from betastar.runs.loop import Training
-
-    save = Training.save
-
-    def stop(self: Training) -> None:
-        save(self)
-        if self.epoch == 1:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Training, "save", stop)
-    with pytest.raises(KeyboardInterrupt):
-        train(config(path, target_attribute_beta=0.98, epochs=3), tmp_path / "part")
-    monkeypatch.undo()
-    part = train(config(path, target_attribute_beta=0.98, epochs=3), tmp_path / "part", resume=True)
-    for name in ("epochs.jsonl", "status.json"):
-        assert (part / name).read_text() == (whole / name).read_text()
-
-
-def test_what_is_refused(path: Path, tmp_path: Path) -> None:
+def test_what_is_refused(config: Config, tmp_path: Path) -> None:
     for options, message in (
         ({"gap": 2.5}, r"gap must be between 0 and 2 .*got 2\.5"),
         ({"target_attribute_beta": 1.5}, "target_attribute_beta must be strictly between 0 and 1"),
         ({"gap": 0.1, "target_beta": 0.9}, "gap and target_beta are two ways to the same end"),
     ):
         with pytest.raises(ValueError, match=message):
-            train(config(path, **options), tmp_path / "run")
+            train(replace(config, **options), tmp_path / "run")  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
 
 
-def test_from_the_command_line(path: Path, tmp_path: Path) -> None:
-    fixed = ["train", str(path), "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
-    done = call(*fixed, "--gap", ".05", "-o", str(tmp_path / "run"))
-    assert "Proved in advance" in done.stdout
-    assert RunFolder(tmp_path / "run").status.gaps == {"age": 0.05}
-    bad = call(*fixed, "--gap", "3", "-o", str(tmp_path / "bad"))
-    assert bad.returncode == 2
-    assert "gap must be between 0 and 2" in bad.stderr
-
-
-def test_a_run_as_json(path: Path, tmp_path: Path) -> None:
-    fixed = ["train", str(path), "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1"]
-    done = call(*fixed, "--gap", ".05", "--json", "-o", str(tmp_path / "j"))
-    answer = json.loads(done.stdout)
+def test_the_command(config: Config, tmp_path: Path) -> None:
+    words = ["train", config.study, "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1", "--batch", "40"]
+    words += ["--gap", ".05", "-o", str(tmp_path / "run")]
+    assert "Proved in advance" in call(*words).stdout
+    answer = json.loads(call(*words, "--resume", "--json").stdout)
     assert answer["gaps"] == {"age": 0.05}
     assert answer["last"]["epoch"] == 1

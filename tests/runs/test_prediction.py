@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,26 +25,29 @@ from betastar.runs.reading import StudyError
 from betastar.runs.study import split
 
 from ..command import call
-from .test_data import people
+from ..trained_runs import TrainedRuns, people
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("people") / "people.csv"
+def with_a_hole() -> pd.DataFrame:
+    """A record without a label is not trained on, and can be predicted."""
     frame = people(400)
-    frame.loc[5, "rich"] = None  # a record without a label is not trained on, and can be predicted
-    frame.to_csv(path, index=False)
-    return path
+    frame.loc[5, "rich"] = None
+    return frame
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def table(runs: TrainedRuns) -> Path:
+    return Path(runs.table("with a hole/people", with_a_hole))
+
+
+@pytest.fixture
 def config(table: Path) -> Config:
     return Config(str(table), "rich", "age", drop=("name",), epochs=3, noise_multiplier=1.0, batch_size=40, learning_rate=0.02)
 
 
-@pytest.fixture(scope="module")
-def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return train(config, tmp_path_factory.mktemp("folder") / "run")
+@pytest.fixture
+def run(config: Config, trained: Callable[[Config], RunFolder]) -> RunFolder:
+    return trained(config)
 
 
 def test_the_accuracy_on_the_table_is_the_one_that_the_run_reported(run: RunFolder, table: Path) -> None:
@@ -81,7 +86,7 @@ def test_the_model_holds_the_weights_and_nothing_else(config: Config, tmp_path: 
     """The same run under two seeds has files that differ in the numbers of the weights only; none is the generator's state."""
     headers = []
     for seed in (1, 2):
-        folder = train(Config(**{**vars(config), "seed": seed, "epochs": 1}), tmp_path / str(seed))
+        folder = train(replace(config, seed=seed, epochs=1, monitor=False), tmp_path / str(seed))
         with safe_open(folder / "model.safetensors", "pt") as file:
             assert file.metadata() == {"format": "pt"}
             names = sorted(file.keys())
@@ -182,8 +187,8 @@ def test_the_command(run: RunFolder, table: Path, tmp_path: Path) -> None:
         assert message in bad.stderr
 
 
-def test_damaged_files_are_named(run: RunFolder, table: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+def test_damaged_files_are_named(run: RunFolder, table: Path) -> None:
+    copy = run.path
     for name, content, message in (
         ("model.safetensors", b"PK\3\4", r"model\.safetensors is damaged or no safetensors file"),
         ("encoder.json", b"{}", r"encoder\.json is damaged or not of betastar train: it has no format"),
@@ -216,7 +221,7 @@ def test_the_model_card(run: RunFolder, config: Config, tmp_path: Path) -> None:
     measured = run.epochs[-1]["exact"]
     assert not re.search(r"\bage\b", text), "the figure of age is measured"
     assert not any(f"{number:.4f}" in text for number in (measured["lower"], measured["estimate"]))
-    proved = train(Config(**{**vars(config), "epochs": 1, "gap": 0.1, "seed": 3}), tmp_path / "proved")
+    proved = train(replace(config, epochs=1, gap=0.1, seed=3), tmp_path / "proved")
     text = model_card.write(proved.path).read_text()
     assert "Gap clipping fixed this before training (gap 0.1 clipping norms)" in text
     assert "The noise can be computed from the seed of the run. But it was chosen, and is small enough to be guessed" in text

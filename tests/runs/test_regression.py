@@ -1,20 +1,22 @@
-"""A label that is a number: training, what is reported, `betastar predict`, the card, resuming, gap clipping and audits."""
+"""A label that is a number: training, what is reported, `betastar predict`, the card and gap clipping."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from betastar.quality import QUALITY
 from betastar.report import model_card, report
+from betastar.report.facts import load as facts_of
+from betastar.report.facts import public
 from betastar.runs import load, quality
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
@@ -24,33 +26,22 @@ from betastar.runs.reading import StudyError
 from betastar.runs.study import split
 
 from ..command import call
+from ..trained_runs import TrainedRuns
 
 
-def houses(number: int = 400) -> pd.DataFrame:
-    generator = np.random.default_rng(0)
-    rooms, area = generator.integers(1, 7, number), generator.normal(90.0, 25.0, number)
-    town = generator.choice(["north", "south"], number)
-    price = 40_000.0 * rooms + 2_500.0 * area + 60_000.0 * (town == "south") + generator.normal(0.0, 20_000.0, number)
-    return pd.DataFrame({"rooms": rooms, "area": area, "town": town, "price": np.round(price, -2)})
+@pytest.fixture
+def config(runs: TrainedRuns) -> Config:
+    return runs.houses()
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("houses") / "houses.csv"
-    frame = houses()
-    frame.loc[7, "price"] = np.nan  # such a record is not trained on, and can be predicted
-    frame.to_csv(path, index=False)
-    return path
+@pytest.fixture
+def table(config: Config) -> Path:
+    return Path(config.study)
 
 
-def config(table: Path, **options: Any) -> Config:
-    usual: dict[str, Any] = {"epochs": 3, "noise_multiplier": 1.0, "batch_size": 40, "learning_rate": 0.02, "seed": 0}
-    return Config(str(table), "price", "rooms", **{**usual, **options})
-
-
-@pytest.fixture(scope="module")
-def run(table: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return train(config(table), tmp_path_factory.mktemp("folder") / "run")
+@pytest.fixture
+def run(config: Config, trained: Callable[[Config], RunFolder]) -> RunFolder:
+    return trained(config)
 
 
 def test_the_figures_against_scikit_learn() -> None:
@@ -70,10 +61,10 @@ def test_the_figures_against_scikit_learn() -> None:
 
 @pytest.mark.parametrize("label_range", [None, (150_000.0, 500_000.0)])
 def test_predict_on_the_table_gives_what_the_run_reported(
-    table: Path, run: RunFolder, tmp_path: Path, label_range: tuple[float, float] | None
+    config: Config, trained: Callable[[Config], RunFolder], table: Path, label_range: tuple[float, float] | None
 ) -> None:
     """In the label's own units; with a declared range, records beyond it are judged by their true label."""
-    folder = run if label_range is None else train(config(table, label_range=label_range), tmp_path / "run")
+    folder = trained(replace(config, label_range=label_range))
     reported = folder.epochs[-1]
     told = predict(folder.path, table)
     assert set(told.test_quality) == {"rmse", "mae", "r2"}
@@ -94,8 +85,8 @@ def test_predict_on_the_table_gives_what_the_run_reported(
     assert told.predictions["prediction"].between(0.0, 1e6).all()
 
 
-def test_the_loss_is_the_squared_error_of_the_scaled_label(table: Path, tmp_path: Path) -> None:
-    training = Training(config(table, monitor=False), RunFolder(tmp_path / "run"))
+def test_the_loss_is_the_squared_error_of_the_scaled_label(config: Config, table: Path, tmp_path: Path) -> None:
+    training = Training(replace(config, monitor=False), RunFolder(tmp_path / "run"))
     x, y = training.study.train.tensors
     out = training.module(x).detach()
     assert out.shape == y.shape
@@ -118,29 +109,8 @@ def test_three_lines_of_python(run: RunFolder, table: Path) -> None:
     assert numbers == pytest.approx(predict(run.path, table).predictions["prediction"].to_numpy(), rel=1e-5)
 
 
-def test_a_run_goes_on_where_it_stopped(table: Path, tmp_path: Path) -> None:
-    whole = train(config(table, monitor=False, label_range=(0.0, 1e6)), tmp_path / "whole")
-    parts, folder = config(table, monitor=False, label_range=(0.0, 1e6)), RunFolder(tmp_path / "parts")
-    told = 0
-
-    def stop(news: dict[str, Any]) -> None:
-        nonlocal told
-        told += bool(news.get("finished"))
-        if told == 1 and "phase" not in news and not news.get("finished"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(parts, folder.path, tell=stop)
-    with pytest.raises(StudyError, match=r"its label_range is \[0\.0, 1000000\.0\], not None"):
-        train(config(table, monitor=False), folder.path, resume=True)
-    resumed = train(parts, folder.path, resume=True)
-    assert resumed.epochs == whole.epochs
-    for name, weights in whole.weights.items():
-        assert torch.equal(weights, resumed.weights[name])
-
-
-def test_gap_clipping_and_the_label_as_a_secret(table: Path, tmp_path: Path) -> None:
-    proved = train(config(table, gap=0.1, epochs=1), tmp_path / "rooms")
+def test_gap_clipping_and_the_label_as_a_secret(config: Config, table: Path, tmp_path: Path) -> None:
+    proved = train(replace(config, gap=0.1, epochs=1), tmp_path / "rooms")
     assert proved.status.gaps == {"rooms": 0.1}
     rounded = pd.read_csv(table).assign(price=lambda frame: (frame["price"] // 20_000) * 20_000)
     rounded.to_csv(tmp_path / "rounded.csv", index=False)
@@ -166,11 +136,10 @@ def test_studies_of_the_paper_have_labels_of_their_own() -> None:
         Config("adult", task="regression").load()
 
 
-def test_the_report_and_the_card(run: RunFolder, table: Path, tmp_path: Path) -> None:
+def test_the_report_and_the_card(config: Config, run: RunFolder, trained: Callable[[Config], RunFolder]) -> None:
     last = run.epochs[-1]
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    _, (page, *_) = report.write(copy)
-    text = page.read_text()
+    facts = facts_of(run.path)
+    text = report.render(facts, list(report.draw(facts)), "html")
     rmse, always = (QUALITY["rmse"].shown(last[name]) for name in ("rmse", "baseline_rmse"))
     assert re.fullmatch(r"\d\d,\d+", rmse)
     assert f"are off by {rmse} (RMSE)" in text
@@ -179,19 +148,19 @@ def test_the_report_and_the_card(run: RunFolder, table: Path, tmp_path: Path) ->
     assert "How the table was read" in text
     assert "computed without noise, and no figure of risk covers them" in text
     assert "accuracy" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.S)
-    _, (public, *_) = report.write(copy, public=True)
-    assert rmse not in public.read_text()
-    assert "How the table was read" not in public.read_text()
-    summary = report.summarise(copy).read_text()
+    shared = report.render(public(facts), [], "html")
+    assert rmse not in shared
+    assert "How the table was read" not in shared
+    summary = report.summarise(run.path).read_text()
     assert "![privacy against error](error.png)" in summary
-    assert (copy / "error.png").exists()
-    card = model_card.write(copy).read_text()
+    assert (run / "error.png").exists()
+    card = model_card.write(run.path).read_text()
     assert "(4 → 128 → 1) predicts price of a record: a number." in card
     assert f"off by {rmse} (RMSE)" in card
     assert always not in card, "it is a figure of the training records"
     assert "The mean and the deviation of price in the training records" in card
     assert "encoder.label_scale.labels(outputs" in card
-    declared = train(config(table, label_range=(0.0, 1e6), epochs=1, monitor=False), tmp_path / "declared")
+    declared = trained(replace(config, label_range=(0.0, 1e6)))
     card = model_card.write(declared.path).read_text()
     assert "scaled by the range 0…1000000 of price, which was declared and not computed" in card
     assert json.loads((declared / "encoder.json").read_text())["label_scale"] == {
@@ -204,6 +173,7 @@ def test_the_report_and_the_card(run: RunFolder, table: Path, tmp_path: Path) ->
 
 def test_the_commands(table: Path, tmp_path: Path) -> None:
     words = ["train", str(table), "--label", "price", "--label-range", "0:1000000", "--sensitive", "rooms", "--epochs", "1"]
+    words += ["--batch", "40"]
     done = call(*words, "-o", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     assert "The label 'price' holds" in done.stderr.replace("\n", " ")
@@ -230,8 +200,8 @@ def test_the_commands(table: Path, tmp_path: Path) -> None:
     assert "the label 'price' must hold finite numbers, as it did in training, got 'dear'" in refused.stderr
 
 
-def test_damaged_encoders_are_named(run: RunFolder, table: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
+def test_damaged_encoders_are_named(run: RunFolder, table: Path) -> None:
+    copy = run.path
     values = json.loads((copy / "encoder.json").read_text())
     for scale in (
         {"mean": 1.0, "scale": 0.0},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from betastar.runs.loop import Training, opened, train
 from betastar.runs.reading import StudyError
 from betastar.runs.study import split
 
-from .test_data import people
+from ..trained_runs import TrainedRuns
 
 LARGE = 0x9E3779B97F4A7C15F39CC0605CEDC834
 
@@ -30,17 +31,15 @@ def noise(seed: int, use: str = "noise") -> list[float]:
     return torch.randn(32).tolist()
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    path = tmp_path_factory.mktemp("people") / "people.csv"
-    people(200).to_csv(path, index=False)
-    return Config(str(path), "rich", "age", drop=("name",), epochs=1, noise_multiplier=1.5, batch_size=40)
+@pytest.fixture
+def config(runs: TrainedRuns) -> Config:
+    return runs.people(epochs=1)
 
 
-@pytest.fixture(scope="module")
-def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+@pytest.fixture
+def run(config: Config, trained: Callable[[Config], RunFolder]) -> RunFolder:
     """A run without a seed of its own."""
-    return train(config, tmp_path_factory.mktemp("seeds") / "run")
+    return trained(config)
 
 
 def test_small_seeds_are_those_of_torch() -> None:
@@ -162,5 +161,3 @@ def test_the_command_can_be_given_twice(config: Config, tmp_path: Path) -> None:
         assert done.exit_code == 0
         texts.append(done.stdout)
     assert texts[0] == texts[1]
-    with pytest.raises(StudyError, match="--seed is one run, --seeds are several: choose one"):
-        CliRunner().invoke(app, [*words, "--seed", "1", "--seeds", "2"], catch_exceptions=False)

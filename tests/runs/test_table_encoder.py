@@ -16,7 +16,7 @@ from betastar.runs.reading import StudyError
 from betastar.runs.study import split
 from betastar.runs.tables import own
 
-from .test_data import people
+from ..trained_runs import people
 
 
 @pytest.fixture(scope="module")
