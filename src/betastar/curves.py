@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-#: Largest finite loss that is told from an infinite one (e^700 is about the largest number there is).
+#: Largest loss that counts as finite (e^700 is about the largest number there is).
 FARTHEST = 700.0
 #: ε above this is reported as infinite.
 LARGEST_EPSILON = 1e12

@@ -629,7 +629,7 @@ class _Path:
             excess = shifted(offsets, origin)
             logarithm = complex_log1p(excess)
             power += count * logarithm
-            # Of log M the nodes give so many digits; of M - 1, whose terms are as large as its root, rounding leaves so many.
+            # The nodes limit the digits of log M; rounding limits those of M - 1, whose terms are as large as its root.
             inverse = np.maximum(1.0 / np.maximum(np.abs(1.0 + excess), 1e-300), 1.0)
             doubt = doubt + abs(count) * accuracy * np.abs(logarithm + origin * offsets[:, None]) * inverse
             doubt = doubt + EPS * (sqrt(abs(count)) + 2.0 * abs(count) * np.maximum(inverse - 2.0, 0.0))

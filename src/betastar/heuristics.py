@@ -78,7 +78,7 @@ def final_step(run: DPSGD, threat: Membership) -> MixtureStep:
 
 
 def _hits(trials: list[tuple[int, float]], noise: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Probabilities and numbers of hits in independent coins; where these are many, only so many as the noise leaves visible."""
+    """Probabilities and numbers of hits in independent coins; where these are many, only those that the noise leaves visible."""
     spread = sqrt(sum(n * p * (1.0 - p) for n, p in trials))
     if spread <= FEW_HITS:
         weights, first = np.ones(1), 0

@@ -19,7 +19,7 @@ from betastar.rounding import nearest, percent, plain, significant
 
 # The table of metrics.
 
-#: Decimals of a percentage: so many, and more (up to the second number) where these hide the excess over guessing.
+#: Decimals of a percentage: the first number, and up to the second where that would hide the excess over guessing.
 DECIMALS, MOST_DECIMALS = 2, 6
 #: Significant digits of every other metric.
 DIGITS = 4

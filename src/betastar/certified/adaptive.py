@@ -168,7 +168,7 @@ def _size(step: PoissonStep) -> tuple[float, NDArray[Any], NDArray[Any]]:
 
 
 def _tail(step: PoissonStep, outcomes: tuple[NDArray[Any], NDArray[Any]], number: int, slack: float) -> float:
-    """The loss beyond which a step has a deficit of `slack`, with what covers the angles between so many."""
+    """The loss beyond which a step has a deficit of `slack`, with what covers the angles between `number` of them."""
     angles = step.angles(number)
     sides = [outcomes]
     for angle in angles[[0, -1]]:
@@ -291,7 +291,7 @@ def _width(angles: NDArray[Any]) -> float:
 def _laws(
     step: PoissonStep, deviation: float, times: int, grid: float, fine: int, tail: float, number: int, cells: tuple[float, float]
 ) -> list[Laws]:
-    """The laws of the sum of so many losses, one for each pair."""
+    """The laws of the sum of `times` losses, one for each pair."""
     if times == 1:
         return [kernels.rounded(kernels.merged(step.rate, pair, cells), grid, tail) for pair in step.existing_pairs(number)]
     fine = max(1, min(fine, int(LARGEST_LAW * grid / (12.0 * sqrt(times) * deviation + 3.0 * tail))))
@@ -368,7 +368,7 @@ class Above(Propagation):
         return f[-1] * np.exp(-0.5 * self.grid * np.arange(1, room + 1))
 
     def advance(self, f: NDArray[Any], steps: int) -> tuple[NDArray[Any], float, float]:
-        """f after so many more steps, and what it may be wrong by: relative to the profile, and everywhere."""
+        """f after `steps` more steps, and what it may be wrong by: relative to the profile, and everywhere."""
         first, error = self._drifts(f)
         if steps == 1:
             end = f + self.best(first)

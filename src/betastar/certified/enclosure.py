@@ -243,7 +243,7 @@ class _Refinement:
         self.narrowest = 2.0
 
     def at_few_frequencies(self, most: int) -> bool:
-        """Ever more nodes, composed at few frequencies, with at most so many points; whether they are fine enough."""
+        """Ever more nodes, composed at few frequencies, with at most `most` points; whether they are fine enough."""
         for _ in range(NODE_ROUNDS if self.count >= MANY_STEPS else 0):
             width, error = self._enclosed(Lattice(self.sparse, True, most))
             if self._is_enough(width):
@@ -254,7 +254,7 @@ class _Refinement:
         return False
 
     def with_a_fast_transform(self, most: int) -> bool:
-        """Ever finer grids of at most so many points; whether they are fine enough."""
+        """Ever finer grids of at most `most` points; whether they are fine enough."""
         while self.largest / self.size <= most:
             width, _ = self._enclosed(Lattice(Nodes(self.size, ceil(1.0 / self.root)), False, most))
             if self._is_enough(width):

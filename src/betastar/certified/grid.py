@@ -28,7 +28,7 @@ from betastar.steps.base import EPS, Step, Tails, complex_log1p
 PAD = 256.0 * EPS
 #: A probability that is not lost among rounding errors.
 VISIBLE = 1e-12
-#: Add/remove: where all losses below 0 lie within so many cells, two sides would be too coarse to fit together.
+#: Add/remove: where all losses below 0 lie within this many cells, two sides would be too coarse to fit together.
 FEW_CELLS = 8.0
 #: Largest grid (points) that is tried.
 LARGEST = 1 << 23
@@ -393,7 +393,7 @@ def loss_window(laws: Sequence[Law], blends: Blends, step: float, slack: float) 
 CELLS, WIDEST = 1 << 14, 0.25
 #: Most cells of the coarse grid, points of the lattice in the window, and products (nodes times frequencies) of all steps.
 MOST_CELLS, MOST_POINTS, MOST_PRODUCTS = 1 << 22, 1 << 41, 3_000_000_000
-#: A blend of two laws costs as much as so many nodes.
+#: A blend of two laws costs as much as this many nodes.
 BLENDING = 20
 #: Ratio of neighbouring frequencies at which the decay is bounded.
 RATIO = 1.04

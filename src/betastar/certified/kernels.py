@@ -237,7 +237,7 @@ def _with(
     """A curve H, and a curve e that is added to it, such that the mass at loss 0 stays ≥ 0: what is added is taken from there.
 
     Small losses need much of it; (e^l - α)₊ ≤ (e^l - 1)/(e^k - 1)·(e^k - α)₊ for α ≥ 1 and l ≤ k replaces them by larger ones. If
-    that is not enough, everything is told with probability λ = e_1/(1 - H_1): (1 - λ)·H_α + λ ≥ H_α + e_α, as e_α ≤ e_1.
+    that is not enough, everything is revealed with probability λ = e_1/(1 - H_1): (1 - λ)·H_α + λ ≥ H_α + e_α, as e_α ≤ e_1.
     """
     start = [float(_hockey_stick(*one, grid)[0]) for one in more]
     most = max(start)
@@ -295,7 +295,7 @@ def _rounded(loss: NDArray[Any], mass: NDArray[Any], grid: float) -> NDArray[Any
 
 
 def composed(one: Laws, fine: float, times: int, deviation: float, grid: float) -> Laws:
-    """Laws of the sum of so many losses, on a finer grid, rounded to the grid afterwards."""
+    """Laws of the sum of `times` losses, on a finer grid, rounded to the grid afterwards."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     reach = len(one.first) // 2
@@ -316,7 +316,7 @@ def composed(one: Laws, fine: float, times: int, deviation: float, grid: float) 
 
 
 def _wrapped(law: NDArray[Any], times: int, half: int) -> float:
-    """Chernoff: probability that the sum of so many losses leaves the nodes -half…half."""
+    """Chernoff: probability that the sum of `times` losses leaves the nodes -half…half."""
     reach = len(law) // 2
     nodes = np.arange(-reach, reach + 1)
     scales = 1.0 / reach, 1.0 / sqrt(float(law @ nodes**2) * times)

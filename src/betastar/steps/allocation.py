@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from betastar.steps.base import LEAST, MOST, Family, Step, StepFactor, Transform, complex_expm1, complex_log1p
 from betastar.steps.poisson import line
 
-#: Step of the nodes in units of e(a), which is at most so many deviations and grows from so many deviations on.
+#: Step of the nodes in units of e(a), which is at most WIDEST deviations and grows from GROWS deviations on.
 NODES, WIDEST, GROWS, SLOPE = 0.17, 0.75, 3.0, 0.39
 #: M must have fallen to this before the nodes are too far apart; otherwise the step is divided, as long as it is above the last.
 DIED, FINER, FINEST = 2e-13, 1.5, 0.06
@@ -75,7 +75,7 @@ GAUSSIAN_LEFT = 1.3
 
 @dataclass(frozen=True)
 class AllocationStep(Step):
-    """`count` epochs of so many batches, in each of which every record is in one batch, drawn uniformly and independently.
+    """`count` epochs of `batches` batches, in each of which every record is in one batch, drawn uniformly and independently.
 
     mirrored : the challenge is replaced (substitution); otherwise it is left out (add/remove).
     """

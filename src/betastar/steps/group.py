@@ -139,7 +139,7 @@ class MixtureStep(Step):
 
 
 def group_step(records: int, rate: float, noise: float, mirrored: bool, count: int) -> MixtureStep:
-    """Steps of a person with so many records, each of which is sampled with probability `rate`, independently."""
+    """Steps of a person with several records, each of which is sampled with probability `rate`, independently."""
     weights, first = binomial(records, rate)
     shifts = tuple(float(first + j) for j in range(len(weights)))
     return MixtureStep(tuple(weights.tolist()), shifts, noise, mirrored, count, real_zeros=True)

@@ -165,7 +165,7 @@ class PoissonStep(Step):
         return iter(())
 
     def existing_pairs(self, number: int) -> list[GradientPair]:
-        """Pairs that exist, so many of each family: the attacker's choice from below."""
+        """Pairs that exist, `number` of each family: the attacker's choice from below."""
         return [self.turned(theta) for theta in self.angles(number).tolist()]
 
 
