@@ -547,9 +547,7 @@ def heatmap(
 #: Where an epoch has the β* of measured distances: the dashes of its line, and how the distances were measured, in words.
 MEASURED: dict[str, tuple[Any, str]] = {
     "exact": ("--", "as measured"),
-    "ball": ("-.", "distances from above, by a ball"),
     "centroid": (":", "distances from above, by the centroid"),
-    "extremes": ((0, (5, 1)), "between two values only"),
 }
 #: Points of accuracy, and the ratio to the largest error, beyond which a line would leave most of the figure empty.
 NEAR, NEAR_RATIO = 10.0, 1.5

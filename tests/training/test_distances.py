@@ -13,7 +13,7 @@ from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.adapter import OpacusAdapter
 
-from .private import MODELS, VALUES, build, clipped, clone, diameters, oracle, private, table
+from .private import MODELS, VALUES, build, clone, oracle, private, table
 
 CRITERION = nn.CrossEntropyLoss()
 
@@ -22,9 +22,7 @@ def measuring(
     parts: Any, secret: Secret, kind: str = "exact", memory: int = 1 << 27, criterion: Any = CRITERION
 ) -> RecordDistances:
     model, optimizer, loader = parts[0], parts[1], parts[-1]
-    made = RecordDistances(
-        VariantGradients(OpacusAdapter(model, optimizer, loader), criterion), secret, kind, range(secret.count), memory
-    )
+    made = RecordDistances(VariantGradients(OpacusAdapter(model, optimizer, loader), criterion), secret, kind, memory)
     made.try_out(Records(tuple(loader.dataset[:4][:1]), loader.dataset[:4][1]))
     return made
 
@@ -73,21 +71,15 @@ def test_clipping_layer_by_layer() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_exact_at_most_ball_at_most_centroid(name: str) -> None:
+def test_exact_at_most_centroid(name: str) -> None:
     module, data, secret = build(name, classes=4)
     parts = private(module, data)
-    exact, ball, centroid = (measuring(parts, secret, kind).each(some(data, 40)) for kind in ("exact", "ball", "centroid"))
-    assert (exact <= ball * (1 + 1e-6)).all()
-    assert (ball <= centroid * (1 + 1e-9)).all()
-    assert ball.sum() < centroid.sum()  # tighter than the paper's, not merely as tight
-    extremes = RecordDistances(measuring(parts, secret)._variants, secret, "extremes", [0, secret.count - 1], 1 << 27)
-    extremes.try_out(some(data, 2))
-    wanted = diameters(clipped(clone(module, name, classes=4), some(data), secret)[:, [0, -1]])
-    torch.testing.assert_close(extremes.each(some(data)), wanted, rtol=1e-4, atol=1e-7)
-    assert (extremes.each(some(data, 40)) <= exact * (1 + 1e-6)).all()
+    exact, centroid = (measuring(parts, secret, kind).each(some(data, 40)) for kind in ("exact", "centroid"))
+    assert (exact <= centroid * (1 + 1e-6)).all()
+    assert exact.sum() < centroid.sum()
 
 
-@pytest.mark.parametrize("kind", ["exact", "ball", "centroid"])
+@pytest.mark.parametrize("kind", ["exact", "centroid"])
 @pytest.mark.parametrize("name", ["tanh", "conv"])
 def test_blocks_of_values_change_nothing(kind: str, name: str) -> None:
     """With little memory a record's values are looked at in blocks."""
@@ -96,11 +88,6 @@ def test_blocks_of_values_change_nothing(kind: str, name: str) -> None:
     whole, blocked = measuring(parts, secret, kind), measuring(parts, secret, kind)
     blocked._memory = 3 * blocked._per_variant
     assert len(blocked._sizes) == 3
-    if kind == "ball":  # whose centre is searched for in fewer steps
-        around_mean = measuring(parts, secret, "centroid").each(some(data))
-        assert (whole.each(some(data)) <= blocked.each(some(data)) * (1 + 1e-6)).all()
-        assert (blocked.each(some(data)) <= around_mean * (1 + 1e-6)).all()
-        return
     torch.testing.assert_close(blocked.each(some(data)), whole.each(some(data)), rtol=1e-5, atol=1e-7)
     assert blocked.largest(some(data)) == pytest.approx(whole.largest(some(data)), rel=1e-5)
 

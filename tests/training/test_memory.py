@@ -46,9 +46,7 @@ print(distance, peak() - before)
     [
         ("exact", 2),
         pytest.param("centroid", 12, marks=pytest.mark.slow),
-        pytest.param("ball", 6, marks=pytest.mark.slow),
         pytest.param("centroid", 256, marks=pytest.mark.slow),
-        pytest.param("ball", 256, marks=pytest.mark.slow),
     ],
 )
 def test_ten_thousand_values_in_bounded_memory(kind: str, batch: int) -> None:

@@ -220,15 +220,6 @@ def test_every_third_step_says_what_it_skipped() -> None:
     assert np.abs(each.sum(axis=0) / monitor.ledger.leakage - 1.0).max() > 1e-3, "what every step would have told differs"
 
 
-def test_extremes_are_labelled_as_no_upper_bound() -> None:
-    parts, criterion, monitor = attach(diameter="extremes", extremes=(VALUES[0], VALUES[-1]))
-    fit(parts, criterion, 4)
-    other, criterion, exact = attach()
-    fit(other, criterion, 4)
-    assert (monitor.distances <= exact.distances + 1e-9).all()
-    assert "not an upper bound" in monitor.label
-
-
 def test_plain_functions_are_called_through_the_monitor() -> None:
     module, data, secret = build("tanh")
     parts = private(module, data)

@@ -149,8 +149,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 def test_what_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no step was taken yet"):
         watched(steps=0).save(tmp_path / "mine")
-    with pytest.raises(ValueError, match="diameter='extremes' compares two values only, which is no upper bound"):
-        watched(diameter="extremes", extremes=[-1.5, 3.5]).save(tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
 
 

@@ -161,8 +161,7 @@ def train(
         str,
         typer.Option(
             "--diameter",
-            help="How the distance between the values is measured: exact (the farthest two), or from above by a ball or by the "
-            "centroid.",
+            help="How the distance between the values is measured: exact (the farthest two), or from above by the centroid.",
         ),
     ] = "exact",
     approximate: Annotated[

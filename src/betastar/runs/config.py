@@ -153,7 +153,7 @@ class Config(JsonObject):
 
     def _check(self) -> None:
         validation.choice("scope", self.scope, ("batch", "dataset"))
-        validation.choice("diameter", self.diameter, ("exact", "ball", "centroid"))
+        validation.choice("diameter", self.diameter, ("exact", "centroid"))
         validation.choice("sampling", self.sampling, SAMPLINGS)
         if self.max_batch_size is not None and self.sampling != "poisson":
             raise StudyError(f"max_batch_size belongs to sampling 'poisson', and to it only; got sampling {self.sampling!r}.")

@@ -149,7 +149,7 @@ SECRETS = (SEED, CHECKPOINT)
 #: Kinds of audits that are kept with a run, in the order of a report.
 AUDITS = ("code", "mechanism", "training", "one-run")
 #: Names under which an epoch has the β* of measured distances; a report takes the first.
-DIAMETERS = ("exact", "ball", "centroid", "extremes")
+DIAMETERS = ("exact", "centroid")
 
 
 def versions() -> dict[str, str]:

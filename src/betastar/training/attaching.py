@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -41,8 +41,8 @@ DROPOUT = (
 )
 
 
-def require_budget_scope(wanted: Budget | None, scope: str, diameter: str) -> None:
-    """Refuse a budget with a scope or a diameter that proves nothing."""
+def require_budget_scope(wanted: Budget | None, scope: str) -> None:
+    """Refuse a budget with a scope that proves nothing."""
     if wanted is None:
         return
     if not isinstance(wanted, Budget):
@@ -52,21 +52,6 @@ def require_budget_scope(wanted: Budget | None, scope: str, diameter: str) -> No
             "budget needs scope='dataset': the largest gap over a sampled batch says nothing of records outside it, and stopping "
             "because of it reveals who was sampled, so that nothing would be proved."
         )
-    if diameter == "extremes":
-        raise ValueError(
-            "budget needs an upper bound of the gap: diameter='extremes' is none; use 'exact', 'ball' or 'centroid'."
-        )
-
-
-def compared_values(secret: Secret, diameter: str, extremes: Sequence[object] | None) -> Sequence[int]:
-    """The numbers of the values that are compared."""
-    if (diameter == "extremes") != (extremes is not None):
-        raise ValueError(f"extremes must be given with diameter='extremes' and only then, got {extremes!r} with {diameter!r}.")
-    if extremes is None:
-        return range(secret.count)
-    if len(extremes) != 2 or extremes[0] == extremes[1]:
-        raise ValueError(f"extremes must name two different values, got {extremes!r}.")
-    return secret.only(*extremes)
 
 
 @dataclass(frozen=True)
@@ -119,7 +104,6 @@ def prepare(
     source: Source,
     criterion: Callable[..., Tensor],
     secret: Secret,
-    values: Sequence[int],
     diameter: str,
     memory: int | None,
     scope: str,
@@ -136,8 +120,6 @@ def prepare(
         The loss, as `make_private` returned it.
     secret : Secret
         The sensitive attribute.
-    values : sequence of int
-        The numbers of the values that are compared.
     diameter : str
         How the distance of a record is computed.
     memory : int, optional
@@ -156,7 +138,7 @@ def prepare(
     room = _room_for_passes(adapter, memory)
     _keep_freed_memory()
     variants = VariantGradients(adapter, loss)
-    distances = RecordDistances(variants, secret, diameter, values, room)
+    distances = RecordDistances(variants, secret, diameter, room)
     with restored(adapter.module):
         if scope == "dataset":
             _require_fixed_records(source)

@@ -291,8 +291,7 @@ class GapClipping(SavedTraining):
         clipped = clipped_secrets(secrets, self.gaps)
         every = clipped or list(secrets[:1])
         self._secret = every[0] if len(every) == 1 else Secret.joint(*every)
-        values = range(self._secret.count)
-        training = attaching.prepare(adapter, source, criterion, self._secret, values, "exact", memory, "batch")
+        training = attaching.prepare(adapter, source, criterion, self._secret, "exact", memory, "batch")
         self._variants = training.variants
         #: Computes the sums that noise is added to.
         self.clipped_sum = GapClippedSum(training, clipped, self.gaps)

@@ -25,7 +25,6 @@ SCOPES = {
     "and publishing the figure reveals who was sampled",
     "dataset": "dataset scope: the largest gap over all records, an after-the-fact statement; publishing it can leak membership",
 }
-BELOW = "between two values only: not an upper bound"
 
 
 class Measured(AttributeInference):
@@ -91,8 +90,6 @@ class History:
     def label(self) -> str:
         """What kind of statement the figures are. It belongs next to each of them."""
         notes = [SCOPES[self.scope]]
-        if self.diameter == "extremes":
-            notes.append(BELOW)
         if self.skipped:
             notes.append(f"{self.skipped} of {len(self)} steps were not measured and take the distance of the last one that was")
         return "; ".join(notes)

@@ -51,11 +51,9 @@ class AttributeMonitor(SavedTraining):
     scope : "batch" or "dataset"
         "batch" measures the sampled records, which is cheap and gives an estimate. "dataset" measures all records at the current
         weights before each step.
-    diameter : "exact", "ball", "centroid" or "extremes"
-        How the distance of a record is computed. "exact" compares all pairs of values. "ball" and "centroid" (the paper's
-        approximation) are upper bounds of it. "extremes" compares two values only and is no upper bound.
-    extremes : sequence, optional
-        The labels of the two values that diameter="extremes" compares.
+    diameter : "exact" or "centroid"
+        How the distance of a record is computed. "exact" compares all pairs of values. "centroid" (the paper's approximation) is
+        an upper bound of it.
     every : int
         The monitor measures every so many steps. A step that is not measured takes the distance of the last measured one.
     ledger : bool or int
@@ -125,7 +123,6 @@ class AttributeMonitor(SavedTraining):
         *,
         scope: str = "batch",
         diameter: str = "exact",
-        extremes: Sequence[object] | None = None,
         every: int = 1,
         ledger: bool | int = False,
         budget: Budget | None = None,
@@ -148,13 +145,12 @@ class AttributeMonitor(SavedTraining):
         self.scope = validation.choice("scope", scope, SCOPES)
         self.diameter = validation.choice("diameter", diameter, DIAMETERS)
         self.every = validation.whole("every", every)
-        attaching.require_budget_scope(budget, self.scope, self.diameter)
+        attaching.require_budget_scope(budget, self.scope)
         self._ledger_every = self.every * validation.whole("ledger", int(ledger), low=0)
         self.writers = list(writers)
         self._adapter = OpacusAdapter(model, optimizer, loader, amplification, accountant)
         self._source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
-        values = attaching.compared_values(secret, diameter, extremes)
-        training = attaching.prepare(self._adapter, self._source, criterion, secret, values, diameter, memory, self.scope)
+        training = attaching.prepare(self._adapter, self._source, criterion, secret, diameter, memory, self.scope)
         attaching.require_trainable_by_opacus(training)
         self.history = History(self.scope, self.diameter)
         self.ledger = Ledger(len(self._source), self.scope) if ledger or (budget and budget.per_record) else None

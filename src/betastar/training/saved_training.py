@@ -57,7 +57,7 @@ class SavedTraining(Displayed):
         Raises
         ------
         ValueError
-            If something is there already, if no step was taken yet, or if a monitor compares the extremes only.
+            If something is there already or if no step was taken yet.
         NotProved
             If a step was taken that gap clipping does not cover.
         """
@@ -90,10 +90,6 @@ def _require_place(folder: Path, overwrite: bool) -> None:
 
 def monitor_files(monitor: Any) -> dict[str, str]:
     """The files of a training that a monitor has watched."""
-    if monitor.diameter == "extremes":
-        raise ValueError(
-            "diameter='extremes' compares two values only, which is no upper bound: a report needs another diameter."
-        )
     account = monitor.budget_account
     budget = None
     if account is not None and not account.budget.per_record:

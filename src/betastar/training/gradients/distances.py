@@ -1,9 +1,8 @@
 """The largest distance between clipped gradients over two values of the secret, for each record.
 
 exact      all pairs of values
-ball       twice the radius of a ball around all of them, whose centre is searched for
-centroid   the same with the mean as the centre (the paper's approximation)
-exact ≤ ball ≤ centroid. All three work on blocks of values: `load(k)` gives the clipped gradients of block k for some records,
+centroid   twice the radius of the ball around their mean (the paper's approximation)
+exact ≤ centroid. Both work on blocks of values: `load(k)` gives the clipped gradients of block k for some records,
 and `sizes` are the numbers of values in the blocks. Gradients are in double precision, because distances far below 1 are
 differences of numbers near 1.
 """
@@ -26,8 +25,6 @@ Load = Callable[[int], Gradients]
 
 #: Inner products computed at a time.
 TILE = 1 << 22
-#: Steps of the search for a ball's centre. Each one loads all blocks again, so that there are none if there are several blocks.
-MOVES = 4
 #: Up to this many values, all inner products of a record are in memory at once.
 FEW = 256
 #: The error of single precision in a squared distance of vectors of norm at most 1.
@@ -133,98 +130,28 @@ def _along(products: Tensor, square: Tensor) -> Tensor:
 
 def centroid(load: Load, sizes: Sequence[int]) -> Tensor:
     """Twice the radius of the ball around the mean."""
-    products = _Products(load, sizes)
-    return 2.0 * _radius(*products.with_mean()).clamp(min=0.0).sqrt()
-
-
-def ball(load: Load, sizes: Sequence[int]) -> Tensor:
-    """Twice the radius of a small ball around all variants.
-
-    The search for its centre starts at the mean, tries the midpoint of two far variants, and then moves towards the farthest one
-    (Bădoiu and Clarkson).
-    """
-    products = _Products(load, sizes)
-    norms, dots, square = products.with_mean()
-    best = _radius(norms, dots, square)
-    far = _farthest_from(norms, dots, square)
-    first = products.row(far)
-    opposite = _farthest_from(norms, first, _at(norms, far))
-    second = products.row(opposite)
-    dots = 0.5 * (first + second)
-    square = 0.25 * (_at(norms, far) + _at(norms, opposite) + 2.0 * _at(first, opposite))
-    best = torch.minimum(best, _radius(norms, dots, square))
-    for move in range(MOVES if len(sizes) == 1 else 0):
-        share = 1.0 / (move + 3.0)
-        far = _farthest_from(norms, dots, square)
-        row = products.row(far)
-        square = (1 - share) ** 2 * square + 2 * share * (1 - share) * _at(dots, far) + share**2 * _at(norms, far)
-        dots = (1 - share) * dots + share * row
-        best = torch.minimum(best, _radius(norms, dots, square))
-    return 2.0 * best.clamp(min=0.0).sqrt()
-
-
-class _Products:
-    """Inner products of the variants of each record with each other and with their mean."""
-
-    def __init__(self, load: Load, sizes: Sequence[int]) -> None:
-        self._load, self._sizes, self._count = load, sizes, sum(sizes)
-        one = load(0) if len(sizes) == 1 else None
-        # About any origin: the radius of a ball does not depend on it.
-        self._all = one.differences() if one is not None and (one.tiled or self._count <= FEW) else None
-
-    def with_mean(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The variants' squared norms and their inner products with their mean, (n, a), and its squared norm, (n,)."""
-        if self._all is not None:
-            products = self._all.mean(dim=2)
-            return self._all.diagonal(dim1=1, dim2=2), products, products.mean(dim=1)
+    one = load(0) if len(sizes) == 1 else None
+    if one is not None and (one.tiled or sum(sizes) <= FEW):
+        every = one.differences()  # inner products about any origin: the radius of a ball does not depend on it
+        norms, dots = every.diagonal(dim1=1, dim2=2), every.mean(dim=2)
+        square = dots.mean(dim=1)
+    else:
         mean: Centre | None = None
-        for k in range(len(self._sizes)):
-            some = self._load(k)
-            part = some.combine(torch.full(some.shape, 1.0 / self._count, dtype=torch.float64, device=some.norms.device))
+        for k in range(len(sizes)):
+            some = load(k)
+            part = some.combine(torch.full(some.shape, 1.0 / sum(sizes), dtype=torch.float64, device=some.norms.device))
             mean = part if mean is None else mean + part
         assert mean is not None
-        dots, norms = [], []
-        for k in range(len(self._sizes)):
-            some = self._load(k)
-            dots.append(some.dot(mean))
-            norms.append(some.norms)
-        return torch.cat(norms, dim=1), torch.cat(dots, dim=1), mean.norms()
-
-    def row(self, number: Tensor) -> Tensor:
-        """Inner products of one variant of each record with all of its variants, (n, a)."""
-        if self._all is not None:
-            return self._all[torch.arange(len(number), device=number.device), number]
-        chosen, start = None, 0
-        for k, width in enumerate(self._sizes):
-            inside = (number >= start) & (number < start + width)
-            if inside.any():  # with several blocks, there is only one record at a time
-                chosen = self._load(k).pick((number - start).clamp(0, width - 1))
-            start += width
-        assert chosen is not None
-        return torch.cat([chosen.cross(self._load(k))[:, 0] for k in range(len(self._sizes))], dim=1)
-
-
-def _radius(norms: Tensor, dots: Tensor, square: Tensor) -> Tensor:
-    return (norms - 2.0 * dots).amax(dim=1) + square
-
-
-def _farthest_from(norms: Tensor, dots: Tensor, square: Tensor) -> Tensor:
-    return (norms - 2.0 * dots + square[:, None]).argmax(dim=1)
-
-
-def _at(table: Tensor, number: Tensor) -> Tensor:
-    return table.gather(1, number[:, None])[:, 0]
+        blocks = [(some.norms, some.dot(mean)) for some in map(load, range(len(sizes)))]
+        norms, dots = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
+        square = mean.norms()
+    return 2.0 * ((norms - 2.0 * dots).amax(dim=1) + square).clamp(min=0.0).sqrt()
 
 
 # ---- Distances of records, computed in chunks that keep memory bounded
 
-#: How a diameter is computed. "extremes" compares two values only and is no upper bound.
-DIAMETERS: dict[str, Callable[[Load, Sequence[int]], Tensor]] = {
-    "exact": exact,
-    "ball": ball,
-    "centroid": centroid,
-    "extremes": exact,
-}
+#: How a diameter is computed.
+DIAMETERS: dict[str, Callable[[Load, Sequence[int]], Tensor]] = {"exact": exact, "centroid": centroid}
 Seen = Callable[[Records, Gradients], None]
 #: The bytes of one forward and backward pass: larger ones are hardly faster.
 PASS = 448 << 20
@@ -243,14 +170,12 @@ class RecordDistances:
         The sensitive attribute.
     kind : str
         One of `DIAMETERS`.
-    values : sequence of int
-        The numbers of the values that are compared.
     memory : int
         The number of bytes that a pass over variants may take.
     """
 
-    def __init__(self, variants: VariantGradients, secret: Secret, kind: str, values: Sequence[int], memory: int) -> None:
-        self._variants, self._secret, self._values = variants, secret, list(values)
+    def __init__(self, variants: VariantGradients, secret: Secret, kind: str, memory: int) -> None:
+        self._variants, self._secret, self._values = variants, secret, list(range(secret.count))
         self._kind = kind
         self._memory = memory
         self._per_variant = 0
@@ -290,7 +215,7 @@ class RecordDistances:
 
     def holds_own(self) -> bool:
         """Whether a chunk holds all variants of a record, with the value that the record holds among them."""
-        return len(self._sizes) == 1 and len(self._values) == self._secret.count
+        return len(self._sizes) == 1
 
     def own_is_cheaper(self, records: Records) -> bool:
         """Whether so many records are without the secret that all own gradients are cheaper than variants of these records."""
