@@ -113,7 +113,7 @@ def test_figure_is_written_once(tmp_path: Path) -> None:
 
 def test_one_run_of_the_mechanism() -> None:
     """What is printed is what the core says; with other noise than is claimed, it ends with 1."""
-    line = "audit one-run-mechanism --noise 2 --rate 0.5 --steps 4 --threat membership-add-remove --seed 1"
+    line = "audit mechanism --one-run --noise 2 --rate 0.5 --steps 4 --threat membership-add-remove --seed 1"
     claim, threat = bs.DPSGD(2.0, 0.5, 4), bs.Membership("add-remove")
     result = audit.one_run_mechanism(claim, threat, 1000, seed=1)
     assert run(line).stdout.split() == f"{result.sentence} Seed 1.".split()
@@ -123,3 +123,6 @@ def test_one_run_of_the_mechanism() -> None:
     values = json.loads(run(line.replace("membership-add-remove", "attribute --distance 1 --values 4 --json")).stdout)
     assert (values["values"], values["violated"]) == (4, False)
     assert "--canaries must be" in run(f"{line} --canaries 3", code=2).stderr
+    assert "--games does not go with --one-run" in run(f"{line} --games 3", code=2).stderr
+    assert "--delta goes with --one-run" in run(f"{GAME} --delta 1e-6", code=2).stderr
+    assert "betastar audit mechanism --one-run" in run("audit one-run-mechanism --noise 2", code=2).stderr

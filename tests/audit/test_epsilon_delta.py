@@ -135,11 +135,10 @@ def test_the_worst_mechanism_for_a_number_is_judged_right() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: epsilon_delta_p_value(3, 2, 5, 1.0, 0.0), r"right must be at most the number of guesses, 2, got 3"),
-        (lambda: epsilon_delta_p_value(2, 6, 5, 1.0, 0.0), r"guesses must be at most the number of canaries, 5, got 6"),
-        (lambda: epsilon_delta_p_value(-1, 2, 5, 1.0, 0.0), r"right must be a whole number of at least 0, got -1"),
-        (lambda: epsilon_delta_p_value(1, 2, 5, -1.0, 0.0), r"epsilon must be a finite number of at least 0, got -1\.0"),
-        (lambda: epsilon_delta_p_value(1, 2, 5, 1.0, 1.5), r"delta must be between 0 and 1, got 1\.5"),
+        (lambda: epsilon_at_least(3, 2, 5, 0.0, 0.95), r"right must be at most the number of guesses, 2, got 3"),
+        (lambda: epsilon_at_least(2, 6, 5, 0.0, 0.95), r"guesses must be at most the number of canaries, 5, got 6"),
+        (lambda: epsilon_at_least(-1, 2, 5, 0.0, 0.95), r"right must be a whole number of at least 0, got -1"),
+        (lambda: epsilon_at_least(1, 2, 5, 1.5, 0.95), r"delta must be between 0 and 1, got 1\.5"),
         (lambda: epsilon_at_least(1, 2, 5, 0.0, 1.0), r"confidence must be strictly between 0 and 1, got 1\.0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`betastar audit training` and `one-run`: a study, a run, and code of one's own; what is printed, kept and reported."""
+"""`betastar audit training`, also in one run: a study, a run, and code of one's own; what is printed, kept and reported."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_a_broken_one_exits_with_1(tmp_path: Path) -> None:
 
 
 def test_one_run_of_ones_own() -> None:
-    told = json.loads(call("one-run", EXAMPLE, "--canaries", 100, "--seed", 1, "--json"))
+    told = json.loads(call("training", EXAMPLE, "--one-run", "--canaries", 100, "--seed", 1, "--json"))
     assert told["canaries"] == 100
     assert not told["violated"]
-    assert call("one-run", EXAMPLE, "--canaries", 100, "--seed", 1).splitlines()[0] == told["sentence"]
+    assert call("training", EXAMPLE, "--one-run", "--canaries", 100, "--seed", 1).splitlines()[0] == told["sentence"]
 
 
 def test_a_study_and_its_most_exposed_record() -> None:
@@ -92,13 +92,13 @@ def test_a_run_and_its_report(folder: Path) -> None:
     """What is audited is kept with the run, is in its report, and is not written over."""
     text = call("training", folder, *SMALL, *FEW, "--challenge", "most-exposed", "--into", folder)
     assert "Challenge: record 59 of the data." in text
-    call("one-run", folder, *SMALL[:-2], "--canaries", 40, "--seed", 1, "--into", folder)
+    call("training", folder, *SMALL[:-2], "--one-run", "--canaries", 40, "--seed", 1, "--into", folder)
     call("mechanism", "--noise", 1, "--rate", 0.1, "--steps", 10, "--games", 1000, "--seed", 1, "--into", folder)
     call("code", EXAMPLE, "--seed", 1, "--into", folder)
     kinds = ("training", "one-run", "mechanism", "code")
     assert {path.name for path in folder.glob("audit-*")} == {f"audit-{kind}.json" for kind in kinds}
     with pytest.raises(ValueError, match="has an audit of this kind already"):
-        call("one-run", folder, "--canaries", 40, "--into", folder)
+        call("training", folder, "--one-run", "--canaries", 40, "--into", folder)
     for kind in ("html", "md"):
         page = write(folder, folder / f"report.{kind}")[1][0].read_text()
         for words in ("Audited", "Games on the mechanism", "Games on real training", "One run, many canaries", "asks the final"):
@@ -148,7 +148,10 @@ def test_runs_of_other_kinds(options: dict[str, Any], told: str, tmp_path: Path)
         (["training", "adult", *SMALL, "--games", "30"], "games must be at least"),
         (["training", EXAMPLE, "--threat", "attribute"], "--threat attribute needs a secret"),
         (["training", EXAMPLE, "--into", "."], "--into must be the folder of a run"),
-        (["one-run", EXAMPLE, "--canaries", "3"], "canaries must be"),
+        (["training", EXAMPLE, "--one-run", "--canaries", "3"], "canaries must be"),
+        (["training", EXAMPLE, "--canaries", "30"], "canaries goes with"),
+        (["training", EXAMPLE, "--one-run", "--games", "30"], "games does not go with"),
+        (["one-run", EXAMPLE], "audit one-run is now betastar audit training --one-run"),
     ],
 )
 def test_bad_input(words: list[Any], message: str) -> None:

@@ -208,13 +208,6 @@ def epsilon_delta_p_value(right: int, guesses: int, canaries: int, epsilon: floa
     The paper's second term is 2·m·δ·max_i (Pr[X ≥ v - i] - f)/i. That is more wherever f is small; where f is near 1 it is
     less, and F shows that it is then too small (v = 1, r = m = 3, ε = 0); no audit is decided there.
     """
-    right, guesses, canaries = counts(right, guesses, canaries)
-    values = validation.whole("values", values, low=2)
-    epsilon = validation.numbers("epsilon", epsilon, "a finite number of at least 0", low=0.0, high=inf)
-    return _epsilon_delta_p_value(right, guesses, canaries, epsilon, validation.probability("delta", delta), values)
-
-
-def _epsilon_delta_p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: float, values: int) -> float:
     if right == 0:
         return 1.0
     tail = intervals.p_value(right, guesses, 1.0 / (1.0 + (values - 1) * exp(-epsilon)))
@@ -233,7 +226,7 @@ def epsilon_at_least(right: int, guesses: int, canaries: int, delta: float, conf
     right, guesses, canaries = counts(right, guesses, canaries)
     delta, values = validation.probability("delta", delta), validation.whole("values", values, low=2)
     miss = 1.0 - validation.probability("confidence", confidence, strict=True)
-    return largest_refuted(lambda epsilon: _epsilon_delta_p_value(right, guesses, canaries, epsilon, delta, values) <= miss)
+    return largest_refuted(lambda epsilon: epsilon_delta_p_value(right, guesses, canaries, epsilon, delta, values) <= miss)
 
 
 def largest_refuted(refuted: Callable[[float], bool]) -> float:

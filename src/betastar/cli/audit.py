@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from betastar import files, validation
-from betastar.audit import Audit
+from betastar.audit import Audit, OneRun
 from betastar.audit.results import table
 from betastar.cli import options as opt
 from betastar.cli import printing
@@ -22,6 +22,7 @@ from betastar.cli.answers import Question, threat_of
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Json
 from betastar.threats import FARTHEST, Membership, Threat
+from betastar.validation import WrongTypeError
 
 if TYPE_CHECKING:
     from betastar.audit import Trials
@@ -51,20 +52,26 @@ Seed = Annotated[
 Confidence = Annotated[float, typer.Option("--confidence", help="Confidence of the intervals.")]
 Width = Annotated[float, typer.Option("--width", help="Widest interval of the advantage that is accepted.")]
 Into = Annotated[Path | None, typer.Option("--into", help="Folder of a run, where the result is kept for its report.")]
+InOneRun = Annotated[
+    bool, typer.Option("--one-run", help="Play once, with many canaries, and test the trade-off curve that is claimed.")
+]
 Canaries = Annotated[
-    int, typer.Option("--canaries", help="Number of canaries. If they are in or out, about half of them are trained on.")
+    int, typer.Option("--canaries", help="With --one-run: number of canaries. If they are in or out, about half of them are in.")
 ]
 Values = Annotated[
     int | None,
     typer.Option(
-        "--values", help="Number of values of a canary, which the attacker guesses. [default: each canary is in or out]"
+        "--values",
+        help="With --one-run: number of values of a canary, which the attacker guesses. [default: each canary is in or out]",
     ),
 ]
 Guesses = Annotated[
     int | None,
-    typer.Option("--guesses", help="Number of guesses, of which the surest are made. [default: what suits the claim]"),
+    typer.Option("--guesses", help="With --one-run: number of guesses, the surest ones. [default: what suits the claim]"),
 ]
-OneDelta = Annotated[float, typer.Option("--delta", help="δ at which ε is bounded.")]
+OneDelta = Annotated[float, typer.Option("--delta", help="With --one-run: δ at which ε is bounded.")]
+#: Options of audits in one run.
+OF_ONE_RUN = ("canaries", "values", "guesses", "delta", "actual_noise", "attacker")
 What = Annotated[
     str,
     typer.Argument(
@@ -126,6 +133,7 @@ def _several() -> None:
 
 @opt.command(app)
 def mechanism(
+    context: typer.Context,
     noise_multiplier: opt.NoiseMultiplier = None,
     sample_rate: opt.SampleRate = None,
     batch_size: opt.BatchSize = None,
@@ -152,23 +160,46 @@ def mechanism(
     into: Into = None,
     force: opt.Force = False,
     require: opt.Require = None,
+    one_run: InOneRun = False,
+    canaries: Canaries = 1000,
+    values: Values = None,
+    guesses: Guesses = None,
+    delta: OneDelta = 1e-5,
+    actual_noise: Annotated[
+        float | None,
+        typer.Option(
+            "--actual-noise",
+            help="With --one-run: noise multiplier that was really run, if it is not what is claimed. [default: the claimed one]",
+        ),
+    ] = None,
     json: opt.Json = False,
 ) -> None:
-    """Play games on the mechanism itself, with worst-case gradients and the best attacker there is.
+    """Play games on the mechanism itself, with worst-case gradients and the best attacker there is. No model is trained.
 
-    Exits with 1 if the bound is violated: measured success that has probability below 0.001 if the bound holds.
+    Exits with 1 if the bound is violated: measured success that has probability below 0.001 if the bound holds. With --one-run
+    and --actual-noise it shows whether an audit in one run would find a training whose noise is not what it claims.
 
     \b
     Examples:
       betastar audit mechanism --noise 3.51 --batch 256 --records 26048 --epochs 20 --jobs 2
       betastar audit mechanism --noise 1 --rate 0.01 --steps 500 --threat attribute --distance 0.8 --plot roc.png --seed 1
+      betastar audit mechanism --one-run --noise 1 --rate 0.05 --steps 100 --actual-noise 0.3 --canaries 2000 --seed 1
+      betastar audit mechanism --one-run --noise 2 --rate 0.5 --steps 4 --threat attribute --distance 1 --values 4
     """
     from betastar.audit import mechanism as play
+    from betastar.audit import one_run_mechanism
 
-    question, targets = Question.of(locals()), required(require)
+    question, targets = Question.of({name: value for name, value in locals().items() if name != "delta"}), required(require)
+    many = ("sees", "prior", "games", "width", "jobs", "plot", "log", "into", "require")
+    _refuse_other_options(context, one_run, many)
     run = question.run
     for notice in question.rate_notices:
         printing.complain(notice)
+    if one_run:
+        actual = None if actual_noise is None else replace(question, noise_multiplier=actual_noise).run
+        told: Json = {"canaries": canaries, "values": values, "guesses": guesses, "delta": delta, "seed": seed}
+        _show_one_run(one_run_mechanism(run, question.attack, **told, confidence=confidence, actual=actual), json)
+        return
     _check_plot(plot, force)
     _keep(into, force, "mechanism")
     with printing.counting("games", games) as tell:
@@ -186,59 +217,6 @@ def mechanism(
             print(f"The curve is in {plot}.")
     demand([(question, "")], targets)
     if audit.violated:
-        raise typer.Exit(1)
-
-
-@opt.command(app, "one-run-mechanism")
-def one_run_mechanism(
-    noise_multiplier: opt.NoiseMultiplier = None,
-    sample_rate: opt.SampleRate = None,
-    batch_size: opt.BatchSize = None,
-    dataset_size: opt.DatasetSize = None,
-    steps: opt.Steps = None,
-    epochs: opt.Epochs = None,
-    opacus: opt.Opacus = None,
-    sampling: opt.Sampling = "poisson",
-    max_batch_size: opt.MaxBatchSize = None,
-    threat: opt.ThreatName = "membership",
-    distance: opt.Distance = None,
-    records_per_person: opt.RecordsPerPerson = None,
-    canaries: Annotated[int, typer.Option("--canaries", help="Number of canaries.")] = 1000,
-    values: Values = None,
-    guesses: Guesses = None,
-    delta: OneDelta = 1e-5,
-    seed: Seed = None,
-    confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the lower bounds.")] = 0.95,
-    actual_noise: Annotated[
-        float | None,
-        typer.Option(
-            "--actual-noise",
-            help="Noise multiplier that was really run, if it is not what is claimed. [default: the claimed one]",
-        ),
-    ] = None,
-    json: opt.Json = False,
-) -> None:
-    """Play one run of the mechanism with many canaries, and test the trade-off curve that is claimed.
-
-    No model is trained. With --actual-noise it shows whether an audit in one run would find a training whose noise is not what it
-    claims. Exits with 1 if the claim is violated.
-
-    \b
-    Examples:
-      betastar audit one-run-mechanism --noise 1 --rate 0.05 --steps 100 --threat membership-add-remove --seed 1
-      betastar audit one-run-mechanism --noise 1 --rate 0.05 --steps 100 --actual-noise 0.3 --canaries 2000 --seed 1
-      betastar audit one-run-mechanism --noise 2 --rate 0.5 --steps 4 --threat attribute --distance 1 --values 4
-    """
-    from betastar.audit import one_run_mechanism as play
-
-    question = Question.of({name: value for name, value in locals().items() if name != "delta"})
-    for notice in question.rate_notices:
-        printing.complain(notice)
-    actual = None if actual_noise is None else replace(question, noise_multiplier=actual_noise).run
-    told: Json = {"canaries": canaries, "values": values, "guesses": guesses, "delta": delta, "seed": seed}
-    result = play(question.run, question.attack, **told, confidence=confidence, actual=actual)
-    printing.as_json(result.as_dict()) if json else print(f"{result.sentence}\nSeed {result.seed}.")
-    if result.violated:
         raise typer.Exit(1)
 
 
@@ -272,6 +250,7 @@ class Attack:
 
 @opt.command(app)
 def training(
+    context: typer.Context,
     what: What = "adult",
     threat: Annotated[
         str | None,
@@ -340,26 +319,54 @@ def training(
         typer.Option("--output", "-o", help="Folder where the games are kept; an audit goes on with those that are there."),
     ] = None,
     plot: opt.Plot = None,
+    one_run: InOneRun = False,
+    canaries: Canaries = 500,
+    values: Values = None,
+    guesses: Guesses = None,
+    attacker: Annotated[
+        str,
+        typer.Option(
+            "--attacker", help="With --one-run: what the attacker sees, updates (every one of them) or weights (the final ones)."
+        ),
+    ] = "updates",
+    delta: OneDelta = 1e-5,
     into: Into = None,
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
     """Train many times, each time with the challenge in or out (or with another value), and attack the training.
 
-    Three attackers guess: one sees every update, one has the final weights, one can only ask the final model. Exits with 1 if
-    the bound is violated.
+    Three attackers guess: one sees every update, one has the final weights, one can only ask the final model. With --one-run the
+    model is trained once: each canary is in or out, or has one of several values, and the attacker guesses the surest of them; in
+    a Python file, run may be a function of the number of records, which the canaries add to. Exits with 1 if the bound is
+    violated.
 
     \b
     Examples:
+      betastar audit training adult --one-run --epochs 1 --canaries 1000
+      betastar audit training my_training.py --one-run --canaries 200 --values 4 --seed 1
       betastar audit training adult --sample 300 --batch-size 30 --epochs 6 --noise 0.7 --challenge most-exposed --jobs 2
       betastar audit training my_training.py --games 200 --jobs 2 -o audits/mine
       betastar audit training runs/adult --sample 1000 --threat attribute --value 20.0 --value 60.0 --challenge 17
     """
+    from betastar.audit import one_run as play_once
     from betastar.audit import training as play
     from betastar.audit.training_audit import CHUNK
 
-    attack = Attack(threat, challenge, sensitive, value, distance, records_per_person)
     changes = Changes(sample, epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden)
+    many = ("threat", "challenge", "sensitive", "value", "prior", "distance", "records_per_person", "games", "width")
+    _refuse_other_options(context, one_run, (*many, "references", "jobs", "output", "plot"))
+    if one_run:
+        _keep(into, force, "one-run")
+        told = _attacked(what, Attack(threat="membership-add-remove"), changes, canaries=True)
+        given = {name: told[name] for name in (*NEEDED, "loss_reduction", "split") if name in told}
+        once: Json = {"values": values, "guesses": guesses, "attacker": attacker, "delta": delta, "seed": seed}
+        with printing.phase(f"training once, with {canaries} canaries"):
+            result = play_once(**given, canaries=canaries, **once, confidence=confidence)
+        _keep(into, force, "one-run", {"kind": "one-run", **result.as_dict()})
+        _show_one_run(result, json)
+        return
+    attack = Attack(threat, challenge, sensitive, value, distance, records_per_person)
     _check_plot(plot, force)
     _keep(into, force, "training")
     exposed = ", and training once to find the record that is exposed most" if challenge == "most-exposed" else ""
@@ -388,64 +395,6 @@ def training(
     _keep(into, force, "training", trials.as_dict())
     printing.as_json(trials.as_dict()) if json else _show_trials(trials, plot)
     if trials.violated:
-        raise typer.Exit(1)
-
-
-@opt.command(app, "one-run")
-def one_run(
-    what: What = "adult",
-    canaries: Canaries = 500,
-    values: Values = None,
-    guesses: Guesses = None,
-    attacker: Annotated[
-        str,
-        typer.Option("--attacker", help="What the attacker sees: updates (every one of them) or weights (the final ones)."),
-    ] = "updates",
-    delta: OneDelta = 1e-5,
-    sample: Sample = None,
-    epochs: OwnEpochs = None,
-    batch_size: OwnBatchSize = None,
-    noise_multiplier: OwnNoise = None,
-    max_grad_norm: OwnNorm = None,
-    learning_rate: OwnLearningRate = None,
-    hidden: OwnHidden = None,
-    seed: Seed = None,
-    confidence: Confidence = 0.95,
-    into: Into = None,
-    force: opt.Force = False,
-    json: opt.Json = False,
-) -> None:
-    """Train once, with many canaries, and test the trade-off curve that the training claims.
-
-    Each canary is in or out, or has one of several values; the attacker guesses the surest of them. In a Python file, run may be
-    a function of the number of records, which the canaries add to. Exits with 1 if the claim is violated.
-
-    \b
-    Examples:
-      betastar audit one-run adult --epochs 1 --canaries 1000
-      betastar audit one-run my_training.py --canaries 200 --seed 1
-      betastar audit one-run my_training.py --canaries 200 --values 4
-    """
-    from betastar.audit import one_run as play
-
-    _keep(into, force, "one-run")
-    changes = Changes(sample, epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden)
-    told = _attacked(what, Attack(threat="membership-add-remove"), changes, canaries=True)
-    names = (*NEEDED, "loss_reduction", "split")
-    with printing.phase(f"training once, with {canaries} canaries"):
-        result = play(
-            **{name: told[name] for name in names if name in told},
-            canaries=canaries,
-            values=values,
-            guesses=guesses,
-            attacker=attacker,
-            delta=delta,
-            seed=seed,
-            confidence=confidence,
-        )
-    _keep(into, force, "one-run", {"kind": "one-run", **result.as_dict()})
-    printing.as_json(result.as_dict()) if json else print(f"{result.sentence}\nSeed {result.seed}.")
-    if result.violated:
         raise typer.Exit(1)
 
 
@@ -663,6 +612,21 @@ def _arguments(function: object, what: str) -> int:
 
 
 # ---- What all audits print and keep
+
+
+def _refuse_other_options(context: typer.Context, one_run: bool, of_many_games: Sequence[str]) -> None:
+    """Refuse options that were given and do not go with one run, or with many games."""
+    for name in of_many_games if one_run else OF_ONE_RUN:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            raise WrongTypeError(name, "{argument} " + ("does not go" if one_run else "goes") + " with {one_run}.")
+
+
+def _show_one_run(result: OneRun, json: bool) -> None:
+    """The verdict of an audit in one run; exits with 1 if the claim is violated."""
+    printing.as_json(result.as_dict()) if json else print(f"{result.sentence}\nSeed {result.seed}.")
+    if result.violated:
+        raise typer.Exit(1)
 
 
 def _show(sentence: str, audits: dict[str, Audit]) -> None:

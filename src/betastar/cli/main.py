@@ -30,6 +30,8 @@ FAILED = 3
 GO_ON = {"train": "; the same command with --resume goes on."}
 #: Commands of former versions, and what does the same.
 MOVED = {
+    "one-run": "audit one-run is now betastar audit training --one-run.",
+    "one-run-mechanism": "audit one-run-mechanism is now betastar audit mechanism --one-run.",
     "compare": "compare is now part of sweep: betastar sweep --setting … or betastar sweep --method … --method …",
     **{
         name: f"{name} is now a study beside the package: in a clone, python -m studies.{module}."
@@ -113,7 +115,8 @@ def _moved(context: typer.Context) -> None:
 
 for name in MOVED:
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(name, hidden=True, add_help_option=False, context_settings=anything)(_moved)
+    of_audit = name.startswith("one-run")
+    (audit.app if of_audit else app).command(name, hidden=True, add_help_option=False, context_settings=anything)(_moved)
 
 
 if __name__ == "__main__":

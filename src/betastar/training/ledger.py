@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -285,28 +285,6 @@ class Ledger:
         order = np.argsort(-leakage, kind="stable")
         order = order[self.measured[order]][:number]
         return [Exposure(int(i), float(leakage[i]), float(beta[i])) for i in order]
-
-    def quantiles(self, probabilities: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)) -> dict[float, float]:
-        """Give quantiles of the leakage over the records that were measured.
-
-        Parameters
-        ----------
-        probabilities : sequence of float
-            Which quantiles.
-
-        Returns
-        -------
-        dict
-            The leakage by probability.
-
-        Raises
-        ------
-        ValueError
-            If a probability is not between 0 and 1.
-        """
-        points = np.atleast_1d(validation.probability("probabilities", list(probabilities)))
-        values = np.quantile(self.leakage[self.measured], points) if self.measured.any() else np.zeros(len(points))
-        return {float(q): float(v) for q, v in zip(points, values, strict=True)}
 
     def histogram(self, bins: int = 30) -> tuple[NDArray[Any], NDArray[Any]]:
         """Count the records that were measured by their β*.
