@@ -34,40 +34,6 @@ if TYPE_CHECKING:
     from betastar.audit import Trials
     from betastar.threats import Threat
 
-__all__ = [
-    "ATTRIBUTE",
-    "BAYES_SECURITY",
-    "DASHES",
-    "EARLY",
-    "FORMATS",
-    "LABEL",
-    "LEGEND",
-    "MEMBERSHIP",
-    "OTHER",
-    "PROVED",
-    "RATES",
-    "TICK",
-    "accuracy",
-    "audit",
-    "axes",
-    "colorbar",
-    "exposure",
-    "few_ticks",
-    "guesses",
-    "heatmap",
-    "image",
-    "inline",
-    "legend",
-    "over_epochs",
-    "over_steps",
-    "panels",
-    "plain",
-    "save",
-    "seeds",
-    "tradeoff",
-    "trials",
-]
-
 #: Colours of the lines about each threat, which people with any colour vision tell apart beside each other.
 MEMBERSHIP, ATTRIBUTE, OTHER, PROVED = "#3b6ea8", "#c8553d", "#6a6f73", "#2f855a"
 #: The dashes of a line of each colour, for print without colours.

@@ -20,8 +20,11 @@ NAMES |= {f"betastar.audit.{name}": getattr(audit, name) for name in audit.__all
 NAMES |= {f"betastar.training.{name}": getattr(training, name) for name in training.__all__}
 NAMES["betastar.DPSGD.from_epochs"] = bs.DPSGD.from_epochs
 #: The figures; what only other modules of betastar need is left out, as it is in the reference.
-SHOWN = [name for name in plots.__all__ if name not in ("axes", "few_ticks", "inline", "plain")]
-FIGURES = {f"betastar.plots.{name}": one for name in SHOWN if callable(one := getattr(plots, name))}
+FIGURES = {
+    f"betastar.plots.{name}": one
+    for name, one in inspect.getmembers(plots, inspect.isfunction)
+    if one.__module__ == plots.__name__ and name[0] != "_" and name not in ("axes", "few_ticks", "inline", "plain")
+}
 CONSTRUCTORS = ("column", "columns", "one_hot", "label", "tokens", "word", "joint", "function", "from_transformer")
 NAMES |= {f"betastar.training.Secret.{name}": getattr(training.Secret, name) for name in CONSTRUCTORS}
 

@@ -53,8 +53,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"gap": 0.2}, {"target_beta": 0.95}, {"monitor": False}],
-    ids=["watched", "gap", "budget", "plain"],
+    [
+        pytest.param({}, id="watched"),
+        pytest.param({"gap": 0.2}, id="gap"),
+        pytest.param({"target_beta": 0.95}, id="budget", marks=pytest.mark.slow),
+        pytest.param({"monitor": False}, id="plain", marks=pytest.mark.slow),
+    ],
 )
 def test_the_public_report_is_the_same_whatever_the_records_are(options: dict[str, Any], tmp_path: Path) -> None:
     texts: dict[str, list[str]] = {"html": [], "md": [], "json": []}

@@ -41,14 +41,8 @@ print(distance, peak() - before)
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "batch"),
-    [
-        ("exact", 2),
-        pytest.param("centroid", 12, marks=pytest.mark.slow),
-        pytest.param("centroid", 256, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "batch"), [("exact", 2), ("centroid", 12), ("centroid", 256)])
 def test_ten_thousand_values_in_bounded_memory(kind: str, batch: int) -> None:
     code = CODE.replace("{kind}", kind).replace("{batch}", str(batch))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -31,14 +31,7 @@ from betastar.validation import MUST, WrongTypeError, WrongValueError
 #: Files of a figure.
 PICTURES = (".png", ".svg", ".pdf")
 #: The numbers of a run on the axes of a heat map.
-LABELS = {
-    "noise_multiplier": "noise multiplier",
-    "sample_rate": "sampling rate",
-    "batch_size": "batch size",
-    "dataset_size": "training records",
-    "steps": "steps",
-    "epochs": "epochs",
-}
+LABELS = {name: name.replace("_", " ") for name in NUMBERS} | {"sample_rate": "sampling rate", "dataset_size": "training records"}
 
 
 def analyze(

@@ -80,47 +80,8 @@ What = Annotated[
         f"perhaps {', '.join(OPTIONAL[:-1])} and {OPTIONAL[-1]}).",
     ),
 ]
-Sample = Annotated[
-    int | None,
-    typer.Option("--sample", help="Studies and runs: number of training records that are used. [default: all]"),
-]
-OwnEpochs = Annotated[
-    int | None, typer.Option("--epochs", min=1, help="Studies and runs: number of epochs. [default: the study's, or the run's]")
-]
-OwnBatchSize = Annotated[
-    int | None,
-    typer.Option("--batch-size", "--batch", min=1, help="Studies and runs: batch size. [default: the study's, or the run's]"),
-]
-OwnNoise = Annotated[
-    float | None,
-    typer.Option(
-        "--noise-multiplier",
-        "--noise",
-        min=0.01,
-        help="Studies and runs: noise multiplier. [default: the study's, or the run's]",
-    ),
-]
-OwnNorm = Annotated[
-    float | None,
-    typer.Option(
-        "--max-grad-norm", "--clip", min=1e-6, help="Studies and runs: clipping norm. [default: the study's, or the run's]"
-    ),
-]
-OwnLearningRate = Annotated[
-    float | None,
-    typer.Option(
-        "--learning-rate", "--lr", min=0.0, help="Studies and runs: learning rate. [default: the study's, or the run's]"
-    ),
-]
-OwnHidden = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--hidden",
-        min=1,
-        help="Studies and runs: width of a hidden layer (may be repeated, for several layers). [default: the study's, or the "
-        "run's]",
-    ),
-]
+#: What an option is said to be unless it is given.
+UNCHANGED = "[default: as in the run; adult: its usual one]"
 
 
 @app.callback()
@@ -301,13 +262,22 @@ def training(
             help="Number of records, drawn at each step, by which the attacker estimates what the others contribute.",
         ),
     ] = 512,
-    sample: Sample = None,
-    epochs: OwnEpochs = None,
-    batch_size: OwnBatchSize = None,
-    noise_multiplier: OwnNoise = None,
-    max_grad_norm: OwnNorm = None,
-    learning_rate: OwnLearningRate = None,
-    hidden: OwnHidden = None,
+    sample: Annotated[int | None, typer.Option("--sample", help="Number of training records. [default: all]")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help=f"Number of epochs. {UNCHANGED}")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", "--batch", min=1, help=f"Batch size. {UNCHANGED}")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option("--noise-multiplier", "--noise", min=0.01, help=f"Noise multiplier. {UNCHANGED}")
+    ] = None,
+    max_grad_norm: Annotated[
+        float | None, typer.Option("--max-grad-norm", "--clip", min=1e-6, help=f"Clipping norm. {UNCHANGED}")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", "--lr", min=0.0, help=f"Learning rate. {UNCHANGED}")
+    ] = None,
+    hidden: Annotated[
+        list[int] | None,
+        typer.Option("--hidden", min=1, help=f"Width of a hidden layer (may be repeated, for several layers). {UNCHANGED}"),
+    ] = None,
     seed: Seed = None,
     confidence: Confidence = 0.95,
     jobs: Annotated[

@@ -21,31 +21,18 @@ if TYPE_CHECKING:
     from betastar.runs.study import Persons, Study, split, tensors
     from betastar.training.secrets.tables import restated
 
-#: The module of each public name.
-_MODULES = {
-    "Attacked": "betastar.runs.audited",
-    "Column": "betastar.runs.encoder",
-    "Config": "betastar.runs.config",
-    "Persons": "betastar.runs.study",
-    "Recipe": "betastar.runs.config",
-    "RunFolder": "betastar.runs.folder",
-    "Study": "betastar.runs.study",
-    "StudyError": "betastar.runs.reading",
-    "TableEncoder": "betastar.runs.encoder",
-    "Training": "betastar.runs.loop",
-    "attacked": "betastar.runs.audited",
-    "criterion_of": "betastar.runs.loop",
-    "load": "betastar.runs.model",
-    "network": "betastar.runs.loop",
-    "opened": "betastar.runs.loop",
-    "outputs": "betastar.runs.model",
-    "predict": "betastar.runs.prediction",
-    "quietly": "betastar.runs.loop",
-    "restated": "betastar.training.secrets.tables",
-    "split": "betastar.runs.study",
-    "tensors": "betastar.runs.study",
-    "train": "betastar.runs.loop",
-    "train_seeds": "betastar.runs.loop",
+#: The public names of each module.
+_NAMES = {
+    "betastar.runs.audited": ("Attacked", "attacked"),
+    "betastar.runs.config": ("Config", "Recipe"),
+    "betastar.runs.encoder": ("Column", "TableEncoder"),
+    "betastar.runs.folder": ("RunFolder",),
+    "betastar.runs.loop": ("Training", "criterion_of", "network", "opened", "quietly", "train", "train_seeds"),
+    "betastar.runs.model": ("load", "outputs"),
+    "betastar.runs.prediction": ("predict",),
+    "betastar.runs.reading": ("StudyError",),
+    "betastar.runs.study": ("Persons", "Study", "split", "tensors"),
+    "betastar.training.secrets.tables": ("restated",),
 }
 
 __all__ = [
@@ -76,6 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
