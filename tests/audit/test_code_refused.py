@@ -149,6 +149,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert "must take data" in strange.stderr
 
 
+@pytest.mark.slow
 def test_two_processes() -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.audit.replayed_together"]
     done = subprocess.run([sys.executable, "-W", "ignore", *launch], cwd=ROOT, capture_output=True, text=True, timeout=240)

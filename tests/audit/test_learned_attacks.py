@@ -111,6 +111,7 @@ def test_no_signal_gives_right_guesses_as_by_chance(worlds: int, audits: int) ->
         assert binom.sf(np.count_nonzero(np.array(p_values) <= level) - 1, audits, level) > 1e-4
 
 
+@pytest.mark.slow
 def test_on_real_training_the_likelihood_ratio_beats_a_line() -> None:
     """A canary in or out, in batches of 1/5 over 20 steps with little noise: its weight is spread widely if it is in, and hardly
     if it is out. The likelihood ratio puts the threshold where the densities meet; a line puts it halfway between the means."""

@@ -109,6 +109,7 @@ def test_one_run_of_another_sampling(sampling: str) -> None:
     assert audit.one_run(factory, make_sampled(sampling, 4.0, 2, scale=0.02), table(), run, **told).violated
 
 
+@pytest.mark.slow
 def test_a_person_with_several_records() -> None:
     """A canary in three copies meets the bound for three records; it refutes the bound for one."""
     from tests.audit.trainings import claim, make
@@ -278,6 +279,7 @@ def test_one_run_with_several_inputs() -> None:
     assert not audit.one_run(Named, BY_NAME, Listed(dictionaries()), run, **told).violated  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_word_in_a_text_and_a_text_alone() -> None:
     data = word_in(dictionaries())
     told: dict[str, Any] = {"secret": TOKEN, "challenge": 4, "split": by_name(), "references": 10}

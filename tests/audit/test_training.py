@@ -215,6 +215,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path: Any) -> None:
         play(folder=tmp_path / "full")
 
 
+@pytest.mark.slow
 def test_processes_change_nothing() -> None:
     """Nor do processes that were there before, without torch: joblib takes what they load for a leak, and replaces them."""
     audit.mechanism(claim(1.0, 1), games=1000, jobs=2)

@@ -112,6 +112,7 @@ def test_a_run_and_its_report(folder: Path) -> None:
         write(folder, folder / "again.html")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told"),
     [

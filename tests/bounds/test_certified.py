@@ -52,6 +52,7 @@ def test_a_bound_within_milliseconds_is_on_the_safe_side(
     assert quick.success(0.3).upper >= fine.success(0.3).upper - 1e-9
 
 
+@pytest.mark.slow
 def test_brackets_many_distances_and_segments() -> None:
     rng = np.random.default_rng(2)
     run = bs.DPSGD(2.0, 0.02, 150) + bs.DPSGD(1.0, 0.01, 50)

@@ -54,7 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="watched"),
+        pytest.param({}, id="watched", marks=pytest.mark.slow),
         pytest.param({"gap": 0.2}, id="gap"),
         pytest.param({"target_beta": 0.95}, id="budget", marks=pytest.mark.slow),
         pytest.param({"monitor": False}, id="plain", marks=pytest.mark.slow),

@@ -62,6 +62,7 @@ def test_the_stricter_target_decides(missing: str) -> None:
         assert close < (5e-4 if missing == "steps" else 2e-5)  # steps are whole
 
 
+@pytest.mark.slow
 def test_less_noise_needs_a_narrower_gap() -> None:
     target = Target(bayes_security=0.99)
     plans = [bs.plan(attribute=target, noise_multiplier=noise, **SAMPLING) for noise in (3.51, 0.5)]

@@ -51,6 +51,7 @@ def test_ages_are_encoded_as_the_model_sees_them() -> None:
         torch.testing.assert_close(variants, torch.tensor(encode.transform(frame.assign(age=age)), dtype=torch.float32))
 
 
+@pytest.mark.slow
 def test_the_packaged_file_is_what_its_script_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 

@@ -81,6 +81,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10)
 """
 
 
+@pytest.mark.slow
 def test_memory_is_a_bound() -> None:
     """A monitor of a model that reads texts takes no more than it may, at attaching and at a step, and 20 % for what is freed."""
     mebibytes, peaks = 160, []

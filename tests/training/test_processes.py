@@ -36,6 +36,7 @@ def run(processes: int, *trainings: str) -> list[Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does() -> None:
     options = (*MEASURED, *CLIPPED, *SAMPLED)
     for given, alone, two in zip(options, run(1, *options), run(2, *options), strict=True):
