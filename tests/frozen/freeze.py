@@ -1,8 +1,9 @@
 """Freeze the numbers of betastar and some seeded trainings, and see that they are still the same, bit for bit.
 
-    python -m tests.frozen.freeze            # compare everything, which takes minutes; exits with 1 if something changed
-    python -m tests.frozen.freeze --sample   # compare a sample, which takes seconds
-    python -m tests.frozen.freeze --write    # compute everything, and write numbers.json and trainings.json
+    python -m tests.frozen.freeze --sample            # compare a sample, which takes seconds; exits with 1 if something changed
+    python -m tests.frozen.freeze --write             # before work on the code: write all of numbers.json and trainings.json
+    python -m tests.frozen.freeze                     # after each step: compare all of it, which takes a minute or two
+    python -m tests.frozen.freeze --write --sample    # when the work is done: write the sample, which is what is committed
 
 `numbers` or `trainings` after it: only these. Bits depend on the processor and on the versions of NumPy, SciPy and torch, which
 the files say. Where these are others, numbers are compared up to small errors, and trainings are not compared.
@@ -151,18 +152,18 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="write the files anew")
     what.add_argument("--check", action="store_true", help="compare with the files (the default)")
-    parser.add_argument("--sample", action="store_true", help="compare a sample only")
+    parser.add_argument("--sample", action="store_true", help="compare or write a sample only")
     options = parser.parse_args()
     kinds = options.kinds or list(KINDS)
-    if set(kinds) - set(KINDS) or (options.write and options.sample):
-        parser.error("kinds are numbers and trainings; --write writes everything.")
+    if set(kinds) - set(KINDS):
+        parser.error("kinds are numbers and trainings.")
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # before NumPy is imported: bits depend on the number of threads
     changed: list[str] = []
     for kind in kinds:
         start = time.monotonic()
         if options.write:
-            answers = compute(asked(kind, False))
+            answers = compute(asked(kind, options.sample))
             write(kind, answers)
             print(f"{kind}.json has {len(answers)} answers.")
         else:
