@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 #: A line for each step that a monitor has watched, and the exposure of single records.
 STEPS, LEDGER = "metrics.jsonl", "ledger.csv"
-#: What a monitor or gap clipping says of a training loop of one's own, and the version of its format.
+#: What a monitor or a PrivateTraining says of a training loop of one's own, and the version of its format.
 TRAINING, TRAINING_FORMAT = "training.json", 1
 #: What has written it.
-MONITOR, GAP_CLIPPING = "monitor", "gap clipping"
+MONITOR, PRIVATE_TRAINING = "monitor", "private training"
 
 
 def ledger_text(entries: Iterable[tuple[int, float, float]]) -> str:

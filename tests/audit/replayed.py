@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from betastar.training import Secret, make_attribute_private, private_loader
+from betastar.training import Secret, private_loader
 from tests.audit.trainings import BATCH, NORM, Listed, factory, table
 
 Train = Callable[[Any], Any]
@@ -138,28 +138,6 @@ def trained(
             if scheduler is not None:
                 scheduler.step()
         return logged
-
-    return train
-
-
-def gap_clipped(gap: float = 0.2, sampling: str | None = None) -> Train:
-    def train(data: Any) -> None:
-        module, criterion = factory(), nn.CrossEntropyLoss()
-        loader: Any = DataLoader(data, batch_size=BATCH)
-        model, optimizer, loader = make_attribute_private(
-            module=module,
-            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-            data_loader=loader if sampling is None else private_loader(loader, sampling),
-            criterion=criterion,
-            secret=FLAG,
-            noise_multiplier=2.0,
-            max_grad_norm=1.0,
-            gap=gap,
-        )
-        for inputs, target in loader:
-            optimizer.zero_grad()
-            criterion(model(inputs), target).backward()
-            optimizer.step()
 
     return train
 

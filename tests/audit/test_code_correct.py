@@ -11,7 +11,7 @@ from torch import nn
 import betastar as bs
 from betastar import audit
 from tests.audit import replayed
-from tests.audit.replayed import FLAG, by_hand, flags, gap_clipped, quiet, several_inputs, texts, trained
+from tests.audit.replayed import FLAG, by_hand, flags, quiet, several_inputs, texts, trained
 from tests.audit.trainings import Listed, factory, make, table
 
 DATA = table(52)
@@ -75,9 +75,6 @@ CORRECT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         table(50),
         {"run": bs.DPSGD(1.0, 0.2, 6), "max_grad_norm": 1.0, "divisor": 10},
     ),
-    "gap clipping": (gap_clipped(), flags(), SECRET),
-    "gap clipping and balls in bins": (gap_clipped(sampling="balls-in-bins"), flags(), SECRET),
-    "gap clipping, as membership": (gap_clipped(), flags(), {}),
     "a secret": (trained(), flags(), SECRET),
 }
 
@@ -110,17 +107,6 @@ def test_seeds_do_not_matter() -> None:
         result = quiet(lambda seed=seed: audit.code(trained(), DATA, POISSON, seed=seed, max_grad_norm=1.0))
         assert not result.violated, str(result)
         assert result.seed == seed
-
-
-def test_the_gap_is_the_promise() -> None:
-    """What a replay with another value of the secret measures is below the gap, and close to it; half the gap is refuted."""
-    train = gap_clipped(gap=0.2)
-    result = quiet(lambda: audit.code(train, flags(), secret=FLAG, seed=3))
-    assert 0.9 < result.largest <= 1.001
-    refuted = quiet(lambda: audit.code(train, flags(), threat=bs.AttributeInference(0.1), secret=FLAG, seed=3))
-    assert [finding.promise for finding in refuted.findings] == ["distance"]
-    assert refuted.findings[0].measured == pytest.approx(0.2, rel=0.1)
-    assert refuted.findings[0].allowed == 0.1
 
 
 def test_randomness_goes_on_as_before() -> None:

@@ -17,7 +17,7 @@ import betastar as bs
 from betastar import audit
 from betastar.audit.attackers import Evidence, GapClippedGradients, RecordGradients, log_of_hits
 from betastar.audit.challenges import with_arguments
-from betastar.training import Records, Secret, TextField, by_name, make_attribute_private, private_loader
+from betastar.training import PrivateTraining, Records, Secret, TextField, by_name, private_loader
 from tests.audit.replayed import FLAG, Columns, Text, flags, several_inputs, texts
 from tests.audit.trainings import BATCH, NORM, QUICK, RECORDS, Listed, factory, play, table
 
@@ -132,24 +132,25 @@ def test_a_person_with_several_records() -> None:
         play(threat=bs.Membership(records=50))
 
 
+def private_training(model: nn.Module, data: Any, secret: Secret, gap: float, noise: float, sampling: str) -> PrivateTraining:
+    return PrivateTraining(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        data,
+        nn.CrossEntropyLoss(),
+        batch_size=BATCH,
+        max_grad_norm=NORM,
+        noise_multiplier=noise,
+        sampling=sampling,
+        secret=secret,
+        gap=gap,
+        seed=int(torch.randint(2**62, ())),
+    )
+
+
 def gap_clipped(gap: float, noise: float, sampling: str | None = None, secret: Secret = FLAG) -> Any:
     def train(model: nn.Module, data: Any) -> None:
-        criterion = nn.CrossEntropyLoss()
-        loader: Any = DataLoader(data, batch_size=BATCH)
-        model, optimizer, loader = make_attribute_private(
-            module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=loader if sampling is None else private_loader(loader, sampling),
-            criterion=criterion,
-            secret=secret,
-            noise_multiplier=noise,
-            max_grad_norm=NORM,
-            gap=gap,
-        )
-        for inputs, target in loader:
-            optimizer.zero_grad()
-            criterion(model(inputs), target).backward()
-            optimizer.step()
+        list(private_training(model, data, secret, gap, noise, sampling or "poisson").epoch())
 
     return train
 
@@ -170,7 +171,7 @@ def test_a_gap_that_is_not_clipped_is_found() -> None:
     wide = Secret.column(1, values=[-8.0, 8.0], name="wide")
     given = {"data": TensorDataset(x, y), "run": bs.DPSGD(0.1, BATCH / RECORDS, 5), "secret": wide, "challenge": 4}
     promised = bs.AttributeInference(0.02)
-    broken = play(train=gap_clipped(1.9, 0.1, secret=wide), threat=promised, references=49, games=60, **given)
+    broken = play(train=gap_clipped(1.9, 0.1, secret=wide), threat=promised, references=49, games=150, **given)
     assert broken.violated
     assert broken.beyond is not None
     with pytest.raises(ValueError, match="gap must be left out without a secret"):
@@ -181,25 +182,10 @@ def test_a_gap_that_is_not_clipped_is_found() -> None:
 
 def test_the_attacker_computes_gap_clipped_gradients() -> None:
     """They are what the optimizer adds up: compared with a training of one record without noise."""
-    data, model = flags(RECORDS), factory()
-    module = factory()
-    module.load_state_dict(model.state_dict())
-    criterion = nn.CrossEntropyLoss()
-    private, optimizer, _ = make_attribute_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=BATCH),
-        criterion=criterion,
-        secret=FLAG,
-        noise_multiplier=1e-9,
-        max_grad_norm=NORM,
-        gap=0.02,
-    )
+    data, model, criterion = flags(RECORDS), factory(), nn.CrossEntropyLoss()
+    totals, _ = private_training(model, data, FLAG, 0.02, 1.0, "poisson")._summed(torch.tensor([3]))
+    released = torch.cat([totals[p].flatten() for p in model.parameters()]) / NORM
     records = Records((data.tensors[0][3:4],), data.tensors[1][3:4])
-    optimizer.zero_grad()
-    criterion(private(records.inputs[0]), records.target).backward()
-    optimizer.step()
-    released = torch.cat([p.summed_grad.flatten() for p in module.parameters()]) / NORM  # type: ignore[attr-defined]
     mine = GapClippedGradients(model, criterion, NORM, FLAG, 0.02)(records)[0]
     torch.testing.assert_close(mine.double(), released.double(), rtol=1e-4, atol=1e-6)
     assert not torch.allclose(mine, RecordGradients(model, criterion, NORM)(records)[0], rtol=1e-2)

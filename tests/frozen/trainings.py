@@ -25,15 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.training import (
-    AttributeMonitor,
-    Budget,
-    BudgetExhausted,
-    JsonLines,
-    Secret,
-    make_attribute_private,
-    private_loader,
-)
+from betastar.training import AttributeMonitor, BetastarAccountant, Budget, JsonLines, PrivateTraining, Secret, private_loader
 
 VALUES = [-1.5, -0.5, 0.0, 0.25, 1.0, 2.0, 3.5]
 SECRET = Secret.column(1, VALUES, name="secret")
@@ -44,7 +36,7 @@ VOLATILE = ("versions", "date", "seconds", "time", "commit", "folder")
 #: Lines of a summary or a model card that name versions.
 MADE_WITH = re.compile(r"^.*\b(made|Written) with\b.*\n", re.MULTILINE)
 #: These take less than ten seconds together.
-SAMPLE = ("monitor: tanh, hooks", "gap clipping: tanh", "audit: mechanism")
+SAMPLE = ("monitor: tanh, hooks", "private: gap", "audit: mechanism")
 
 
 def hashes(name: str) -> dict[str, str]:
@@ -124,7 +116,7 @@ def _monitored(
     if sampling is not None:
         most = 24 if sampling == "poisson" else None
         loader = private_loader(loader, sampling, generator=torch.Generator().manual_seed(5), max_batch_size=most)
-    parts = PrivacyEngine(accountant="betastar").make_private(
+    parts = PrivacyEngine(accountant=BetastarAccountant.mechanism()).make_private(
         module=module,
         optimizer=torch.optim.Adam(module.parameters(), lr=0.01),
         data_loader=loader,
@@ -138,45 +130,40 @@ def _monitored(
     model, optimizer, loader = parts[0], parts[1], parts[-1]
     loss: Any = parts[2] if len(parts) == 4 else criterion
     monitor = AttributeMonitor(model, optimizer, loader, loss, SECRET, writers=[JsonLines("steps.jsonl")], **options)
-    ended = "whole"
-    try:
-        _fit(model, optimizer, loader, loss, epochs)
-    except BudgetExhausted:
-        ended = "budget"
-    more: dict[str, Any] = {}
-    if options.get("budget") is not None:
-        proof = monitor.proof
-        more["proof"] = [proof.steps, float(proof.spent).hex(), float(proof.allowance).hex()]
+    _fit(model, optimizer, loader, loss, epochs)
     return {
         **_weights(module),
-        **more,
         "distances": np.asarray(monitor.distances),
-        "ended": ended,
         "beta": _ends(monitor.risk().bayes_security),
         "membership": _ends(monitor.membership().bayes_security),
         "steps": _json_lines(Path("steps.jsonl").read_text()),
     }
 
 
-def _gapped(name: str = "tanh", sampling: str | None = None, gap: float = 0.1) -> dict[str, Any]:
-    module, criterion = _model(name), nn.CrossEntropyLoss()
-    loader: Any = DataLoader(_data(name), batch_size=20, generator=torch.Generator().manual_seed(4))
-    if sampling is not None:
-        loader = private_loader(loader, sampling, generator=torch.Generator().manual_seed(5))
-    model, optimizer, loader = make_attribute_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=loader,
-        criterion=criterion,
-        secret=SECRET,
-        noise_multiplier=2.0,
+def _private(name: str = "tanh", epochs: int = 2, noise: float = 2.0, **options: Any) -> dict[str, Any]:
+    model = _model(name)
+    training = PrivateTraining(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        _data(name),
+        nn.CrossEntropyLoss(),
+        batch_size=20,
         max_grad_norm=0.5,
-        noise_generator=torch.Generator().manual_seed(3),
-        gap=gap,
+        noise_multiplier=noise,
+        seed=3,
+        **options,
     )
-    _fit(model, optimizer, loader, criterion)
-    clipping = optimizer.gap_clipping
-    return {**_weights(module), "beta": _ends(clipping.risk().bayes_security)}
+    for _ in range(epochs):
+        for _ in training.epoch():
+            pass
+    found, guarantee = _weights(model), training.guarantee
+    if guarantee.proof is not None:
+        proof = guarantee.proof
+        found["proof"] = [proof.steps, float(proof.spent).hex(), float(proof.allowance).hex()]
+    for about, risk in (("membership", guarantee.membership), ("attribute", guarantee.attribute)):
+        if risk is not None:
+            found[about] = _ends(risk.bayes_security)
+    return found
 
 
 # The command
@@ -322,13 +309,18 @@ TRAININGS: dict[str, Callable[[], dict[str, Any]]] = {
     "monitor: balls-in-bins": lambda: _monitored(sampling="balls-in-bins"),
     "monitor: fixed-size": lambda: _monitored(sampling="fixed-size"),
     "monitor: batches cut off": lambda: _monitored(sampling="poisson"),
-    "monitor: budget": lambda: _monitored(noise=8.0, epochs=50, scope="dataset", budget=Budget(bayes_security=0.95)),
-    "monitor: budget of each record": lambda: _monitored(
-        noise=8.0, epochs=50, scope="dataset", budget=Budget(bayes_security=0.97, per_record=True)
+    "private: tanh": lambda: _private(),
+    "private: conv": lambda: _private("conv"),
+    "private: layernorm, fixed-size": lambda: _private("layernorm", sampling="fixed-size"),
+    "private: dropout, batches cut off": lambda: _private("dropout", max_batch_size=24),
+    "private: secure noise": lambda: _private(secure_noise=True),
+    "private: budget": lambda: _private(noise=8.0, epochs=50, secret=SECRET, budget=Budget(bayes_security=0.95)),
+    "private: budget of each record": lambda: _private(
+        noise=8.0, epochs=50, secret=SECRET, budget=Budget(bayes_security=0.97, per_record=True)
     ),
-    "gap clipping: tanh": lambda: _gapped(),
-    "gap clipping: conv": lambda: _gapped("conv", gap=0.02),
-    "gap clipping: balls-in-bins": lambda: _gapped(sampling="balls-in-bins", gap=0.3),
+    "private: gap": lambda: _private(secret=SECRET, gap=0.1),
+    "private: gap, conv": lambda: _private("conv", secret=SECRET, gap=0.02),
+    "private: gap, balls-in-bins": lambda: _private(secret=SECRET, gap=0.3, sampling="balls-in-bins"),
     "train: people": lambda: _people_run(),
     "train: people, gap": lambda: _people_run("--gap", ".1"),
     "train: people, fixed-size, all records": lambda: _people_run("--sampling", "fixed-size", "--scope", "dataset"),

@@ -15,8 +15,8 @@ from ..trained_runs import TrainedRuns
 
 
 @pytest.mark.parametrize("monitor", [True, False])
-def test_a_game_trains_as_a_run_does(runs: TrainedRuns, tmp_path: Path, monitor: bool) -> None:
-    """From the same random numbers both end with the same weights, bit for bit."""
+def test_a_game_trains_as_a_run_does(runs: TrainedRuns, tmp_path: Path, monitor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the same seed both end with the same weights, bit for bit."""
     config = runs.people(epochs=3, seed=7, monitor=monitor)
     training = Training(config, RunFolder(tmp_path / "run"))
     for _ in range(3):
@@ -24,6 +24,7 @@ def test_a_game_trains_as_a_run_does(runs: TrainedRuns, tmp_path: Path, monitor:
     game = attacked(config)
     torch.manual_seed(7)
     module = network(game.study)
+    monkeypatch.setattr(torch, "randint", lambda *_: torch.tensor(7))
     game.train(module, game.data)
     trained = training.module.state_dict()
     assert all(torch.equal(trained[name], weights) for name, weights in module.state_dict().items())

@@ -90,7 +90,7 @@ def test_the_loss_is_the_squared_error_of_the_scaled_label(config: Config, table
     x, y = training.study.train.tensors
     out = training.module(x).detach()
     assert out.shape == y.shape
-    assert float(training.criterion(out, y)) == pytest.approx(float(((out - y) ** 2).mean()), rel=1e-6)
+    assert float(training.training.criterion(out, y)) == pytest.approx(float(((out - y) ** 2).mean()), rel=1e-6)
     price = pd.read_csv(table)["price"].dropna().to_numpy()
     assert training.study.label_scale is not None
     assert set(np.round(training.study.label_scale.labels(y.flatten()), -2)) <= set(price)

@@ -24,7 +24,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "poisson": {"approximate": True},
     "fixed-size": {"sampling": "fixed-size"},
     "balls-in-bins": {"sampling": "balls-in-bins"},
-    "shuffled": {"sampling": "shuffled"},
     "truncated": {"max_batch_size": 45},
     "unwatched": {"monitor": False},
     "gap": {"target_attribute_beta": 0.98},

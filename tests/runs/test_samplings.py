@@ -27,7 +27,6 @@ from ..trained_runs import TrainedRuns
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "fixed-size": {"sampling": "fixed-size"},
     "balls-in-bins": {"sampling": "balls-in-bins"},
-    "shuffled": {"sampling": "shuffled"},
     "truncated": {"max_batch_size": 70},
 }
 
@@ -62,16 +61,14 @@ def test_a_run_says_how_it_was_sampled(name: str, config: Config, trained: Calla
     words = {
         "fixed-size": "Fixed size: ",
         "balls-in-bins": "Balls in bins: ",
-        "shuffled": "Shuffled: ",
         "truncated": "more than 70",
     }
     said = dict(statement(facts))
     assert words[name] in said["Sampling"]
-    assert ("nothing is proved here" in said["Adjacency"]) == (name == "shuffled")
     heads, rows = metrics(facts)
-    assert heads[:2] == ["membership, substitution", "age, measured" if name == "shuffled" else "membership, add or remove"]
+    assert heads[:2] == ["membership, substitution", "membership, add or remove"]
     table_of = dict(rows)
-    assert ("β*, exact, the estimate" in table_of) == (name != "shuffled")
+    assert "β*, exact, the estimate" in table_of
     assert (table_of["β*, certified"][0] == "none") == (name == "balls-in-bins")
     assert ("balls in bins have no certificate" in said["Accountant"]) == (name == "balls-in-bins")
     command = facts.command.split()
@@ -79,7 +76,7 @@ def test_a_run_says_how_it_was_sampled(name: str, config: Config, trained: Calla
     assert ("--max-batch" in command) == (name == "truncated")
 
 
-@pytest.mark.parametrize("name", ["fixed-size", "balls-in-bins", "shuffled"])
+@pytest.mark.parametrize("name", ["fixed-size", "balls-in-bins"])
 def test_runs_without_a_monitor_and_with_gap_clipping(name: str, config: Config, trained: Callable[[Config], RunFolder]) -> None:
     folder = trained(replace(config, monitor=False, **SAMPLINGS[name]))
     assert load(folder.path).run == claimed(name)
@@ -137,8 +134,10 @@ def test_folders_from_before_there_were_samplings(config: Config, trained: Calla
     assert folder.config.sampling == folder.status.sampling == "poisson"
     assert load(folder.path).run == bs.DPSGD(4.0, 1 / 5, 10)
     train(config, folder.path, resume=True)
-    with pytest.raises(StudyError, match="its sampling is 'poisson', not 'shuffled'"):
-        train(replace(config, sampling="shuffled"), folder.path, resume=True)
+    with pytest.raises(StudyError, match="its sampling is 'poisson', not 'fixed-size'"):
+        train(replace(config, sampling="fixed-size"), folder.path, resume=True)
+    with pytest.raises(StudyError, match="'shuffled' is not for training"):
+        train(replace(config, sampling="shuffled"), folder.path.parent / "other")
 
 
 def test_an_audit_of_a_run_draws_batches_as_the_run_did(bare: RunFolder) -> None:
@@ -149,8 +148,8 @@ def test_a_training_of_a_folder_has_the_sampler(config: Config, tmp_path: Path) 
     def sampler(**options: Any) -> str:
         with opened(replace(config, **options), RunFolder(tmp_path / str(len(list(tmp_path.iterdir()))))) as training:
             assert isinstance(training, Training)
-            return repr(training.loader.batch_sampler)
+            return repr(training.training._draws.scheme)
 
-    assert sampler(sampling="balls-in-bins") == "BallsInBinsSampler(dataset_size=320, steps=5)"
-    assert sampler(sampling="fixed-size") == "FixedSizeSampler(dataset_size=320, steps=5, batch_size=64)"
-    assert sampler(max_batch_size=70) == "TruncatedPoissonSampler(dataset_size=320, steps=5, max_batch_size=70)"
+    assert "sampling='balls-in-bins', sample_rate=0.2, batches=5, records=320" in sampler(sampling="balls-in-bins")
+    assert "sampling='fixed-size', sample_rate=0.2, batches=5, records=320, batch_size=64" in sampler(sampling="fixed-size")
+    assert "max_batch_size=70" in sampler(max_batch_size=70)

@@ -17,7 +17,7 @@ from betastar.report.statement import statement
 from betastar.runs import seeds
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training, opened, train
+from betastar.runs.loop import opened, train
 from betastar.runs.reading import StudyError
 from betastar.runs.study import split
 
@@ -83,25 +83,24 @@ def test_drawn_seeds_are_not_guessed() -> None:
     assert all(map(seeds.guessable, (0, 1, 20_240_131, 2**63, None, "0")))
 
 
-def test_the_weights_do_not_go_on_into_the_noise(config: Config, tmp_path: Path) -> None:
-    Training(replace(config, seed=LARGE), RunFolder(tmp_path / "a"))
-    state = torch.get_rng_state()
-    seeds.start(LARGE, "sampling and noise")
-    assert torch.equal(torch.get_rng_state(), state)
+def test_a_seed_that_was_drawn_is_not_that_of_the_noise(config: Config, tmp_path: Path) -> None:
+    """Noise then comes from the operating system, and is another one each time; a seed that was given gives the same noise."""
+    same = {}
+    for seed in (None, 5):
+        digests = []
+        for _ in range(2):  # the second one goes on with the folder of the first
+            with opened(replace(config, seed=seed), RunFolder(tmp_path / str(seed)), resume=True) as training:
+                assert training is not None
+                digests.append(training.training._noise.digest)
+        same[seed] = digests[0] == digests[1]
+    assert same == {None: False, 5: True}
 
 
-def test_a_run_draws_its_seed_and_deletes_it(
-    config: Config, run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The noise of a complete run, by whoever was told its seed before it began; nobody finds it in the folder."""
+def test_a_run_draws_its_seed_and_deletes_it(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
     monkeypatch.setattr(seeds, "draw", lambda draw=seeds.draw: drawn.append(draw()) or drawn[-1])
     first = train(config, tmp_path / "first")
-    monkeypatch.undo()
-    again = train(replace(config, seed=drawn[0]), tmp_path / "again")
     assert 2**127 <= drawn[0] < 2**128
-    assert (again / "metrics.jsonl").read_text() == (first / "metrics.jsonl").read_text()
-    assert (run / "metrics.jsonl").read_text() != (first / "metrics.jsonl").read_text()
     assert first.config.seed is None
     for path in first.path.iterdir():
         assert str(drawn[0]).encode() not in path.read_bytes(), path
@@ -118,12 +117,7 @@ def test_resume_takes_the_seed_of_the_folder(config: Config, run: RunFolder, tmp
         assert training is not None
         assert training.config.seed == seed
     train(config, first.path, resume=True)
-    other = train(replace(config, seed=seed), tmp_path / "other")
-    names = ("metrics.jsonl", "epochs.jsonl", "distances.csv")
-    before = {name: (other / name).read_text() for name in names}
-    for given in (config, replace(config, seed=seed)):  # complete: the second one too, whose seed is in config.json
-        train(given, (first if given is config else other).path, resume=True)
-        assert {name: (first / name).read_text() for name in names} == before
+    assert first.data["seed"] == seeds.derive(seed, "split")
     with pytest.raises(StudyError, match=r"is not known any more: it was deleted when the run was complete"):
         _ = first.seed
     with pytest.raises(StudyError, match=r"holds another run: its seed is not 1\.$"):

@@ -131,10 +131,10 @@ def test_errors_of_the_command(config: Config, trained: Callable[[Config], RunFo
         (["-o", str(new), "--gap", "3"], "gap must be between 0 and 2"),
         (
             ["-o", str(new), "--sampling", "bootstrap"],
-            "sampling must be one of 'poisson', 'fixed-size', 'balls-in-bins', 'shuffled'",
+            "sampling must be one of 'poisson', 'fixed-size', 'balls-in-bins'",
         ),
-        (["-o", str(new), "--sampling", "shuffled", "--max-batch-size", "50"], "max_batch_size belongs to sampling 'poisson'"),
-        (["-o", str(new), "--max-batch-size", "39"], "must be at least the mean batch size, 320 / 8 = 40, got 39"),
+        (["-o", str(new), "--sampling", "fixed-size", "--max-batch-size", "50"], "max_batch_size belongs to sampling 'poisson'"),
+        (["-o", str(new), "--max-batch-size", "39"], "must be at least batch_size, 40, got 39"),
         (["-o", str(new), "--seeds", "2"], "--seed is one run, --seeds are several: choose one"),
     ):
         bad = call(*command(config, *options))

@@ -41,7 +41,7 @@ def test_the_archive_in_every_packing(tmp_path: Path) -> None:
         assert torch.equal(x, bits)
         assert torch.equal(y, labels)
     study = purchase(plain)
-    assert not study.synthetic
+    assert study.name == "Purchase-100"
     assert (len(study.train), len(study.test), study.columns, len(study.classes)) == (48, 12, 600, 100)
 
 
@@ -117,8 +117,7 @@ def test_a_download_goes_on_where_it_broke_off(tmp_path: Path) -> None:
 
 def test_the_stand_in_says_that_it_is_one() -> None:
     study = purchase(records=2000)
-    assert study.synthetic
-    assert study.title == "Purchase-100 (synthetic)"
+    assert study.name == "Purchase-100 (synthetic)"
     assert study.columns == 600
     assert set(study.train.tensors[0].unique().tolist()) == {0.0, 1.0}
 

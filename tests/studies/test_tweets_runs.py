@@ -12,7 +12,7 @@ from betastar import audit
 from betastar.report.facts import load as load_facts
 from betastar.report.statement import notices
 from betastar.runs import Config, RunFolder, Training, attacked, criterion_of, network, train
-from betastar.runs.loop import PrivateTraining
+from betastar.runs.loop import private
 from betastar.training import Records
 from studies.tweets.data import Tweets
 from studies.tweets.study import load
@@ -73,14 +73,13 @@ def test_only_adapters_and_the_last_layer_are_trained(study: Tweets) -> None:
     torch.manual_seed(0)
     module = network(study)
     before = {name: weights.clone() for name, weights in module.state_dict().items()}
-    training = PrivateTraining(module, study.train, study.secret, study.recipe, gap=0.05)
-    for _ in training.one_epoch():
+    training = private(module, study.train, study.recipe, CONFIG, secret=study.secret, gap=0.05)
+    for _ in training.epoch():
         pass
     changed = {name for name, weights in module.state_dict().items() if not torch.equal(weights, before[name])}
     assert changed == {name for name, weights in module.named_parameters() if weights.requires_grad}
     assert all("lora_" in name or name.startswith("head.") for name in changed)
-    assert training.clipping is not None
-    assert training.clipping.gaps == {"person": 0.05}
+    assert training.gaps == {"person": 0.05}
 
 
 def test_the_monitor_measures_what_single_tweets_give(study: Tweets) -> None:
@@ -91,9 +90,9 @@ def test_the_monitor_measures_what_single_tweets_give(study: Tweets) -> None:
     rows = torch.cat([held.nonzero().flatten()[:4], (~held).nonzero().flatten()[:4]])
     data = torch.utils.data.TensorDataset(x[rows], y[rows])
     wanted = oracle(module, Records((x[rows],), y[rows]), study.secret, clip=study.recipe.max_grad_norm)
-    training = PrivateTraining(module, data, study.secret, study.recipe)
-    monitor = training.watch(scope="dataset", ledger=True)
-    next(training.one_epoch())
+    training = private(module, data, replace(study.recipe, batch_size=8), CONFIG)
+    monitor = training.watch(study.secret, scope="dataset", ledger=True)
+    training.step()
     assert monitor.distances[0] == pytest.approx(float(wanted.max()), rel=1e-4)
     assert float(wanted[:4].min()) > 0.0
     assert wanted[4:].tolist() == [0.0] * 4

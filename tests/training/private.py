@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from opacus import PrivacyEngine
-from opacus.accountants import IAccountant
 from opacus.layers import DPLSTM
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.training import GapClipping, Records, Secret, make_attribute_private
+from betastar.training import PrivateTraining, Records, Secret
+from betastar.training.gap_clipping import GapClippedSum
 from betastar.training.gradients.factors import Gradients
 
 VALUES = [-1.5, -0.5, 0.0, 0.25, 1.0, 2.0, 3.5]
@@ -128,31 +128,25 @@ def private(
     return engine.make_private(module=module, optimizer=optimizer, data_loader=loader, **options)
 
 
-def account(optimizer: Any) -> Any:
-    """The accountant that Opacus's step hook reports to."""
-    (accountant,) = (c.cell_contents for c in optimizer.step_hook.__closure__ if isinstance(c.cell_contents, IAccountant))
-    return accountant
+def training(module: nn.Module, data: Any, secret: Any = None, criterion: Any = None, **options: Any) -> PrivateTraining:
+    """A PrivateTraining with a seed."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    optimizer = options.pop("optimizer", torch.optim.SGD)(trained, lr=options.pop("lr", 0.1))
+    made = {"batch_size": 20, "noise_multiplier": 1.0, "max_grad_norm": 0.5, "seed": 3} | options
+    return PrivateTraining(module, optimizer, data, criterion or nn.CrossEntropyLoss(), secret=secret, **made)
 
 
-def gapped(module: nn.Module, data: Any, secret: Any, criterion: Any = None, **options: Any) -> tuple[Any, Any]:
-    """((model, optimizer, loader), criterion) of make_attribute_private, with generators as in `private`."""
-    seed = options.pop("seed", 3)
-    criterion = criterion or nn.CrossEntropyLoss()
-    loader = DataLoader(data, batch_size=options.pop("batch", 20), generator=torch.Generator().manual_seed(seed + 1))
-    made = make_attribute_private(
-        module=module,
-        optimizer=options.pop("optimizer", torch.optim.SGD)(module.parameters(), lr=options.pop("lr", 0.1)),
-        data_loader=loader,
-        criterion=criterion,
-        secret=secret,
-        **{
-            "noise_multiplier": 1.0,
-            "max_grad_norm": 0.5,
-            "noise_generator": torch.Generator().manual_seed(seed),
-            **options,
-        },
-    )
-    return made, criterion
+def clipped_sum(made: PrivateTraining) -> GapClippedSum:
+    """What computes the sums of a training that clips gaps."""
+    assert made._clipped is not None
+    return made._clipped
+
+
+def sum_of(made: PrivateTraining, records: Records) -> Tensor:
+    """The sum of the gap-clipped gradients of some records, in clipping norms."""
+    total = clipped_sum(made).total(records)
+    trained = [p for p in made.model.parameters() if p.requires_grad]
+    return torch.cat([total[p].flatten() for p in trained]) / made.max_grad_norm
 
 
 def fit(parts: Any, criterion: Any, steps: int = 8, watch: Any = None) -> list[Any]:
@@ -218,9 +212,9 @@ def clone(module: nn.Module, name: str, bias: bool = True, classes: int = 2) -> 
     return copy
 
 
-def weighed(clipping: GapClipping, records: Records) -> tuple[Gradients, Tensor, Tensor]:
-    """The clipped gradients of the records' variants, the number of the value that each record holds, and the weights in ĝ."""
-    total = clipping.clipped_sum
-    gradients = total._variants.gradients(records, total.secret, range(total.secret.count))
+def weighed(total: GapClippedSum, records: Records) -> tuple[Gradients, Tensor, Tensor]:
+    """The clipped gradients of the records' variants, the value that each holds, and weights in ĝ for each value, (n, a, a)."""
+    gradients = total.variants.gradients(records, total.secret, range(total.secret.count))
     own = total.secret.own(records).to(gradients.norms.device)
-    return gradients, own, total.weights(gradients, own, records)
+    each = [total.weights(gradients, torch.full_like(own, k), records) for k in range(total.secret.count)]
+    return gradients, own, torch.stack(each, dim=1)

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from opacus import PrivacyEngine
-from torch import nn
 from torch.utils.data import DataLoader
 
 import betastar as bs
-from betastar.training import make_attribute_private, private_loader
+from betastar.training import private_loader
 
 from .private import build
 
@@ -51,21 +50,3 @@ def claimed(sampling: str, steps: int, noise: float = NOISE) -> bs.DPSGD:
     """What so many steps are; unfinished epochs count as whole ones."""
     whole = 6 * -(-steps // 6) if sampling in ("balls-in-bins", "shuffled") else steps
     return bs.DPSGD(noise, 1 / 6, whole, sampling, dataset_size=120, **SAMPLINGS[sampling])
-
-
-def gapped(sampling: str, **options: Any) -> tuple[tuple[Any, Any, Any], Any]:
-    module, data, secret = build("tanh")
-    criterion = nn.CrossEntropyLoss()
-    parts = make_attribute_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=loader(data, sampling),
-        criterion=criterion,
-        secret=secret,
-        noise_multiplier=NOISE,
-        max_grad_norm=CLIP,
-        noise_generator=torch.Generator().manual_seed(3),
-        poisson_sampling=False if sampling == "shuffled" else None,
-        **{"gap": 0.1} | options,
-    )
-    return parts, criterion

@@ -1,6 +1,6 @@
-"""Monitored trainings on given global batches, by one process or by several (torchrun); rank 0 prints what it measured.
+"""Trainings that are measured on given global batches, or that clip gaps, by one process or by several (torchrun).
 
-Each argument holds the options of one training.
+Rank 0 prints what came out. Each argument holds the options of one training.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import distributed, nn
 from torch.utils.data import DataLoader
 
-from betastar.training import AttributeMonitor, Budget, BudgetExhausted, make_attribute_private, private_loader
-from tests.training.private import build, private
+from betastar.training import AttributeMonitor, Budget, private_loader
+from tests.training.private import build, private, training
 
 STEPS = 6
 
@@ -28,9 +28,9 @@ STEPS = 6
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--scope", default="batch")
-    options.add_argument("--budget", type=float)
+    options.add_argument("--budget", type=float, help="a budget instead of a monitor")
     options.add_argument("--plain-ddp", action="store_true")
-    options.add_argument("--gap", type=float, help="clip gaps instead of monitoring")
+    options.add_argument("--gap", type=float, help="clip gaps instead of a monitor")
     options.add_argument("--sampling", help="batches of a sampler, which the processes share, instead of given ones")
     warnings.simplefilter("ignore")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -46,6 +46,8 @@ def main() -> None:
 
 def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
     module, data, secret = build("tanh")
+    if given.gap is not None or given.budget is not None:
+        return private_training(module, data, secret, given, world)
     if world > 1:
         module = (
             nn.parallel.DistributedDataParallel(module)
@@ -53,13 +55,9 @@ def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
             else DifferentiallyPrivateDistributedDataParallel(module)
         )
     criterion = nn.CrossEntropyLoss()
-    if given.gap is not None:
-        return clip_gaps(module, data, secret, criterion, given, rank, world)
     sampled = {} if given.sampling is None else {"poisson_sampling": False, "loader": sampled_loader(data, given.sampling)}
     model, optimizer, loader = private(module, data, noise=4.0, **sampled)
-    budget = Budget(given.budget, per_record=True) if given.budget else None
-    monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, scope=given.scope, ledger=True, budget=budget)
-    stopped = False
+    monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, scope=given.scope, ledger=True)
     each = []
     for batch in drawn(loader) if given.sampling else batches(len(data), loader.sample_rate, rank, world):
         each.append(everybody(batch, world))
@@ -68,11 +66,7 @@ def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
         x, y = data[batch]
         optimizer.zero_grad()
         criterion(model(x), y).backward()
-        try:
-            optimizer.step()
-        except BudgetExhausted:
-            stopped = True
-            break
+        optimizer.step()
     assert monitor.ledger is not None
     return {
         "distances": monitor.distances.tolist(),
@@ -80,7 +74,6 @@ def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
         "rate": monitor.run.sample_rate,
         "run": repr(monitor.run),
         "batches": each,
-        "stopped": stopped,
         "world": world,
     }
 
@@ -114,26 +107,18 @@ def batches(records: int, rate: float, rank: int, world: int) -> Iterator[torch.
         yield (torch.rand(records, generator=generator) < rate).nonzero().flatten()[rank::world]
 
 
-def clip_gaps(module: Any, data: Any, secret: Any, criterion: Any, given: Any, rank: int, world: int) -> dict[str, Any]:
-    model, optimizer, loader = make_attribute_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=sampled_loader(data, given.sampling) if given.sampling else DataLoader(data, batch_size=20),
-        criterion=criterion,
-        secret=secret,
-        noise_multiplier=1e-3,
-        max_grad_norm=0.5,
-        gap=given.gap,
-        noise_generator=torch.Generator().manual_seed(7),
-    )
-    for batch in drawn(loader) if given.sampling else batches(len(data), loader.sample_rate, rank, world):
-        x, y = data[batch]
-        optimizer.zero_grad()
-        criterion(model(x), y).backward()
-        optimizer.step()
-    weights = torch.cat([p.detach().flatten() for p in optimizer.params]).tolist()
-    clipping = optimizer.gap_clipping
-    return {"weights": weights, "distance": clipping.distance(), "run": repr(clipping.run), "world": world}
+def private_training(module: Any, data: Any, secret: Any, given: Any, world: int) -> dict[str, Any]:
+    budget = None if given.budget is None else Budget(given.budget, per_record=True)
+    noise = 1e-3 if budget is None else 4.0
+    sampling = given.sampling or "poisson"
+    made = training(module, data, secret, noise_multiplier=noise, gap=given.gap, budget=budget, sampling=sampling, steps=60)
+    for _ in range(STEPS if budget is None else 1):
+        for _ in made.epoch():
+            pass
+    weights = torch.cat([p.detach().flatten() for p in module.parameters()]).tolist()
+    proof = made.guarantee.proof
+    spent = 0.0 if proof is None else proof.spent
+    return {"weights": weights, "run": repr(made.run), "spent": spent, "stopped": made.exhausted, "world": world}
 
 
 if __name__ == "__main__":

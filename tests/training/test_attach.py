@@ -8,11 +8,11 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from betastar.training import AttributeMonitor, GradientError, Secret
 
-from .private import VALUES, build, fit, private, table
+from .private import VALUES, fit, private, table
 from .test_monitor import attach, weights
 
 SECRET = Secret.column(1, VALUES, name="age")
@@ -28,7 +28,6 @@ def refuse(message: str, parts: Any, criterion: Any = None, secret: Any = SECRET
     with pytest.raises(kind, match=message):
         AttributeMonitor(parts[0], parts[1], parts[-1], criterion or nn.CrossEntropyLoss(), secret, **options)
     assert torch.equal(state, torch.get_rng_state())
-    assert "pre_step" not in vars(parts[1])
 
 
 def test_arguments() -> None:
@@ -148,11 +147,8 @@ def test_gradients_that_cannot_be_had_name_the_module() -> None:
 def test_criteria() -> None:
     parts = private(mlp(), table())
     refuse("criterion has reduction 'sum', but the optimizer assumes 'mean'", parts, nn.CrossEntropyLoss(reduction="sum"))
-    refuse(
-        r"criterion must be the mean of the records' own losses.*class weights",
-        parts,
-        nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0])),
-    )
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))
+    refuse(r"a criterion that mixes records \(class weights", parts, weighted, kind=GradientError)
     refuse(r"criterion must give one loss, or one for each record, got shape \(\d+, 2\)", parts, lambda out, y: out)
     summed = private(mlp(), table(), loss_reduction="sum")
     refuse("criterion has reduction 'mean', but the optimizer assumes 'sum'", summed)
@@ -162,10 +158,11 @@ def test_criteria() -> None:
 def test_a_prediction_that_was_changed_on_the_way() -> None:
     parts, criterion, _ = attach()
     before = weights(parts)
-    model, _, loader = parts
+    model, optimizer, loader = parts
     x, y = next(iter(loader))
-    with pytest.raises(ValueError, match=r"criterion got something else .*call monitor\.criterion\(model\(x\), y\)"):
-        criterion(torch.log_softmax(model(x), dim=1), y)
+    criterion(torch.log_softmax(model(x), dim=1), y).backward()
+    with pytest.raises(RuntimeError, match=r"criterion got something else .*call monitor\.criterion\(model\(x\), y\)"):
+        optimizer.step()
     assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
 
 
@@ -175,18 +172,10 @@ def test_gradients_that_are_not_numbers(scope: str) -> None:
     fit(parts, criterion, 2)
     with torch.no_grad():
         parts[1].params[0][0, 0] = torch.nan
-    before, state = weights(parts), parts[1].generator.get_state()
+    before = weights(parts)
     with pytest.raises(GradientError, match=r"not finite.* The weights were not changed"):
         fit(parts, criterion, 1)
-    assert torch.equal(state, parts[1].generator.get_state())
-    assert all(
-        torch.equal(
-            a,
-            b,
-        )
-        or a.isnan().any()
-        for a, b in zip(before, weights(parts), strict=True)
-    )
+    assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(before, weights(parts), strict=True))
     assert len(monitor.history) == 2
 
 
@@ -226,8 +215,3 @@ def test_nothing_to_say_before_the_first_step() -> None:
         monitor.risk()
     assert "no step yet" in monitor.progress()
     assert monitor.summary()["steps"] == 0
-    assert monitor.may_step()
-    assert not monitor.exhausted
-    module, data, _ = build("tanh")
-    assert isinstance(data, TensorDataset)
-    assert module is not None

@@ -13,7 +13,7 @@ from scipy import stats
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from betastar.training import BallsInBinsSampler, FixedSizeSampler, TruncatedPoissonSampler, private_loader
-from betastar.training.batch_samplers import EpochSampler
+from betastar.training.opacus.batch_samplers import EpochSampler
 
 SIZE, STEPS, EPOCHS = 60, 6, 200
 Make = Callable[..., EpochSampler]

@@ -8,79 +8,87 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from betastar import closed_forms
+from betastar.closed_forms import step_leakage as charge
+from betastar.dpsgd import Segment
 from betastar.drawn_steps import poisson
-from betastar.training import AttributeMonitor, Budget, BudgetExhausted, Ledger, Secret
+from betastar.training import Budget, BudgetExhausted, Ledger, PrivateTraining, Secret
 from betastar.training.budget import BudgetAccount
 from betastar.training.history import History
 from betastar.training.ledger import LeakageSum
 
-from .private import VALUES, account, build, fit, private
-from .test_monitor import attach, weights
+from .private import VALUES, build, training
 
 NOISE = 8.0
 
 
-def run_out(monitor: AttributeMonitor, parts: Any, criterion: Any) -> list[torch.Tensor]:
+def under(target: float, per_record: bool = False, **options: Any) -> PrivateTraining:
+    module, data, secret = build("tanh")
+    return training(module, data, secret, **{"noise_multiplier": NOISE, "budget": Budget(target, per_record)} | options)
+
+
+def run_out(made: PrivateTraining) -> list[torch.Tensor]:
     """Train until the budget says no; the weights right before."""
-    before = weights(parts)
+    for _ in range(10_000):
+        before = [p.detach().clone() for p in made.model.parameters()]
+        try:
+            made.step()
+        except BudgetExhausted:
+            return before
+    raise AssertionError("the budget never ended")
 
-    def watch(x: Any, y: Any) -> None:
-        before[:] = weights(parts)
 
-    with pytest.raises(BudgetExhausted, match="it was not taken"):
-        fit(parts, criterion, 10_000, watch)
-    return before
-
-
-@pytest.mark.parametrize("per_record", [False, True])
 @pytest.mark.parametrize("target", [0.9, 0.97])
-def test_training_stops_before_the_step_that_would_break_it(per_record: bool, target: float) -> None:
-    parts, criterion, monitor = attach(noise=NOISE, scope="dataset", budget=Budget(target, per_record))
-    before = run_out(monitor, parts, criterion)
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
-    assert monitor.exhausted
-    assert not monitor.may_step()
-    proof = monitor.proof
-    assert proof.steps == len(monitor.history) > 1
-    assert proof.spent <= proof.allowance
-    assert 1.0 - sqrt(1.0 - exp(-2.0 * proof.allowance)) == pytest.approx(target, rel=1e-6)
-    assert str(proof).startswith("Proved")
-    assert f"{target:g}" in str(proof)
-    rate = parts[2].sample_rate
-    if not per_record:
-        spent = sum(closed_forms.leakage(rate, NOISE, monitor.distances))
-        assert proof.spent == pytest.approx(float(spent), rel=4e-3)
-        assert proof.spent >= float(spent)  # charged outwards
-        assert proof.spent + float(closed_forms.leakage(rate, NOISE, 2.0)) > proof.allowance
-    assert monitor.risk("affinity").bayes_security.lower >= target - 1e-9
-
-
-def test_per_record_goes_further() -> None:
-    steps = []
+def test_training_stops_before_the_step_that_would_break_it(target: float) -> None:
+    steps = {}
     for per_record in (False, True):
-        parts, criterion, monitor = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record))
-        run_out(monitor, parts, criterion)
-        steps.append(len(monitor.history))
-    assert steps[1] >= steps[0]
+        made = under(target, per_record)
+        measured = made.watch(made.secrets[0], scope="dataset")
+        before = run_out(made)
+        assert all(torch.equal(a, b) for a, b in zip(before, made.model.parameters(), strict=True))
+        assert made.exhausted
+        assert made.guarantee.membership is None
+        proof = made.guarantee.proof
+        assert proof is not None
+        assert proof.steps == made.steps > 1
+        assert proof.spent <= proof.allowance
+        assert 1.0 - sqrt(1.0 - exp(-2.0 * proof.allowance)) == pytest.approx(target, rel=1e-6)
+        assert str(proof).startswith("Proved")
+        assert f"{target:g}" in str(proof)
+        spent = float(sum(closed_forms.leakage(1 / 6, NOISE, measured.distances)))
+        if not per_record:
+            assert spent <= proof.spent <= 1.004 * spent  # charged outwards
+            assert proof.spent + float(closed_forms.leakage(1 / 6, NOISE, 2.0)) > proof.allowance
+        assert measured.risk("affinity").bayes_security.lower >= target - 1e-9
+        steps[per_record] = made.steps
+    assert steps[True] >= steps[False]
 
 
-def test_a_loop_can_ask_first() -> None:
-    parts, criterion, monitor = attach(noise=NOISE, scope="dataset", budget=Budget(0.95))
-    other, criterion_2, twin = attach(noise=NOISE, scope="dataset", budget=Budget(0.95))
-    run_out(twin, other, criterion_2)
-    model, optimizer, loader = parts
-    steps = 0
-    while monitor.may_step():
-        x, y = next(iter(loader))
-        optimizer.zero_grad()
-        criterion(model(x), y).backward()
-        optimizer.step()
-        steps += 1
-    assert 1 < steps == monitor.proof.steps
-    assert abs(steps - len(twin.history)) <= 2  # other batches, nearly the same gaps
-    assert not monitor.exhausted
+@pytest.mark.parametrize(("sampling", "cut"), [("poisson", 24), ("fixed-size", None), ("balls-in-bins", None)])
+def test_a_budget_charges_what_is_proved_for_the_sampling(sampling: str, cut: int | None) -> None:
+    made = under(0.01, noise_multiplier=2.0, sampling=sampling, max_batch_size=cut)
+    measured = made.watch(made.secrets[0], scope="dataset")
+    for _ in range(9):
+        made.step()
+    far = measured.distances
+    if sampling == "balls-in-bins":  # once an epoch, at rate 1: R²/(8σ²)
+        wanted = sum(float(part.max()) ** 2 / (8.0 * 2.0**2) for part in (far[:6], far[6:]))
+    else:
+        wanted = float(charge(Segment(2.0, 1 / 6, 1, sampling, cut, 120), far).sum())
+    proof = made.guarantee.proof
+    assert proof is not None
+    assert wanted <= proof.spent <= 1.004 * wanted
+
+
+def test_a_plan_that_keeps_to_the_budget_anyway_is_not_measured() -> None:
+    made = under(0.9, steps=3)
+    assert made.worst_case_steps >= 3
+    made.fit(progress=False)
+    assert made.guarantee.proof is None
+    assert made.guarantee.attribute is not None
+    assert made.guarantee.attribute.bayes_security.lower >= 0.9
 
 
 def test_history_ledger_and_budget_add_up_the_same_leakage() -> None:
@@ -102,42 +110,65 @@ def test_history_ledger_and_budget_add_up_the_same_leakage() -> None:
     assert (whole.sums > ledger.leakage).tolist() == [False, True, False]
 
 
-def test_steps_that_are_not_measured_are_charged_in_full() -> None:
-    parts, criterion, monitor = attach(noise=NOISE, scope="dataset", every=5, budget=Budget(0.9))
-    fit(parts, criterion, 3)
-    rate = parts[2].sample_rate
-    full = float(closed_forms.leakage(rate, NOISE, 2.0))
-    assert monitor.proof.spent == pytest.approx(
-        2 * full + float(closed_forms.leakage(rate, NOISE, monitor.distances[0])), rel=4e-3
-    )
-
-
 def test_a_resumed_budget_goes_on() -> None:
-    parts, criterion, monitor = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record=True))
-    fit(parts, criterion, 3)
-    again, criterion_2, other = attach(noise=NOISE, scope="dataset", budget=Budget(0.9, per_record=True))
-    again[0].load_state_dict(parts[0].state_dict())
-    other.load_state_dict(monitor.state_dict())
-    account(again[1]).load_state_dict(account(parts[1]).state_dict())
-    assert other.proof == monitor.proof
-    fit(again, criterion_2, 1)
-    assert other.proof.steps == 4
-    *_, different = attach(noise=NOISE, scope="dataset", budget=Budget(0.8, per_record=True))
+    made, other = under(0.9, per_record=True), under(0.9, per_record=True)
+    for _ in range(3):
+        made.step()
+    other.load_state_dict(made.state_dict())
+    assert other.guarantee.proof == made.guarantee.proof
+    other.step()
+    assert other.guarantee.proof is not None
+    assert other.guarantee.proof.steps == 4
     with pytest.raises(ValueError, match="its budget is"):
-        different.load_state_dict(monitor.state_dict())
+        under(0.8, per_record=True).load_state_dict(made.state_dict())
 
 
-def test_a_budget_needs_the_data_set() -> None:
+def test_a_record_behind_those_that_are_looked_at_first() -> None:
+    class Slow(Dataset[Any]):
+        """One value that the secret does not take."""
+
+        def __len__(self) -> int:
+            return 2600
+
+        def __getitem__(self, index: int) -> Any:
+            x = torch.zeros(6)
+            x[1] = 99.0 if index == 2500 else VALUES[index % len(VALUES)]
+            return x, index % 2
+
+    made = training(build("tanh")[0], Slow(), Secret.column(1, VALUES), budget=Budget(0.5))
+    with pytest.raises(ValueError, match=r"never takes the value 99\.0"):
+        made.step()
+
+
+def test_arguments() -> None:
     module, data, secret = build("tanh")
-    parts = private(module, data)
-    with pytest.raises(ValueError, match=r"budget needs scope='dataset': .* reveals who was sampled"):
-        AttributeMonitor(*parts, torch.nn.CrossEntropyLoss(), secret, budget=Budget(0.9))
     with pytest.raises(TypeError, match=r"budget must be a Budget, got 0\.9"):
-        AttributeMonitor(*parts, torch.nn.CrossEntropyLoss(), secret, scope="dataset", budget=0.9)  # type: ignore[arg-type]
+        training(module, data, secret, budget=0.9)
+    with pytest.raises(TypeError, match="budget is for one secret, got 2"):
+        training(module, data, [secret, Secret.label(2)], budget=Budget(0.9))
     with pytest.raises(ValueError, match=r"bayes_security must be strictly between 0 and 1, got 1\.0"):
         Budget(1.0)
-    with pytest.raises(ValueError, match="nothing is proved without a budget"):
-        _ = AttributeMonitor(*parts, torch.nn.CrossEntropyLoss(), Secret.column(1, VALUES)).proof
+
+
+def test_charges_of_samplings() -> None:
+    far = np.array([0.0, 0.3, 1.0, 2.0])
+    poisson = closed_forms.leakage(0.1, 1.0, far)
+    np.testing.assert_array_equal(charge(Segment(1.0, 0.1, 1), far), poisson)
+    np.testing.assert_allclose(charge(Segment(1.0, 0.1, 1, "balls-in-bins"), far), far**2 / 8.0, rtol=3e-6)
+    fixed = charge(Segment(1.0, 0.1, 1, "fixed-size"), far)
+    np.testing.assert_array_equal(fixed, closed_forms.leakage(0.1, 0.5, far / 2))
+    never = charge(Segment(1.0, 0.1, 1, "poisson", 100, 100), far)
+    often = charge(Segment(1.0, 0.1, 1, "poisson", 10, 100), far)
+    np.testing.assert_allclose(never, poisson, rtol=1e-8)
+    assert (poisson[1:] < often[1:]).all()
+    assert (often[1:] < fixed[1:]).all()
+    # The coin by brute force: affinities of the two kinds of steps, averaged.
+    from scipy import stats
+
+    full = stats.binom(99, 0.1).sf(9)
+    rate = 10 * stats.binom(100, 0.1).sf(10) / (100 * full)
+    one, other = closed_forms.leakage(0.1, 1.0, 1.0), closed_forms.leakage(rate, 0.5, 0.5)
+    assert often[2] == pytest.approx(-np.log((1 - full) * np.exp(-one) + full * np.exp(-other)), rel=1e-6)
 
 
 @pytest.mark.parametrize(("rate", "noise"), [(1e-8, 0.2), (1e-4, 0.5), (0.01, 1.0), (0.0098, 3.51), (0.3, 0.35), (1.0, 5.0)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from betastar.training import AttributeMonitor, Budget
+from betastar.training import AttributeMonitor
 
 from .private import build, fit, private
 from .test_monitor import attach
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def plain(steps: int) -> AttributeMonitor:
@@ -63,13 +67,6 @@ def test_lightning(tmp_path: Path) -> None:
     assert len(other.monitor.history) == 12
     np.testing.assert_allclose(other.monitor.distances[:8], task.monitor.distances, rtol=1e-12)
 
-    bounded = Task(scope="dataset", budget=Budget(0.9), noise=8.0)
-    last = Trainer(max_epochs=1000, callbacks=[MonitorCallback(bounded.monitor)], default_root_dir=tmp_path, **quiet)
-    last.fit(bounded)
-    assert last.should_stop
-    assert bounded.monitor.proof.steps > 1
-    assert not bounded.monitor.may_step()
-
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_hugging_face(tmp_path: Path) -> None:
@@ -107,6 +104,16 @@ def test_hugging_face(tmp_path: Path) -> None:
     np.testing.assert_allclose(monitor.distances, plain(8).distances, rtol=1e-5)
     logged = [entry for entry in trainer.state.log_history if "privacy/batch/distance" in entry]
     assert logged[0]["privacy/batch/distance"] == pytest.approx(monitor.distances[1])
-    _, bounded = train(scope="dataset", budget=Budget(0.9), noise=8.0)
-    assert 1 < bounded.proof.steps < 500
-    assert not bounded.exhausted
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(("name", "package"), [("lightning_loop", "lightning"), ("hugging_face_loop", "transformers")])
+def test_examples(name: str, package: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip(package)
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    found = re.search(r"logged β\* ≈ ([.\d]+) for the (\w+) after (\d+) steps", printed)
+    assert found is not None
+    assert 0.0 < float(found[1]) < 1.0
+    assert int(found[3]) >= 20
+    assert "an estimate for the trainer's eyes only" in printed

@@ -11,7 +11,7 @@ from torch import nn
 from betastar.training import GradientError, Records, Secret
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.variant_gradients import VariantGradients
-from betastar.training.opacus.adapter import OpacusAdapter
+from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 
 from .private import MODELS, VALUES, build, clone, oracle, private, table
 
@@ -22,7 +22,13 @@ def measuring(
     parts: Any, secret: Secret, kind: str = "exact", memory: int = 1 << 27, criterion: Any = CRITERION
 ) -> RecordDistances:
     model, optimizer, loader = parts[0], parts[1], parts[-1]
-    made = RecordDistances(VariantGradients(OpacusAdapter(model, optimizer, loader), criterion), secret, kind, memory)
+    adapter = OpacusAdapter(model, optimizer, loader)
+
+    def total_loss(output: Any, target: Any, rows: int) -> torch.Tensor:
+        loss = loss_of(criterion)(output, target)
+        return loss.sum() if loss.ndim else loss * rows if adapter.loss_reduction == "mean" else loss
+
+    made = RecordDistances(VariantGradients(adapter, total_loss), secret, kind, memory)
     made.try_out(Records(tuple(loader.dataset[:4][:1]), loader.dataset[:4][1]))
     return made
 
@@ -33,7 +39,7 @@ def some(data: Any, number: int = 10) -> Records:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize("classes", [10])
 def test_distances_equal_the_oracle(name: str, bias: bool, classes: int) -> None:
     module, data, secret = build(name, bias, classes)
     wanted = oracle(clone(module, name, bias, classes), some(data), secret)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
-from betastar.training import AttributeMonitor, Budget, GradientError, NotProved, Records, make_attribute_private
+from betastar.training import AttributeMonitor, Budget, GradientError, Records
 
 from . import language_models as texts
-from .private import VALUES, Secret, diameters, fit, private, table
+from .private import VALUES, Secret, clipped_sum, diameters, fit, private, table, training
 
 RATE = 0.4
 
@@ -78,7 +77,7 @@ def test_masks_are_those_of_the_loop(name: str, memory: int) -> None:
     copy, *_ = case(name)
     model, optimizer, loader = private(module, data, batch=8)
     monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, memory=memory, ledger=True)
-    distances = monitor._steps._training.distances
+    distances = monitor._distances
     distances._memory = min(distances._memory, 3 * secret.count * distances._per_variant)  # three records at a time
     wanted = []
     for x, y in [batch for batch in loader if len(batch[0])][:2]:
@@ -118,42 +117,39 @@ def test_gap_clipping_has_one_mask_for_all_values(name: str) -> None:
     gap = 0.02
     module, data, criterion, secret = case(name)
     copy, *_ = case(name)
-    trained = [p for p in module.parameters() if p.requires_grad]
-    model, optimizer, loader = make_attribute_private(
-        module=module, optimizer=torch.optim.SGD(trained, lr=0.1), data_loader=DataLoader(data, batch_size=8),
-        criterion=criterion, secret=secret, noise_multiplier=1.0, max_grad_norm=0.5, gap=gap,
-    )  # fmt: skip
-    sums = []
-    provide = optimizer.gap_clipping._provided_sums.provide
+    made = training(module, data, secret, criterion, gap=gap, batch_size=8)
+    trained, total = [p for p in module.parameters() if p.requires_grad], clipped_sum(made)
+    sums: list[Tensor] = []
+    computed = total.total
 
-    def spy(given: Any, records: int) -> None:
-        sums.append(torch.cat([given[p].flatten() for p in trained]) / 0.5)
-        provide(given, records)
+    def spy(*given: Any) -> Any:
+        found = computed(*given)
+        sums.append(torch.cat([found[p].flatten() for p in trained]) / 0.5)
+        return found
 
-    optimizer.gap_clipping._provided_sums.provide = spy
-    x, y = next(batch for batch in loader if len(batch[0]) > 2)
-    state = torch.get_rng_state()
-    optimizer.zero_grad()
-    criterion(model(x), y).backward()
+    total.total = spy  # type: ignore[method-assign]
+    x, y = data[made._draws.indices(0)]
     copy.load_state_dict(module.state_dict())
     batch = Records((x,), y)
-    points = variants_in_turn(copy, batch, secret, state, criterion, 0.5)
-    optimizer.step()
+    points = variants_in_turn(copy, batch, secret, torch.get_rng_state(), criterion, 0.5)
+    made.step()
     mean = torch.einsum("na,nad->nd", secret.shares(batch), points)
     away = points[torch.arange(len(x)), secret.own(batch)] - mean
     wanted = (mean + away * (0.5 * gap / away.norm(dim=1)).clamp(max=1.0)[:, None]).sum(dim=0)
     torch.testing.assert_close(sums[0], wanted, rtol=0.0, atol=2e-5)
     assert float(diameters(points).max()) > gap
-    assert optimizer.gap_clipping.steps == 1
+    assert len(x) > 2
 
 
 def test_all_records_need_masks() -> None:
     module, data, criterion, secret = case("table")
-    parts = private(module, data)
     state = torch.get_rng_state()
-    for options in ({"scope": "dataset"}, {"scope": "dataset", "budget": Budget(0.9)}):
-        with pytest.raises(GradientError, match=r"has dropout, whose masks exist for the records of a batch only"):
-            AttributeMonitor(*parts, criterion, secret, **options)
+    message = "has dropout, whose masks exist for the records of a batch only"
+    with pytest.raises(GradientError, match=message):
+        training(module, data, secret, budget=Budget(0.9))
+    parts = private(module, data)
+    with pytest.raises(GradientError, match=message):
+        AttributeMonitor(*parts, criterion, secret, scope="dataset")
     assert torch.equal(state, torch.get_rng_state())
 
 
@@ -223,17 +219,3 @@ def test_a_step_without_measurement_costs_no_pass() -> None:
     assert measured > 0
     assert len(calls) == 1 + measured
     assert len(monitor.distances) == 4
-
-
-def test_proofs_hold_with_dropout() -> None:
-    module, data, criterion, secret = case("table")
-    model, optimizer, loader = make_attribute_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=20),
-        criterion=criterion, secret=secret, noise_multiplier=1.0, max_grad_norm=0.5, gap=0.1,
-    )  # fmt: skip
-    fit((model, optimizer, loader), criterion, steps=4)
-    assert "β* ≥" in optimizer.gap_clipping.promise()
-    with torch.no_grad():
-        module.first.weight.add_(1.0)
-    with pytest.raises(NotProved):
-        optimizer.gap_clipping.promise()

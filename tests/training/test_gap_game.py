@@ -6,12 +6,12 @@ import pytest
 import torch
 from scipy.stats import beta as beta_distribution
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 import betastar as bs
-from betastar.training import Records, Secret, make_attribute_private
+from betastar.training import Records, Secret
 
-from .private import weighed
+from .private import clipped_sum, training, weighed
 
 STEPS, NOISE, CLIP, RATE = 3, 0.2, 0.5, 0.5
 
@@ -29,45 +29,32 @@ def play(gap: float, games: int, seed: int) -> int:
     x[:, 1] = values[torch.tensor([0, 1, 0, 1])]
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     start = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    criterion = nn.CrossEntropyLoss(reduction="sum")
-    model, optimizer, loader = make_attribute_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.5),
-        data_loader=DataLoader(TensorDataset(x, y), batch_size=2),
-        criterion=criterion,
-        secret=Secret.column(1, values.tolist(), name="value"),
-        noise_multiplier=NOISE,
-        max_grad_norm=CLIP,
-        loss_reduction="sum",
-        gap=gap,
-        noise_generator=generator,
-    )
-    assert loader.sample_rate == RATE
-    clipping = optimizer.gap_clipping
+    secret = Secret.column(1, values.tolist(), name="value")
+    options = {"noise_multiplier": NOISE, "max_grad_norm": CLIP, "lr": 0.5, "seed": seed}
+    made = training(module, TensorDataset(x, y), secret, batch_size=2, gap=min(gap, 1.999), **options)
+    parameters = list(module.parameters())
 
     def pulled(records: Records) -> Tensor:
         """ĝ of each record, written out."""
-        gradients, _, weights = weighed(clipping, records)
-        chosen = torch.eye(len(records))[:, :, None]
-        sums = [gradients.totals(weights * mask) for mask in chosen]
-        return torch.stack([torch.cat([one[p].flatten() for p in optimizer.params]) for one in sums]).double() * CLIP
+        gradients, own, each = weighed(clipped_sum(made), records)
+        weights = each[range(len(records)), own]
+        sums = [gradients.totals(weights * mask) for mask in torch.eye(len(records))[:, :, None]]
+        return torch.stack([torch.cat([one[p].flatten() for p in parameters]) for one in sums]).double() * CLIP
 
     right = 0
     for _ in range(games):
         module.load_state_dict(start)
-        clipping.accept_weights()
+        made.accept_weights()
         truth = int(torch.randint(2, (1,), generator=generator))
         x[0, 1] = values[truth]
         either = Records((torch.cat([x[:1], x]),), torch.cat([y[:1], y]))  # the challenge with both values, and the others
         either.inputs[0][:2, 1] = values
         evidence = 0.0
         for _ in range(STEPS):
-            sampled = (torch.rand(4, generator=generator) < RATE).nonzero().flatten()
+            sampled = made._draws.indices(made.steps)
             known = pulled(either)
-            optimizer.zero_grad()
-            criterion(model(x[sampled]), y[sampled]).backward()
-            optimizer.step()
-            seen = torch.cat([p.grad.flatten() for p in optimizer.params]).double()
+            made.step()
+            seen = torch.cat([p.grad.flatten() for p in parameters]).double() * made._draws.divisor
             rest = seen - known[1 + sampled[sampled > 0]].sum(dim=0)
             logs = [_log_likelihood(rest, guess) for guess in known[:2]]
             evidence += logs[1] - logs[0]

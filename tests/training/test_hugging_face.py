@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments
 
 from betastar.training import (
@@ -20,12 +20,11 @@ from betastar.training import (
     Secret,
     TextField,
     by_name,
-    make_attribute_private,
 )
 from betastar.training.callbacks.transformers import MonitorCallback
 
 from .language_models import CLASSES, PLACE, VALUES, VOCABULARY, bert, gpt2, lora
-from .private import oracle, private
+from .private import oracle, private, training
 
 LENGTH = 5
 
@@ -116,7 +115,7 @@ def test_losses_of_hugging_face_do_not_belong_to_texts() -> None:
             return nn.functional.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
     parts = private(module, Texts(True), batch=8)
-    with pytest.raises(ValueError, match="criterion must be the mean of the records' own losses"):
+    with pytest.raises(GradientError, match="a model or a criterion that mixes records"):
         AttributeMonitor(*parts, Tokens(), word(), split=by_name())
     output, labels = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([[1, 2, 3, 4]] * 3)
     labels[1, 2:] = -100
@@ -136,18 +135,13 @@ def test_position_ids_that_the_model_makes(kind: str) -> None:
         AttributeMonitor(*parts, loss(kind), word(), split=by_name())
 
 
+@pytest.mark.filterwarnings("ignore:gradients are computed by:UserWarning")
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "lora"])
 def test_gap_clipping_takes_position_ids_that_the_model_makes(kind: str, dropout: float) -> None:
-    module, criterion = made(kind, dropout=dropout), loss(kind)
-    parts = make_attribute_private(
-        module=module, optimizer=torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.1),
-        data_loader=DataLoader(Texts(kind != "bert", places=False), batch_size=8), criterion=criterion, secret=word(),
-        noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=by_name(),
-    )  # fmt: skip
-    steps(parts, criterion, 2)
-    assert parts[1].gap_clipping.steps == 2
-    assert "β* ≥" in parts[1].gap_clipping.promise()
+    data = Texts(kind != "bert", places=False)
+    trained = training(made(kind, dropout=dropout), data, word(), loss(kind), batch_size=8, gap=0.05, split=by_name(), steps=2)
+    assert "knows everything about a record except its word faces β* ≥" in str(trained.fit(progress=False).guarantee)
 
 
 def test_a_frozen_embedding_may_number_positions_itself() -> None:
@@ -181,18 +175,14 @@ def test_gradient_checkpointing_changes_nothing(kind: str, dropout: float) -> No
     assert any(vars(part).get("gradient_checkpointing") for part in module.modules())
 
 
+@pytest.mark.filterwarnings("ignore:gradients are computed by:UserWarning")
 def test_checkpointing_that_opacus_cannot_follow() -> None:
     criterion = NextTokenLoss()
     parts = private(checkpointed("gpt2", False), Texts(True), batch=8)
     with pytest.raises(GradientError, match=r"gradient_checkpointing_kwargs=\{'use_reentrant': True\}"):
         AttributeMonitor(*parts, criterion, word(), split=by_name())
-    module = checkpointed("gpt2", False)
-    gapped = make_attribute_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), data_loader=DataLoader(Texts(True), batch_size=8),
-        criterion=criterion, secret=word(), noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=by_name(),
-    )  # fmt: skip
-    steps(gapped, criterion, 1)
-    assert gapped[1].gap_clipping.steps == 1
+    options = {"batch_size": 8, "gap": 0.05, "split": by_name(), "steps": 1}
+    assert training(checkpointed("gpt2", False), Texts(True), word(), criterion, **options).fit(progress=False).finished
 
 
 def test_a_secret_in_the_text_of_a_dictionary() -> None:

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
-from betastar.training import AttributeMonitor, BetastarAccountant, Budget, private_loader
+from betastar.training import AttributeMonitor, BetastarAccountant, private_loader
 
 from .private import build, fit
-from .sampled import BATCH, CLIP, NOISE, SAMPLINGS, claimed, made
+from .sampled import CLIP, NOISE, SAMPLINGS, claimed, made
 
 pytestmark = pytest.mark.filterwarnings("ignore::betastar.training.ShufflingWarning")
 
@@ -34,7 +34,9 @@ def test_the_accountant_of_an_engine_gives_what_analyze_gives(sampling: str) -> 
         with pytest.raises(ValueError, match="must be analysed with relation 'substitution'"):
             engine.get_epsilon(1e-5)
     else:
-        assert engine.get_epsilon(1e-5) == bs.analyze(run, bs.Membership("add-remove")).epsilon(1e-5).upper
+        with pytest.warns(UserWarning, match="⌊N·rate⌋"):
+            epsilon = engine.get_epsilon(1e-5)
+        assert epsilon == bs.analyze(run, bs.Membership("add-remove")).epsilon(1e-5).upper
 
 
 def test_opacus_replaces_a_loader_by_poisson_sampling_unless_it_is_told_not_to() -> None:
@@ -62,7 +64,7 @@ def test_epochs_that_were_broken_off_count_as_whole_ones(sampling: str) -> None:
     assert monitor.risk().bayes_security == wanted
 
 
-def test_an_accountant_resumes_and_refuses_what_it_does_not_know(tmp_path: Any) -> None:
+def test_an_accountant_resumes(tmp_path: Any) -> None:
     engine, parts, _ = made("balls-in-bins")
     fit(parts, nn.CrossEntropyLoss(), 9)
     engine.save_checkpoint(path=tmp_path / "run.pt", module=parts[0], optimizer=parts[1])
@@ -71,25 +73,17 @@ def test_an_accountant_resumes_and_refuses_what_it_does_not_know(tmp_path: Any) 
     assert again.accountant.run == engine.accountant.run
     fit(loaded, nn.CrossEntropyLoss(), 1)  # of an epoch of its own: nobody has loaded the sampler's state
     assert again.accountant.run == claimed("balls-in-bins", 18)
-    again.accountant.history = [(NOISE, 0.5, 3)]
-    with pytest.raises(ValueError, match="history was changed from outside"):
-        _ = again.accountant.run
-    _, data, _ = build("tanh")
-    unknown = DataLoader(data, batch_size=BATCH)  # in the same order each time
-    engine, parts, _ = made("balls-in-bins", loader=unknown)
-    fit(parts, nn.CrossEntropyLoss(), 2)
-    with pytest.raises(ValueError, match=r"cannot be analysed: .* got SequentialSampler"):
-        engine.get_epsilon(1e-5)
-    assert len(engine.accountant) == 2
 
 
 def test_several_batches_in_a_step_are_not_counted_as_one() -> None:
     engine, (model, optimizer, batches), _ = made("balls-in-bins")
     for x, y in islice(batches, 2):
         nn.CrossEntropyLoss()(model(x), y).backward()
-    optimizer.step()
+    before = [p.detach().clone() for p in optimizer.params]
     with pytest.raises(ValueError, match="a step was taken on several batches at once"):
-        engine.get_epsilon(1e-5)
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(before, optimizer.params, strict=True))
+    assert len(engine.accountant) == 0
 
 
 def test_an_engine_of_ones_own_says_which_loader_it_is() -> None:
@@ -134,10 +128,10 @@ def test_an_empty_batch_is_a_step_of_noise() -> None:
     bins = private_loader(DataLoader(few, batch_size=1), generator=torch.Generator().manual_seed(0))
     engine, (model, optimizer, batches), _ = made("balls-in-bins", loader=bins, noise_multiplier=5.0, loss_reduction="sum")
     criterion = nn.CrossEntropyLoss(reduction="sum")
-    monitor = AttributeMonitor(model, optimizer, batches, criterion, secret, scope="dataset", budget=Budget(0.01))
+    monitor = AttributeMonitor(model, optimizer, batches, criterion, secret, scope="dataset")
     seen = fit((model, optimizer, batches), criterion, 14)
     assert 0 in {len(x) for x, _ in seen}
-    assert monitor.proof.steps == len(engine.accountant) == 14
+    assert len(monitor.distances) == len(engine.accountant) == 14
 
 
 def test_steps_of_several_samplings_add_up() -> None:

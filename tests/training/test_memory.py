@@ -56,7 +56,7 @@ import resource, warnings
 warnings.simplefilter("ignore")
 import pandas, torch
 from torch import nn
-from betastar.training import AttributeMonitor, Secret, make_attribute_private
+from betastar.training import AttributeMonitor, Secret
 from tests.training.private import private
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -18,11 +18,11 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.data import Dataset, TensorDataset
 
-from betastar.training import AttributeMonitor, Budget, GradientError, Records, Secret
+from betastar.training import AttributeMonitor, GradientError, Records, Secret
 
 from .private import VALUES, build, clone, fit, oracle, private, table
 from .test_attach import mlp, refuse
-from .test_monitor import attach, weights
+from .test_monitor import attach
 
 SECRET = Secret.column(1, VALUES)
 
@@ -35,34 +35,6 @@ def step(parts: Any, loss: Any) -> None:
     optimizer.step()
 
 
-@pytest.mark.parametrize("scope", ["batch", "dataset"])
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_a_loss_that_is_not_the_criterions(scope: str, mode: str) -> None:
-    losses = {
-        "scaled": lambda c: lambda m, x, y: 20 * c(m(x), y),
-        "second term": lambda c: lambda m, x, y: _both(c, m(x), y),
-    }
-    for make in losses.values():
-        parts, criterion, monitor = attach(scope=scope, grad_sample_mode=mode, clip=20.0)
-        before = weights(parts)
-        with pytest.raises((GradientError, RuntimeError), match=r"not the criterion's|saw 2 forward passes"):
-            step(parts, make(criterion))
-        assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
-        assert len(monitor.history) == 0
-
-
-def _both(criterion: Any, output: Any, y: Any) -> Any:
-    return criterion(output, y) + 5 * criterion(output, 1 - y)
-
-
-def test_a_sum_of_single_losses_where_the_mean_is_assumed() -> None:
-    parts, criterion = private(mlp(), table()), nn.CrossEntropyLoss(reduction="none")
-    AttributeMonitor(*parts, criterion, SECRET)
-    with pytest.raises(GradientError, match="not the criterion's"):
-        step(parts, lambda m, x, y: criterion(m(x), y).sum())
-    step(parts, lambda m, x, y: criterion(m(x), y).mean())
-
-
 def test_further_arguments_of_the_criterion() -> None:
     parts = private(mlp(), table())
     monitor = AttributeMonitor(*parts, lambda out, y, w=1.0: nn.functional.cross_entropy(out, y) * w, SECRET)
@@ -70,18 +42,14 @@ def test_further_arguments_of_the_criterion() -> None:
         step(parts, lambda m, x, y: monitor.criterion(m(x), y, w=3.0))
 
 
-def test_records_that_the_loop_changes() -> None:
-    parts, criterion, _ = attach(scope="dataset")
-    with pytest.raises(ValueError, match="a record that the data set does not"):
-        step(parts, lambda m, x, y: criterion(m(10 * x), y))
+def test_a_batch_that_is_overwritten_after_its_pass() -> None:
     parts, criterion, monitor = attach()
     x, y = next(iter(parts[2]))
-    loss = criterion(parts[0](x), y)
-    loss.backward()
+    wanted = oracle(clone(parts[0]._module, "tanh"), Records((x.clone(),), y), SECRET).max()
+    criterion(parts[0](x), y).backward()
     x.mul_(100.0)
-    with pytest.raises(RuntimeError, match="the batch was changed between"):
-        parts[1].step()
-    assert len(monitor.history) == 0
+    parts[1].step()
+    assert monitor.distances[0] == pytest.approx(float(wanted), rel=1e-4)
 
 
 @pytest.mark.parametrize("setup", [{"grad_sample_mode": "ghost"}, {"clip": [0.1, 0.2, 0.3, 0.4], "clipping": "per_layer"}])
@@ -112,29 +80,6 @@ def test_an_error_in_the_middle_leaves_nothing_known() -> None:
 def _first(parts: Any, criterion: Any, monitor: AttributeMonitor) -> float:
     fit(parts, criterion, 1)
     return float(monitor.distances[0])
-
-
-@pytest.mark.parametrize("change", ["weights", "data", "clipping"])
-def test_weights_that_change_after_the_question(change: str) -> None:
-    """The distances are those of the weights that the step is taken at, also where `.data` is written into."""
-    parts, criterion, monitor = attach(scope="dataset", budget=Budget(0.2))
-    assert monitor.may_step()
-    with torch.no_grad():
-        if change == "clipping":
-            parts[1].max_grad_norm = 0.1
-        else:
-            (parts[1].params[0] if change == "weights" else parts[1].params[0].data).mul_(3.0)
-    if change != "clipping":
-        with pytest.raises(ValueError, match="the weights were changed since the last step, and not by this optimizer"):
-            _ = monitor.proof
-        parts, criterion, monitor = attach(scope="dataset", budget=Budget(0.2))
-        assert monitor.may_step()
-        parts[1].params[0].data.mul_(3.0)
-        monitor.accept_weights()
-    data = parts[2].dataset
-    wanted = oracle(clone(parts[0]._module, "tanh"), Records((data[:][0],), data[:][1]), SECRET, parts[1].max_grad_norm).max()
-    fit(parts, criterion, 1)
-    assert monitor.distances[0] == pytest.approx(float(wanted), rel=1e-4)
 
 
 class Gate(nn.Module):
@@ -184,12 +129,6 @@ def test_several_batches_in_one_step() -> None:
         criterion(model(x), y).backward()
     optimizer.step()
     assert monitor.distances[0] == pytest.approx(wanted, rel=1e-4)
-    parts, criterion, _ = attach(grad_sample_mode="ghost")
-    x, y = next(iter(parts[2]))
-    criterion(parts[0](x), y).backward()
-    criterion(parts[0](x), y).backward()
-    with pytest.raises(RuntimeError, match="saw 2 forward passes"):
-        parts[1].step()
 
 
 def test_a_forward_pass_that_was_not_used_is_forgotten() -> None:
@@ -208,7 +147,7 @@ def test_losses_that_belong_to_no_record() -> None:
     x = table().tensors[0]
     sorted_by_class = TensorDataset(x, (torch.arange(len(x)) >= 60).long())
     weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 30.0]))
-    refuse("criterion must be the mean of the records' own losses", private(mlp(), sorted_by_class), weighted, scope="dataset")
+    refuse("class weights", private(mlp(), sorted_by_class), weighted, scope="dataset", kind=GradientError)
 
     class Centred(nn.Module):
         def __init__(self) -> None:
@@ -218,7 +157,8 @@ def test_losses_that_belong_to_no_record() -> None:
         def forward(self, x: Any) -> Any:
             return self.head(x - x.mean(0))
 
-    refuse("a model that mixes records", private(Centred(), table()), nn.CrossEntropyLoss(reduction="none"), scope="dataset")
+    each = nn.CrossEntropyLoss(reduction="none")
+    refuse("a model or a criterion that mixes records", private(Centred(), table()), each, scope="dataset", kind=GradientError)
 
 
 class Folded(nn.Module):
@@ -236,14 +176,14 @@ class Packed(nn.Module):
         self.lstm, self.head = DPLSTM(1, 4, batch_first=True), nn.Linear(4, 2)
 
     def forward(self, x: Any) -> Any:
-        lengths = torch.full((len(x),), 6)
+        lengths = 2 + torch.arange(len(x)) % 2
         packed = pack_padded_sequence(x[..., None], lengths, batch_first=True, enforce_sorted=False)
         return self.head(self.lstm(packed)[1][0][0])
 
 
 def test_rows_that_are_no_records() -> None:
     refuse(r"gradients of body \(Linear\) cannot be computed: it sees \d+ rows", private(Folded(), table()), kind=GradientError)
-    refuse("cannot be computed for packed sequences", private(Packed(), table()), kind=GradientError)
+    refuse("no packed sequences", private(Packed(), table()), kind=GradientError)
 
 
 def test_records_that_hold_no_value_of_the_secret() -> None:
@@ -259,7 +199,7 @@ def test_records_that_hold_no_value_of_the_secret() -> None:
             return x, index % 2
 
     parts, criterion = private(mlp(), Slow(), batch=20), nn.CrossEntropyLoss()
-    AttributeMonitor(*parts, criterion, SECRET, scope="dataset", budget=Budget(0.5))
+    AttributeMonitor(*parts, criterion, SECRET, scope="dataset")
     with pytest.raises(ValueError, match=r"never takes the value 99\.0"):
         fit(parts, criterion, 1)
     with pytest.raises(ValueError, match="different values at different positions"):
@@ -297,22 +237,6 @@ def test_transformers_that_look_at_the_whole_record() -> None:
         secret = Secret.from_transformer(imputed, column, values)
         variants = secret.variants(Records((encoded,), None), [1]).inputs[0]
         torch.testing.assert_close(variants, torch.tensor(imputed.transform(frame.assign(**{column: values[1]}))))
-
-
-def test_a_proof_covers_every_step() -> None:
-    parts, criterion = private(mlp(), table(), noise=8.0), nn.CrossEntropyLoss()
-    fit(parts, criterion, 5)
-    monitor = AttributeMonitor(*parts, criterion, SECRET, scope="dataset", budget=Budget(0.5))
-    with pytest.raises(ValueError, match="the accountant has seen 5 steps and the parameters 0, of which 0 are covered"):
-        fit(parts, criterion, 1)
-    parts = private(mlp(), table(), noise=8.0)
-    monitor = AttributeMonitor(*parts, criterion, SECRET, scope="dataset", budget=Budget(0.5))
-    fit(parts, criterion, 2)
-    assert monitor.proof.steps == 2
-    monitor.detach()
-    fit(parts, criterion, 1)
-    with pytest.raises(ValueError, match="nothing is proved"):
-        _ = monitor.proof
 
 
 def test_models_that_write_into_themselves() -> None:

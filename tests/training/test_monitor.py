@@ -232,7 +232,7 @@ def test_plain_functions_are_called_through_the_monitor() -> None:
     fit(same, reference, 3)
     np.testing.assert_allclose(monitor.distances, other.distances, rtol=1e-4)  # two classes: the same loss
     before = weights(parts)
-    with pytest.raises(RuntimeError, match=r"call the watched one in the loop instead \(monitor\.criterion"):
+    with pytest.raises(RuntimeError, match=r"call monitor\.criterion in its place"):
         fit(parts, criterion, 1)
     assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
 
@@ -322,7 +322,7 @@ def test_a_resumed_run_continues_with_the_same_numbers(tmp_path: Path) -> None:
     assert 0.0 < entries[4]["bayes_security_attribute"] < 1.0
 
     *_, stranger = attach(scope="batch")
-    with pytest.raises(ValueError, match="belongs to another monitor: its scope is 'dataset', this one's 'batch'"):
+    with pytest.raises(ValueError, match="belongs to another training: its scope is 'dataset', not 'batch'"):
         stranger.load_state_dict(state["monitor"])
 
 

@@ -1,4 +1,4 @@
-"""A training loop of one's own: what its monitor and gap clipping show of themselves, and the folder that a report takes."""
+"""A training loop of one's own: what its monitor shows of itself, and the folder that a report takes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from betastar.report.facts import load
 from betastar.report.recomputed import ReportError
 from betastar.report.report import write
 from betastar.runs.reading import FolderError
-from betastar.training import AttributeMonitor, Budget, GapClipping
+from betastar.training import AttributeMonitor, PrivateTraining
 from betastar.training.history import History
 
 from ..command import call
 from ..displayed import html_of, printed_by_rich
-from .private import build, fit, gapped, private
+from .private import build, fit, private, training
 
 
 def watched(steps: int = 6, noise: Any = 1.0, **options: Any) -> AttributeMonitor:
@@ -33,12 +33,12 @@ def watched(steps: int = 6, noise: Any = 1.0, **options: Any) -> AttributeMonito
     return monitor
 
 
-def clipping(steps: int = 6, gap: float = 0.1) -> GapClipping:
+def clipping(steps: int = 6, gap: float = 0.1) -> PrivateTraining:
     module, data, secret = build("tanh")
-    parts, criterion = gapped(module, data, secret, gap=gap)
-    if steps:
-        fit(parts, criterion, steps)
-    return parts[1].gap_clipping
+    made = training(module, data, secret, gap=gap)
+    for _ in range(steps):
+        made.step()
+    return made
 
 
 def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
@@ -68,34 +68,14 @@ def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
     assert facts.command.startswith('python -c "import betastar as bs; print(bs.analyze(bs.DPSGD(')
 
 
-def test_the_report_of_a_loop_with_gap_clipping(tmp_path: Path) -> None:
+def test_the_report_of_a_private_training(tmp_path: Path) -> None:
     made = clipping()
     folder = made.save(tmp_path / "mine")
     assert [path.name for path in folder.iterdir()] == ["training.json"]
     facts, _ = write(folder, kind="md")
     (attribute,) = facts.attributes
     assert (attribute.kind, attribute.gap, attribute.values) == ("proved", 0.1, 7)
-    assert attribute.lower == made.risk().bayes_security.lower
-    assert facts.proof is not None
-    assert facts.proof.startswith("Proved in advance: whoever knows all of a record but its secret faces β* ≥ ")
-    assert "Gap clipping fixed this before training" in (folder / "report.md").read_text()
-
-
-def test_the_report_of_a_loop_under_a_budget(tmp_path: Path) -> None:
-    monitor = watched(scope="dataset", budget=Budget(bayes_security=0.3))
-    assert str(monitor).splitlines()[-1] == str(monitor.proof)
-    folder = monitor.save(tmp_path / "mine")
-    assert load(folder).budget == (
-        "Proved: an attacker who wants the secret of any record faces β* ≥ 0.3 (budget fixed in advance; 6 steps)."
-    )
-    told = json.loads((folder / "training.json").read_text())
-    (folder / "training.json").write_text(json.dumps(told | {"budget": 0.999}))
-    with pytest.raises(
-        ReportError, match=r"training\.json says that β\* ≥ 0\.999 is proved, but the steps in metrics\.jsonl spent"
-    ):
-        load(folder)
-    each = watched(scope="dataset", budget=Budget(bayes_security=0.3, per_record=True)).save(tmp_path / "each")
-    assert load(each).budget is None, "a report cannot compute it again"
+    assert attribute.lower == made.guarantee.attribute.bayes_security.lower
 
 
 def test_noise_that_changes(tmp_path: Path) -> None:
@@ -156,7 +136,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"format": 2}, "format must be 1, got 2"),
-        ({"made_by": "hand"}, "made_by must be one of 'monitor', 'gap clipping', got 'hand'"),
+        ({"made_by": "hand"}, "made_by must be one of 'monitor', 'private training', got 'hand'"),
         ({"segments": []}, "is damaged or not of betastar train"),
         (
             {"segments": [{"noise_multiplier": 9.0, "sample_rate": 0.1, "steps": 6}]},
@@ -190,13 +170,3 @@ def test_what_a_monitor_shows() -> None:
         assert f"{int(lower * 1e4) / 1e4:.4g}" in text
         assert "≈ " in text
         assert "eyes only" in text
-
-
-def test_what_gap_clipping_shows() -> None:
-    made = clipping()
-    assert repr(made) == "GapClipping('secret': 0.1, 6 steps)"
-    assert str(made).endswith("in clipping norms: secret at most 0.1. 6 steps so far.")
-    for text in (printed_by_rich(made), html_of(made)):
-        assert "Proved in advance" in text
-        assert "secret, proved" in text
-    assert "Proved" not in printed_by_rich(clipping(steps=0))

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
-from betastar.training import AttributeMonitor, Records, Secret, TextField, make_attribute_private
+from betastar.training import AttributeMonitor, Records, Secret, TextField
 
-from .private import clipped, diameters, oracle, private, weighed
+from .private import clipped, clipped_sum, diameters, oracle, private, sum_of, training, weighed
 
 PAD, WIDTH = 0, 9
 NAMES = [(31,), (32, 33), (34,), (35, 36, 37)]
@@ -157,7 +157,7 @@ def test_variants_are_run_of_texts_that_name_somebody_only() -> None:
     wanted = oracle(model(False), split(data[12:]), secret)
     monitor.records(torch.arange(12, 24))
     optimizer.step()
-    assert sum(rows) == 4 * 4 + 12  # four values of four texts, and each text as it is
+    assert sum(rows) == 4 * 4  # four values of four texts
     assert monitor.distances[0] == pytest.approx(float(wanted.max()), rel=1e-4)
     assert monitor.ledger is not None
     np.testing.assert_array_equal(monitor.ledger.measured, [False] * 12 + [True] * 12)
@@ -168,37 +168,25 @@ def test_variants_are_run_of_texts_that_name_somebody_only() -> None:
 def test_the_sum_of_a_gap_holds_texts_that_name_nobody(nobody: int) -> None:
     data = texts(False, nobody=nobody)
     secret = Secret.word(numbers, field(False), WORDS, others="keep", name="who", unseen=True)
-    module = model(False)
-    _, optimizer, _ = make_attribute_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=8),
-        criterion=nn.CrossEntropyLoss(), secret=secret, noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=split,
-    )  # fmt: skip
-    records, clipping = split(data.tensors), optimizer.gap_clipping
-    _, _, weights = weighed(clipping, records)
+    made, records = training(model(False), data, secret, gap=0.05, batch_size=8, split=split), split(data.tensors)
+    _, own, used = weighed(clipped_sum(made), records)
     points = clipped(model(False), records, secret)
-    wanted = torch.einsum("na,nae->e", weights, points)
-    total = clipping.clipped_sum.total(records).clipped
-    given = torch.cat([total[p].flatten() for p in optimizer.params]) / 0.5
-    assert float((given - wanted).norm()) <= 1e-5 * float(wanted.norm())
+    wanted = torch.einsum("na,nae->e", used[range(len(own)), own], points)
+    assert float((sum_of(made, records) - wanted).norm()) <= 1e-5 * float(wanted.norm())
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_gap_clipping_keeps_the_gap(causal: bool) -> None:
     data = texts(causal, nobody=4)
     secret = Secret.word(numbers, field(causal), WORDS, others="keep", name="who")
-    module = model(causal)
     criterion = NextToken() if causal else nn.CrossEntropyLoss()
-    _, optimizer, _ = make_attribute_private(
-        module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1), data_loader=DataLoader(data, batch_size=8),
-        criterion=criterion, secret=secret, noise_multiplier=1.0, max_grad_norm=0.5, gap=0.05, split=split,
-    )  # fmt: skip
+    made = training(model(causal), data, secret, criterion, gap=0.05, batch_size=8, split=split)
     records = split(data.tensors)
     points = clipped(model(causal), records, secret, criterion=criterion)
-    gradients, own, _ = weighed(optimizer.gap_clipping, records)
-    weights = optimizer.gap_clipping.clipped_sum.weights
-    used = torch.stack([weights(gradients, torch.full_like(own, k), records) for k in range(secret.count)], dim=1)
     assert float(diameters(points).max()) > 0.1
+    used = weighed(clipped_sum(made), records)[2]
     assert float(diameters(torch.bmm(used, points)).max()) <= 0.05 * (1.0 + 1e-5) + 1e-7
+    made.step()
 
 
 def test_the_class_of_a_text_is_a_secret() -> None:

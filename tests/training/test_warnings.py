@@ -11,7 +11,7 @@ from torch import nn
 from betastar.training import AttributeMonitor
 from betastar.training.opacus.adapter import OpacusAdapter
 
-from .private import build, fit, gapped, private
+from .private import build, fit, private
 
 HOOK = "Full backward hook is firing"
 
@@ -34,17 +34,6 @@ def test_a_monitor_adds_no_warning(action: Any, scope: str) -> None:
     alone = shown(action, None)
     assert [message[: len(HOOK)] for message in alone] == [HOOK] * (1 if action == "default" else 8)
     assert shown(action, scope) == alone
-
-
-def test_gap_clipping_adds_no_warning() -> None:
-    """Opacus's hooks are off, but still there, so that the loop's own backward pass shows the warning once."""
-    module, data, secret = build("tanh")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        warnings.filterwarnings("ignore", message="Secure RNG turned off")
-        parts, criterion = gapped(module, data, secret, gap=0.5)
-        fit(parts, criterion, 8)
-    assert [str(one.message)[: len(HOOK)] for one in caught] == [HOOK]
 
 
 def test_hooks_come_back_in_their_order() -> None:

@@ -32,7 +32,8 @@ from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment
 from betastar.dpsgd import batches_per_epoch as batches
 from betastar.steps.poisson import log_mixture
 from betastar.training import Records, Secret
-from betastar.training.opacus.adapter import has_clipped_sum
+from betastar.training.opacus.watched_optimizers import has_clipped_sum
+from betastar.training.private_training import STEPPING
 
 # --- The attacker on updates
 
@@ -106,9 +107,10 @@ def watching(model: nn.Module, attacker: StepWatcher) -> Iterator[None]:
         mine = [parameter for parameter in held if id(parameter) in own and parameter.requires_grad]
         if not mine:
             return
-        if not all(map(has_clipped_sum, mine)):
+        if STEPPING.get() is None and not all(map(has_clipped_sum, mine)):
             raise AuditError(
-                f"train must make its optimizer private with Opacus, got a step of {type(optimizer).__name__} alone."
+                "train must use PrivateTraining, or make its optimizer private with Opacus, got a step of "
+                f"{type(optimizer).__name__} alone."
             )
         if optimizer not in steppers:
             steppers.append(optimizer)

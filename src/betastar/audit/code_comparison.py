@@ -59,7 +59,7 @@ class Promised:
         """The promised distance at a step."""
         if self.distances:
             return self.distances[min(number, len(self.distances) - 1)]
-        return 2.0 if step.settings is None else step.settings.gaps.get(self.secret, 2.0)
+        return 2.0
 
     def norm(self, step: RecordedStep) -> float:
         """The promised clipping norm at a step."""

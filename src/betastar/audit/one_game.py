@@ -31,7 +31,7 @@ from betastar.audit.attackers import (
 from betastar.audit.challenges import Canaries, Challenge, Data
 from betastar.dpsgd import DPSGD
 from betastar.training import Records, Secret
-from betastar.training.opacus.adapter import is_private
+from betastar.training.opacus.watched_optimizers import is_private
 
 Factory = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Any], object]

@@ -32,7 +32,7 @@ TOLD = tuple(name for name, metric in METRICS.items() if metric.told)
 TOLERANCE, PRIOR, FPR, DELTA = 1e-4, 0.5, (0.01, 0.001), (1e-5,)
 
 
-def _one_of(words: Sequence[str]) -> dict[str, Any]:
+def one_of(words: Sequence[str]) -> dict[str, Any]:
     """The options of typer for a word out of several, which a shell completes."""
     return {"metavar": "NAME", "autocompletion": lambda: list(words)}
 
@@ -78,7 +78,7 @@ Sampling = Annotated[
         help="How batches are drawn: poisson (each record with the same probability, at each step), fixed-size (a fixed number "
         "of records, without replacement, anew at each step), balls-in-bins (each record in one random batch of an epoch), "
         "shuffled (a permutation of the records at each epoch, cut into batches).",
-        **_one_of(SAMPLINGS),
+        **one_of(SAMPLINGS),
     ),
 ]
 MaxBatchSize = Annotated[
@@ -97,7 +97,7 @@ ThreatName = Annotated[
     typer.Option(
         "--threat",
         help=f"The attack, by what the attacker asks: {', '.join(f'{name} ({asked})' for name, asked in THREATS.items())}.",
-        **_one_of(tuple(THREATS)),
+        **one_of(tuple(THREATS)),
     ),
 ]
 Distance = Annotated[
@@ -121,7 +121,7 @@ Sees = Annotated[
         "--sees",
         help=f"What the attacker sees: {' or '.join(f'{name} ({said})' for name, said in SEES.items())}. The figure for the "
         "final model is a heuristic, shown beside the bound.",
-        **_one_of(tuple(SEES)),
+        **one_of(tuple(SEES)),
     ),
 ]
 Method = Annotated[
@@ -130,7 +130,7 @@ Method = Annotated[
         "--method",
         help="How the risk is computed: exact, certified, affinity or paper. [default: exact; certified for attribute or noise "
         "below 0.5]",
-        **_one_of(tuple(METHODS)),
+        **one_of(tuple(METHODS)),
     ),
 ]
 Tolerance = Annotated[float, typer.Option("--tolerance", help="Width of the interval of β* that the method certified aims at.")]
@@ -140,7 +140,7 @@ Effort = Annotated[
         "--effort",
         help="How closely exact and certified look at attackers who adapt: best (seconds), normal (a tenth of a second) or quick "
         "(milliseconds, and a wider bound).",
-        **_one_of(EFFORTS),
+        **one_of(EFFORTS),
     ),
 ]
 Prior = Annotated[float, typer.Option("--prior", help="Probability, before the attack, that 'yes' is the right guess.")]
@@ -152,7 +152,7 @@ Delta = Annotated[list[float], typer.Option("--delta", metavar="DELTA", help="δ
 MetricNames = Annotated[
     list[str] | None,
     typer.Option(
-        "--metric", help=f"Report this metric only: {', '.join(TOLD)} (may be repeated). [default: all]", **_one_of(TOLD)
+        "--metric", help=f"Report this metric only: {', '.join(TOLD)} (may be repeated). [default: all]", **one_of(TOLD)
     ),
 ]
 

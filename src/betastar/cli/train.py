@@ -21,6 +21,7 @@ from betastar.cli import printing
 from betastar.cli.answers import rows as table_rows
 from betastar.quality import main_figure, quality_sentence
 from betastar.rounding import down
+from betastar.runs.config import SAMPLINGS
 from betastar.runs.reading import Json
 
 if TYPE_CHECKING:
@@ -120,7 +121,14 @@ def train(
     max_grad_norm: Annotated[
         float | None, typer.Option("--max-grad-norm", "--clip", min=1e-6, help="Clipping norm. [default: the study's]")
     ] = None,
-    sampling: opt.Sampling = "poisson",
+    sampling: Annotated[
+        str,
+        typer.Option(
+            "--sampling",
+            help="How batches are drawn: poisson, fixed-size or balls-in-bins.",
+            **opt.one_of(SAMPLINGS),
+        ),
+    ] = "poisson",
     max_batch_size: Annotated[
         int | None,
         typer.Option(

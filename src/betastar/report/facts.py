@@ -24,7 +24,7 @@ from betastar.report import recomputed
 from betastar.report.recomputed import ReportError
 from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
-from betastar.run_files import GAP_CLIPPING, MONITOR, TRAINING, TRAINING_FORMAT
+from betastar.run_files import MONITOR, PRIVATE_TRAINING, TRAINING, TRAINING_FORMAT
 from betastar.runs.config import Config
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed
@@ -200,7 +200,7 @@ class Facts:
     def proof(self) -> str | None:
         """What a budget or gap clipping has proved."""
         proved = [
-            f"Proved in advance: whoever knows all of a record but its {one.name} faces β* ≥ {BETA.rounded(one.lower)} "
+            f"Proved: an attacker who knows everything about a record except its {one.name} faces β* ≥ {BETA.rounded(one.lower)} "
             f"(gap {one.gap})."
             for one in self.attributes
             if one.kind == "proved"
@@ -485,7 +485,7 @@ def of_own_training(path: Path) -> Facts:
     with Inside(file):
         if told["format"] != TRAINING_FORMAT:
             raise ValueError(f"format must be {TRAINING_FORMAT}, got {told['format']!r}: install the version that made it")
-        made_by = validation.choice("made_by", told["made_by"], (MONITOR, GAP_CLIPPING))
+        made_by = validation.choice("made_by", told["made_by"], (MONITOR, PRIVATE_TRAINING))
         first, *others = parts = [DPSGD(**segment) for segment in told["segments"]]
         run = sum(others, start=first)
         secrets: dict[str, Json] = dict(told["secrets"])

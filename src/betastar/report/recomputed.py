@@ -80,7 +80,7 @@ def agree(record: RunRecord, run: DPSGD) -> None:
         batches = -(-status.records // validation.whole("batch_size", status.batch_size))
     if any(not isclose(part.noise_multiplier, status.noise_multiplier, rel_tol=SAME) for part in run.segments):
         raise contradiction(file, f"that noise_multiplier was {status.noise_multiplier!r}", f"{STEPS} has another one")
-    rate = status.records // batches / status.records if config.sampling == "fixed-size" else 1.0 / batches
+    rate = 1.0 / batches if config.sampling in IN_EPOCHS else status.batch_size / status.records
     if any(not isclose(part.sample_rate, rate, rel_tol=SAME) for part in run.segments):
         sizes = f"{status.records} records in batches of {status.batch_size} give {rate:.6g}"
         raise contradiction(file, f"that sample_rate was {run.segments[0].sample_rate!r}", sizes)
@@ -147,7 +147,8 @@ def budget_sentence(file: Path, steps: list[Json], target: float, claim: str) ->
             raise contradiction(file, f"that β* ≥ {target!r} is proved", spending)
     return (
         f"Proved: an attacker who wants the secret of any record faces β* ≥ {target!r} (budget fixed in advance; "
-        f"{len(steps)} steps)."
+        f"{len(steps)} {'step' if len(steps) == 1 else 'steps'}). When training ended depends on the records, so that the figure "
+        "about membership is measured, and not proved."
     )
 
 

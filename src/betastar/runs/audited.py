@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,10 +17,11 @@ from betastar.dpsgd import DPSGD
 from betastar.runs import seeds
 from betastar.runs.config import Config
 from betastar.runs.folder import DATA, LEDGER, RunFolder
-from betastar.runs.loop import PrivateTraining, network, quietly
+from betastar.runs.loop import network, private, quietly
 from betastar.runs.reading import Inside, StudyError
 from betastar.runs.study import Study
-from betastar.training import ShufflingWarning
+from betastar.training import PrivateTraining
+from betastar.training.draws import Draws
 
 #: The record that the ledger names first.
 MOST_EXPOSED = "most-exposed"
@@ -68,25 +68,21 @@ class Attacked:
             self._epochs(self._private(model, data))
 
     def _private(self, model: nn.Module, data: TensorDataset) -> PrivateTraining:
-        sampled = {name: getattr(self.config, name) for name in ("sampling", "max_batch_size")}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ShufflingWarning)  # the claim of the audit is that of shuffled batches
-            return PrivateTraining(model, data, self.study.secret, self.study.recipe, gap=self.gap, **sampled)
+        """The training, whose randomness follows from torch's generator, so that a game can be played again."""
+        protected = {} if self.gap is None else {"secret": self.study.secret, "gap": self.gap}
+        return private(model, data, self.study.recipe, self.config, seed=int(torch.randint(2**62, ())), **protected)
 
     def _epochs(self, training: PrivateTraining) -> None:
         for _ in range(self.study.recipe.epochs):
-            for _ in training.one_epoch():
+            for _ in training.epoch():
                 pass
 
     def run(self, records: int | None = None) -> DPSGD:
-        """What training on so many records is, at the rate that Opacus takes."""
-        recipe, sampling, cap = self.study.recipe, self.config.sampling, self.config.max_batch_size
+        """What training on so many records is."""
+        recipe = self.study.recipe
         size = len(self.data) if records is None else records
-        batches = -(-size // recipe.batch_size)
-        rate = max(1, size // batches) / size if sampling == "fixed-size" else 1.0 / batches
-        known = None if self.config.plain_poisson else size
-        steps = batches * recipe.epochs
-        return DPSGD(recipe.noise_multiplier, rate, steps, sampling, max_batch_size=cap, dataset_size=known)
+        draws = Draws(size, recipe.batch_size, self.config.sampling, self.config.max_batch_size, entropy=0)
+        return draws.scheme.run(recipe.noise_multiplier, draws.steps_per_epoch * recipe.epochs)
 
     @cached_property
     def gap(self) -> float | None:
@@ -105,9 +101,9 @@ class Attacked:
         """The number of the record that a ledger of all records names first, after one training."""
         with torch.random.fork_rng(devices=[]), quietly(torch.get_num_threads()):
             torch.manual_seed(self.seed)
-            private = self._private(self.factory(), self.data)
-            ledger = private.watch(scope="dataset", ledger=True, every=5).ledger
-            self._epochs(private)
+            training = self._private(self.factory(), self.data)
+            ledger = training.watch(self.study.secret, scope="dataset", ledger=True, every=5).ledger
+            self._epochs(training)
         assert ledger is not None
         return ledger.most_exposed(1)[0].record
 

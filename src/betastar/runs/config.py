@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from betastar import validation
-from betastar.dpsgd import SAMPLINGS
 from betastar.runs import seeds
 from betastar.runs.reading import JsonObject, StudyError
 
@@ -36,6 +35,8 @@ AnyStudy = TypeVar("AnyStudy", bound="Study")
 PARAMETERS = tuple(field.name for field in fields(Recipe))
 #: Fields that belong to a table of somebody's own.
 OWN_TABLE = ("keep", "person", "max_records_per_person", "task", "label_range")
+#: How `betastar train` can draw batches.
+SAMPLINGS = ("poisson", "fixed-size", "balls-in-bins")
 #: The secret of Adult, unless another one is chosen.
 ADULTS_SECRET = "age"
 #: Studies that `betastar train` knew once, and the commands that train them.
@@ -154,6 +155,10 @@ class Config(JsonObject):
     def _check(self) -> None:
         validation.choice("scope", self.scope, ("batch", "dataset"))
         validation.choice("diameter", self.diameter, ("exact", "centroid"))
+        if self.sampling == "shuffled":
+            raise StudyError(
+                "sampling 'shuffled' is not for training: little is proved of it. Use 'balls-in-bins', which is as simple."
+            )
         validation.choice("sampling", self.sampling, SAMPLINGS)
         if self.max_batch_size is not None and self.sampling != "poisson":
             raise StudyError(f"max_batch_size belongs to sampling 'poisson', and to it only; got sampling {self.sampling!r}.")

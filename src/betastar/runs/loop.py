@@ -13,11 +13,11 @@ from typing import Any
 
 import joblib
 import torch
-from opacus import PrivacyEngine
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from betastar.analyze import RegimeWarning
+from betastar.calibrate import Target
 from betastar.risk import Risk
 from betastar.runs import quality, seeds
 from betastar.runs.config import Config, Recipe
@@ -25,17 +25,7 @@ from betastar.runs.folder import LedgerEntry, RunFolder, Status, versions
 from betastar.runs.model import fully_connected, outputs
 from betastar.runs.reading import Json, StudyError
 from betastar.runs.study import Study
-from betastar.training import (
-    AttributeMonitor,
-    Budget,
-    BudgetExhausted,
-    GapClipping,
-    Records,
-    Secret,
-    ShufflingWarning,
-    make_attribute_private,
-    private_loader,
-)
+from betastar.training import AttributeMeasurement, Budget, BudgetExhausted, PrivateTraining, Records
 
 # One private training, which `betastar train` and audits share
 
@@ -52,96 +42,20 @@ def criterion_of(data: TensorDataset) -> nn.Module:
     return nn.MSELoss() if data.tensors[1].is_floating_point() else nn.CrossEntropyLoss()
 
 
-def sampled_loader(data: TensorDataset, batch_size: int, sampling: str, max_batch_size: int | None) -> DataLoader[Any]:
-    """The loader of a sampling. Opacus makes plain Poisson sampling of it."""
-    if sampling == "shuffled":
-        return DataLoader(data, batch_size=batch_size, shuffle=True)
-    loader: DataLoader[Any] = DataLoader(data, batch_size=batch_size)
-    plain = sampling == "poisson" and max_batch_size is None
-    return loader if plain else private_loader(loader, sampling, max_batch_size=max_batch_size)
-
-
-class PrivateTraining:
-    """Model, optimizer and loader as Opacus makes them private, and the monitors that watch them.
-
-    Parameters
-    ----------
-    module : Module
-        The model, which is trained in place.
-    data : TensorDataset
-        The records to train on.
-    secret : Secret
-        The attribute that monitors watch, or that gap clipping protects.
-    recipe : Recipe
-        The parameters of training.
-    gap, target_attribute_beta : float, optional
-        With one of them gaps are clipped, as `make_attribute_private` does.
-    sampling : str
-        How batches are drawn, as in `betastar.DPSGD`.
-    max_batch_size : int, optional
-        With Poisson sampling: of a larger batch, so many records are kept at random.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        data: TensorDataset,
-        secret: Secret,
-        recipe: Recipe,
-        gap: float | None = None,
-        target_attribute_beta: float | None = None,
-        sampling: str = "poisson",
-        max_batch_size: int | None = None,
-    ) -> None:
-        self.module, self.data, self.secret = module, data, secret
-        self.engine = PrivacyEngine(accountant="betastar")
-        self.criterion = criterion_of(data)
-        self.monitors: dict[str, AttributeMonitor] = {}
-        self.clipping: GapClipping | None = None
-        parts: dict[str, Any] = {
-            "module": module,
-            "optimizer": torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=recipe.learning_rate),
-            "data_loader": sampled_loader(data, recipe.batch_size, sampling, max_batch_size),
-            "noise_multiplier": recipe.noise_multiplier,
-            "max_grad_norm": recipe.max_grad_norm,
-            "poisson_sampling": sampling == "poisson" and max_batch_size is None,
-        }
-        if gap is None and target_attribute_beta is None:
-            self.model, self.optimizer, self.loader = self.engine.make_private(**parts)
-            return
-        self.model, self.optimizer, self.loader = make_attribute_private(
-            **parts,
-            criterion=self.criterion,
-            secret=secret,
-            gap=gap,
-            bayes_security=target_attribute_beta,
-            epochs=None if target_attribute_beta is None else recipe.epochs,
-            engine=self.engine,
-        )
-        self.clipping = self.optimizer.gap_clipping
-
-    def watch(self, diameter: str = "exact", **options: Any) -> AttributeMonitor:
-        """Add a monitor of the secret, with these options of `AttributeMonitor`."""
-        parts = (self.model, self.optimizer, self.loader, self.criterion, self.secret)
-        self.monitors[diameter] = AttributeMonitor(*parts, diameter=diameter, **options)
-        return self.monitors[diameter]
-
-    def one_epoch(self) -> Iterator[tuple[int, Tensor]]:
-        """One epoch: the size of each batch and its loss, after its step.
-
-        `betastar train`, and every game of an audit of a study, iterate this and nothing else. The batches come from the sampler
-        rather than from the loader, which draws one more random number an epoch and does not say which records it has drawn.
-        """
-        ledgers = [one for one in self.monitors.values() if one.ledger is not None and one.scope == "batch"]
-        for indices in self.loader.batch_sampler:
-            for monitor in ledgers:
-                monitor.records(indices)
-            x, y = self.data[indices]
-            self.optimizer.zero_grad()
-            loss = self.criterion(self.model(x), y)
-            loss.backward()
-            self.optimizer.step()
-            yield len(x), loss.detach()
+def private(module: nn.Module, data: TensorDataset, recipe: Recipe, config: Config, **more: Any) -> PrivateTraining:
+    """The training of a model on some records, as a configuration wants it. `more` are arguments of `PrivateTraining`."""
+    return PrivateTraining(
+        module,
+        torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=recipe.learning_rate),
+        data,
+        criterion_of(data),
+        batch_size=recipe.batch_size,
+        max_grad_norm=recipe.max_grad_norm,
+        noise_multiplier=recipe.noise_multiplier,
+        sampling=config.sampling,
+        max_batch_size=config.max_batch_size,
+        **more,
+    )
 
 
 # A run in a folder
@@ -150,8 +64,8 @@ class PrivateTraining:
 LEDGER_EVERY = 10
 
 
-class Training(PrivateTraining):
-    """One run: what is trained, what watches it, and the folder where it is kept.
+class Training:
+    """One run: what is trained, what is measured, and the folder where it is kept.
 
     Parameters
     ----------
@@ -161,46 +75,54 @@ class Training(PrivateTraining):
         Where the run is kept.
     study : Study, optional
         The study of the configuration, if it is loaded already.
+    drawn : bool
+        Whether nobody has chosen the seed. Noise then comes from the operating system.
     """
 
-    def __init__(self, config: Config, folder: RunFolder, study: Study | None = None) -> None:
+    def __init__(self, config: Config, folder: RunFolder, study: Study | None = None, drawn: bool = False) -> None:
         seed = config.chosen_seed()
         self.config, self.folder = replace(config, seed=seed), folder
         self.study = study = self.config.load() if study is None else study
-        recipe = study.recipe
-        if recipe.batch_size > len(study.train):
-            raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
+        if study.recipe.batch_size > len(study.train):
+            size = study.recipe.batch_size
+            raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {size}.")
         seeds.start(seed, "weights")
-        module = network(study)
-        if seed >= seeds.SMALL:
-            seeds.start(seed, "sampling and noise")
-        chosen = ("gap", "target_attribute_beta", "sampling", "max_batch_size")
-        options = {name: getattr(config, name) for name in chosen}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ShufflingWarning)  # whoever trains so has asked for it, and the report says it
-            super().__init__(module, study.train, study.secret, recipe, **options)
-            if config.monitor and self.clipping is None:
-                self._watch_all()
+        self.module = network(study)
+        self.monitors: dict[str, AttributeMeasurement] = {}
+        protected: dict[str, Any] = {"gap": config.gap, "attribute_target": None, "budget": None}
+        if config.target_attribute_beta is not None:
+            protected["attribute_target"] = Target(bayes_security=config.target_attribute_beta)
+        if config.target_beta is not None:
+            protected["budget"] = Budget(config.target_beta)
+        if any(value is not None for value in protected.values()):
+            protected["secret"] = study.secret
+        noise = None if drawn or config.seed is None else seed
+        epochs = study.recipe.epochs if config.target_beta is None else None  # a budget ends training by itself
+        self.training = private(self.module, study.train, study.recipe, config, epochs=epochs, seed=noise, **protected)
+        if config.monitor and not self.training.gaps:
+            self._watch_all()
         self.epoch = 0
         self.stopped: str | None = None
 
     def _watch_all(self) -> None:
         config = self.config
         scope = "dataset" if config.target_beta is not None else config.scope
-        budget = Budget(config.target_beta) if config.target_beta is not None else None
-        ledger = LEDGER_EVERY if config.ledger else False
         shared: dict[str, Any] = {"scope": scope, "every": config.every}
-        self.watch(config.diameter, ledger=ledger, budget=budget, writers=[self.folder.step_writer()], **shared)
+        ledger = LEDGER_EVERY if config.ledger else False
+        watch, secret = self.training.watch, self.study.secret
+        first = watch(secret, diameter=config.diameter, ledger=ledger, writers=[self.folder.step_writer()], **shared)
+        self.monitors[config.diameter] = first
         if config.approximate:
-            self.watch("centroid", **shared)
+            self.monitors["centroid"] = watch(secret, diameter="centroid", **shared)
 
     def run_epoch(self, tell: Callable[[Json], None] | None = None) -> float:
         """Train for one epoch, and return the mean loss of its batches."""
         total, number = 0.0, 0
         first = next(iter(self.monitors.values()), None)
-        for size, loss in self.one_epoch():
-            if size:
-                total, number = total + float(loss), number + 1
+        for _ in range(self.training.steps_per_epoch):
+            step = self.training.step()
+            if step.batch_size:
+                total, number = total + step.loss, number + 1
             if tell:
                 beta = {} if first is None else {**first.history.quick(), "secret": first.secret.name}
                 tell({"epoch": self.epoch + 1, "loss": total / max(1, number), **self._progress(), **beta})
@@ -209,7 +131,7 @@ class Training(PrivateTraining):
     def _progress(self) -> Json:
         """The steps so far, and the number of steps and epochs of the whole run."""
         epochs = self.study.recipe.epochs
-        return {"step": len(self.engine.accountant), "steps": epochs * len(self.loader), "epochs": epochs}
+        return {"step": self.training.steps, "steps": epochs * self.training.steps_per_epoch, "epochs": epochs}
 
     def right(self) -> Tensor:
         """Whether the model is right about each test record."""
@@ -235,15 +157,15 @@ class Training(PrivateTraining):
         """The entry of an epoch in epochs.jsonl."""
         entry: Json = {
             "epoch": self.epoch,
-            "steps": len(self.engine.accountant),
+            "steps": self.training.steps,
             "loss": loss,
             **self.quality(),
-            "membership": self._bounds(self.engine.accountant.risk),
+            "membership": self._bounds(self.training.membership),
         }
         for name, monitor in self.monitors.items():
             entry[name] = {"scope": monitor.scope, **self._bounds(monitor.risk)}
-        if self.clipping is not None:
-            entry["proved"] = {name: self._bounds(partial(self.clipping.risk, name)) for name in self.clipping.gaps}
+        if self.training.gaps:
+            entry["proved"] = {name: self._bounds(partial(self.training.attribute, name)) for name in self.training.gaps}
         return entry
 
     def _bounds(self, risk: Callable[..., Risk]) -> dict[str, float]:
@@ -263,12 +185,15 @@ class Training(PrivateTraining):
             self.module.load_state_dict(self.folder.weights)
             return
         self.restore()
+        if tell and self.config.target_beta is not None:
+            allowed = self.training.worst_case_steps
+            tell({"told": [f"Whatever is measured, {allowed:,} steps keep to the budget. Measuring shows whether more do."]})
         while self.epoch < self.study.recipe.epochs and self.stopped is None:
             start = time.perf_counter()
             try:
                 loss = self.run_epoch(tell)
             except BudgetExhausted as reason:
-                if not len(self.engine.accountant):
+                if not self.training.steps:
                     advice = "give more noise, smaller batches or a smaller target_beta."
                     raise StudyError(f"{reason} The budget does not allow a single step: {advice}") from None
                 self.stopped, loss = str(reason), float("nan")
@@ -287,32 +212,14 @@ class Training(PrivateTraining):
 
     def save(self) -> None:
         """Write the checkpoint."""
-        self.folder.write_checkpoint(
-            {
-                "epoch": self.epoch,
-                "stopped": self.stopped,
-                "model": self.module.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "accountant": self.engine.accountant.state_dict(),
-                "monitors": {name: monitor.state_dict() for name, monitor in self.monitors.items()},
-                "clipping": None if self.clipping is None else self.clipping.state_dict(),
-                "random": torch.get_rng_state(),
-            }
-        )
+        self.folder.write_checkpoint({"epoch": self.epoch, "stopped": self.stopped, "training": self.training.state_dict()})
 
     def restore(self) -> None:
         """Go back to the checkpoint, if there is one; what was written after it is void."""
         state = self.folder.checkpoint
         if state is not None:
             self.epoch, self.stopped = state["epoch"], state["stopped"]
-            self.module.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.engine.accountant.load_state_dict(state["accountant"])
-            for name, monitor in self.monitors.items():
-                monitor.load_state_dict(state["monitors"][name])
-            if self.clipping is not None:
-                self.clipping.load_state_dict(state["clipping"])
-            torch.set_rng_state(state["random"])
+            self.training.load_state_dict(state["training"])
         else:
             for monitor in self.monitors.values():
                 for writer in monitor.writers:
@@ -332,14 +239,14 @@ class Training(PrivateTraining):
             self.folder.write_ledger(entries)
         self.folder.finish(self._status(first), self.module.state_dict(), self.study.encoder)
 
-    def _status(self, monitor: AttributeMonitor | None) -> Status:
-        secret, clipping = self.study.secret, self.clipping
-        watched = monitor is not None or clipping is not None
-        proof = str(monitor.proof) if monitor is not None and monitor.budget_account is not None else None
+    def _status(self, monitor: AttributeMeasurement | None) -> Status:
+        secret, gaps = self.study.secret, self.training.gaps
+        watched = monitor is not None or bool(gaps)
+        proved = gaps or self.config.target_beta is not None
         return Status(
             **{**asdict(self.study.recipe), "epochs": self.epoch},
             records=len(self.study.train),
-            sample_rate=self.engine.accountant.run.segments[-1].sample_rate,
+            sample_rate=self.training.run.segments[-1].sample_rate,
             sampling=self.config.sampling,
             max_batch_size=self.config.max_batch_size,
             versions=versions(),
@@ -349,8 +256,8 @@ class Training(PrivateTraining):
             secret=secret.name if watched else None,
             values=secret.count if watched else None,
             label=None if monitor is None else monitor.label,
-            gaps=None if clipping is None else clipping.gaps,
-            proof=proof if clipping is None else clipping.promise(),
+            gaps=gaps or None,
+            proof=self.training.guarantee.about_attributes if proved else None,
             restated=tuple(self.study.restated),
             told=self.study.told,
             person=None if self.study.people is None else self.study.people.column,
@@ -443,7 +350,7 @@ def opened(
                 tell({"told": study.told})
             watched = "" if study is None else f", and what watches {study.secret.name} ({study.secret.count} values)"
             tell({"phase": f"preparing the model{watched}"})
-        yield Training(seeded, folder, study)
+        yield Training(seeded, folder, study, drawn=folder.config.seed is None)
 
 
 def train_seeds(config: Config, path: str | Path, seeds: Sequence[int], jobs: int = 1, resume: bool = False) -> list[RunFolder]:

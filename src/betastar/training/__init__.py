@@ -1,24 +1,60 @@
-"""Attribute-inference risk while a model trains with Opacus. Needs the extra `betastar[training]`."""
+"""Private training with a guarantee, and measurements beside loops of Opacus. Needs the extra `betastar[training]`.
 
-from betastar.training.attribute_privacy import make_attribute_private
-from betastar.training.batch_samplers import BallsInBinsSampler, FixedSizeSampler, TruncatedPoissonSampler, private_loader
-from betastar.training.budget import Budget, BudgetExhausted, Proof
-from betastar.training.checks.sampling import SamplingError
-from betastar.training.checks.step_checks import NoiseError, NotProved
-from betastar.training.gap_clipping import GapClipping
+Names that belong to Opacus are loaded when they are asked for, so that `PrivateTraining` works without it.
+"""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from betastar.training.budget import Budget, BudgetExhausted, NotProved, Proof
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
-from betastar.training.monitor import AttributeMonitor
+from betastar.training.measurement import AttributeMeasurement
 from betastar.training.next_token_loss import NextTokenLoss
-from betastar.training.opacus.accountant import BetastarAccountant
-from betastar.training.opacus.samplers import ShufflingWarning
+from betastar.training.private_training import Guarantee, PrivateTraining, Step
 from betastar.training.records import Records, by_name
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.tables import RestatedSecretWarning
 from betastar.training.secrets.text_tokens import TextField
 from betastar.training.writers import JsonLines, TensorBoard, Writer
 
+if TYPE_CHECKING:
+    from betastar.training.opacus.accountant import BetastarAccountant
+    from betastar.training.opacus.batch_samplers import (
+        BallsInBinsSampler,
+        FixedSizeSampler,
+        TruncatedPoissonSampler,
+        private_loader,
+    )
+    from betastar.training.opacus.monitor import AttributeMonitor
+    from betastar.training.opacus.samplers import ShufflingWarning
+
+#: The module of each name that belongs to Opacus.
+_OF_OPACUS = {
+    "AttributeMonitor": "monitor",
+    "BallsInBinsSampler": "batch_samplers",
+    "BetastarAccountant": "accountant",
+    "FixedSizeSampler": "batch_samplers",
+    "ShufflingWarning": "samplers",
+    "TruncatedPoissonSampler": "batch_samplers",
+    "private_loader": "batch_samplers",
+}
+
+
+if "opacus" in sys.modules:  # so that PrivacyEngine(accountant="betastar") works
+    import betastar.training.opacus  # noqa: F401
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_OPACUS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"betastar.training.opacus.{_OF_OPACUS[name]}"), name)
+
+
 __all__ = [
+    "AttributeMeasurement",
     "AttributeMonitor",
     "BallsInBinsSampler",
     "BetastarAccountant",
@@ -26,24 +62,23 @@ __all__ = [
     "BudgetExhausted",
     "Exposure",
     "FixedSizeSampler",
-    "GapClipping",
     "GradientError",
+    "Guarantee",
     "JsonLines",
     "Ledger",
     "NextTokenLoss",
-    "NoiseError",
     "NotProved",
+    "PrivateTraining",
     "Proof",
     "Records",
     "RestatedSecretWarning",
-    "SamplingError",
     "Secret",
     "ShufflingWarning",
+    "Step",
     "TensorBoard",
     "TextField",
     "TruncatedPoissonSampler",
     "Writer",
     "by_name",
-    "make_attribute_private",
     "private_loader",
 ]

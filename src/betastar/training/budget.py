@@ -26,6 +26,10 @@ CHARGE = 1.1e-3, 1e-5
 SUM_ROUNDING = 2.0**-23
 
 
+class NotProved(ValueError):  # noqa: N818
+    """Something happened that a guarantee does not cover; the message says what."""
+
+
 class BudgetExhausted(RuntimeError):  # noqa: N818
     """The next step would break the budget. It was not taken, so that the weights are those that the proof covers."""
 

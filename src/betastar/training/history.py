@@ -54,7 +54,7 @@ class History:
         self._distances: list[float] = []
         self._measured: list[bool] = []
         self._drawn = DrawnSteps()
-        self._last: tuple[DrawnBatch, float] | None = None  # sampling and noise of the last step
+        self._last: tuple[SamplingScheme, float] | None = None  # sampling and noise of the last step
         self._leakage, self._leakage_of_membership = LeakageSum(), LeakageSum()
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class History:
         self._distances.append(last if distance is None else distance)
         self._measured.append(distance is not None)
         self._drawn.add(noise, drawn)
-        self._last = drawn, noise
+        self._last = drawn.scheme, noise
         self._leakage.add(self._distances[-1], drawn, noise)
         if drawn.scheme.sampling != "balls-in-bins":
             self._leakage_of_membership.add(FARTHEST, drawn, noise)
@@ -122,9 +122,9 @@ class History:
     def entry(self) -> dict[str, Any]:
         """The last step as a flat mapping, for writers."""
         assert self._last is not None
-        (drawn, noise), beta = self._last, self.quick()
+        (scheme, noise), beta = self._last, self.quick()
         more = {"bayes_security_attribute": beta["attribute"], "bayes_security_membership": beta["membership"]}
-        return self._step(len(self), noise, drawn.scheme, self._drawn.epochs) | more
+        return self._step(len(self), noise, scheme, self._drawn.epochs) | more
 
     def entries(self) -> list[dict[str, Any]]:
         """All steps as flat mappings, without the figures that go with each of them."""
@@ -178,5 +178,8 @@ class History:
         """Go on from saved steps."""
         self._distances, self._measured = list(state["distances"]), list(state["measured"])
         self._drawn.load_state_dict(state["drawn"])
+        self._last = None
+        for noise, scheme, _ in self._drawn.each():
+            self._last = scheme, noise
         for leakage, leaked in zip((self._leakage, self._leakage_of_membership), state["leaked"], strict=True):
             leakage.load_state_dict(leaked)

@@ -193,15 +193,15 @@ class Records:
         """
         return self.changed(lambda _, value: value.to(device) if isinstance(value, Tensor) else value)
 
-    def detach(self) -> Records:
-        """Detach all tensors from the graph of gradients.
+    def copied(self) -> Records:
+        """Copy all tensors, without the graph of gradients.
 
         Returns
         -------
         Records
-            The detached records.
+            Records that stay as they are when these are overwritten.
         """
-        return self.changed(lambda _, value: value.detach() if isinstance(value, Tensor) else value)
+        return self.changed(lambda _, value: value.detach().clone() if isinstance(value, Tensor) else value)
 
     def tensors(self) -> list[Tensor]:
         """List all tensors, shared ones included.

@@ -15,10 +15,9 @@ import torch
 from betastar import files
 from betastar.display import Display, Displayed
 from betastar.risk import METRICS
-from betastar.rounding import plain
-from betastar.run_files import GAP_CLIPPING, LEDGER, MONITOR, STEPS, TRAINING, TRAINING_FORMAT, ledger_text
+from betastar.run_files import LEDGER, MONITOR, PRIVATE_TRAINING, STEPS, TRAINING, TRAINING_FORMAT, ledger_text
 from betastar.training import processes
-from betastar.training.checks.step_checks import NotProved
+from betastar.training.budget import NotProved
 
 if TYPE_CHECKING:
     from betastar.dpsgd import DPSGD
@@ -90,15 +89,8 @@ def _require_place(folder: Path, overwrite: bool) -> None:
 
 def monitor_files(monitor: Any) -> dict[str, str]:
     """The files of a training that a monitor has watched."""
-    account = monitor.budget_account
-    budget = None
-    if account is not None and not account.budget.per_record:
-        try:
-            budget = monitor.proof.bayes_security
-        except NotProved:
-            budget = None  # something happened that the proof does not cover, and the report says nothing of it
     secret = {monitor.secret.name: {"values": monitor.secret.count}}
-    contents = {TRAINING: _described(MONITOR, monitor.run, secrets=secret, budget=budget)}
+    contents = {TRAINING: _described(MONITOR, monitor.run, secrets=secret)}
     contents[STEPS] = "".join(json.dumps(entry) + "\n" for entry in monitor.history.entries())
     if monitor.ledger is not None:
         betas = monitor.ledger.beside(float(monitor.risk().bayes_security.lower))
@@ -107,10 +99,12 @@ def monitor_files(monitor: Any) -> dict[str, str]:
     return contents
 
 
-def gap_files(clipping: Any) -> dict[str, str]:
-    """The file of a training with gap clipping."""
-    secrets = {name: {"values": clipping.counts[name], "gap": gap} for name, gap in clipping.gaps.items()}
-    return {TRAINING: _described(GAP_CLIPPING, clipping.run, secrets=secrets)}
+def private_files(training: Any) -> dict[str, str]:
+    """The file of a `PrivateTraining`. What was measured besides has a `save` of its own."""
+    guarantee = training.guarantee
+    secrets = {secret.name: {"values": secret.count, "gap": training.gaps.get(secret.name)} for secret in training.secrets}
+    proof = None if guarantee.proof is None else guarantee.proof.bayes_security
+    return {TRAINING: _described(PRIVATE_TRAINING, training.run, secrets=secrets, budget=proof, records=training.records)}
 
 
 def _described(made_by: str, run: DPSGD, **more: Any) -> str:
@@ -129,33 +123,25 @@ def monitor_display(monitor: Any, brief: bool) -> Display:
     steps, secret = len(monitor.history), monitor.secret
     head = f"{secret.name} ({secret.count} values), {steps:,} {'step' if steps == 1 else 'steps'}: {monitor.progress()}"
     lines = [head, monitor.label]
-    if monitor.budget_account is not None:
-        try:
-            lines.append(str(monitor.proof))
-        except NotProved as problem:
-            lines.append(f"Not proved: {problem}")
     if brief or not steps:
         return Display(tuple(lines))
     rows = [*_rows("membership", monitor.membership()), *_rows(f"{secret.name}, measured", monitor.risk(), "≈ ")]
     return Display(tuple(lines), HEADS, tuple(rows))
 
 
-def gap_display(clipping: Any, brief: bool) -> Display:
-    """What gap clipping shows: the gaps, and what is promised because of them."""
-    gaps = ", ".join(f"{name} at most {plain(gap)}" for name, gap in clipping.gaps.items())
-    steps = clipping.steps
-    head = f"Gap clipping keeps the gradients of two values of a secret together, in clipping norms: {gaps}. "
-    lines = [f"{head}{steps:,} {'step' if steps == 1 else 'steps'} so far."]
-    if brief or not steps:
+def private_display(training: Any, brief: bool) -> Display:
+    """What a `PrivateTraining` shows: its steps, and what is proved of them."""
+    lines = [repr(training)]
+    if not training.steps:
         return Display(tuple(lines))
     try:
-        lines.append(clipping.promise())
-        rows = [*_rows("membership", clipping.membership())]
-        for name in clipping.gaps:
-            rows += _rows(f"{name}, proved", clipping.risk(name))
+        guarantee = training.guarantee
     except NotProved as problem:
         return Display((*lines, f"Not proved: {problem}"))
-    return Display(tuple(lines), HEADS, tuple(rows))
+    rows = [] if guarantee.membership is None else [*_rows("membership, proved", guarantee.membership)]
+    for name, risk in guarantee.attributes.items():
+        rows += _rows(f"{name}, proved", risk)
+    return Display((*lines, *str(guarantee).splitlines()), () if brief else HEADS, () if brief else tuple(rows))
 
 
 def _rows(threat: str, risk: Risk, about: str = "") -> Iterator[tuple[str, ...]]:

@@ -32,10 +32,13 @@ class Source:
         return len(self.dataset)
 
     def _read(self, indices: Sequence[int] | Tensor) -> Records:
+        numbers = torch.as_tensor(indices)
         if type(self.dataset) is TensorDataset:
-            batch: Any = self.dataset[torch.as_tensor(indices)]
+            batch: Any = tuple(tensor.index_select(0, numbers.to(tensor.device)) for tensor in self.dataset.tensors)
+        elif hasattr(self.dataset, "__getitems__"):
+            batch = self._collate(self.dataset.__getitems__(numbers.tolist()))
         else:
-            batch = self._collate([self.dataset[int(i)] for i in indices])
+            batch = self._collate([self.dataset[i] for i in numbers.tolist()])
         records = self._split(batch)
         if not isinstance(records, Records):
             raise TypeError(f"split must return Records, got {type(records).__name__}: {SPLIT}.")

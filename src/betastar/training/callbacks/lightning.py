@@ -1,4 +1,4 @@
-"""A callback for Lightning: logs a monitor, stops when its budget is spent, and saves it in Lightning's checkpoints."""
+"""A callback for Lightning: logs a monitor, and saves it in Lightning's checkpoints."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from betastar.training.monitor import AttributeMonitor
+from betastar.training.opacus.monitor import AttributeMonitor
 
 
 class MonitorCallback(Callback):
-    """Logs a monitor, stops training when its budget is spent, and saves it in the checkpoints of Lightning.
+    """Logs a monitor, and saves it in the checkpoints of Lightning.
 
     Parameters
     ----------
@@ -29,11 +29,9 @@ class MonitorCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
-        """Log the figures of the step, and stop if the budget allows no further one. Lightning calls this."""
+        """Log the figures of the step. Lightning calls this."""
         if len(self.monitor.history):
             pl_module.log_dict(self.monitor.metrics(), prog_bar=True)
-        if not self.monitor.may_step():
-            trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the monitor, for Lightning's checkpoint."""

@@ -1,14 +1,14 @@
-"""A callback for the Trainer of Hugging Face: adds the figures of a monitor to its logs, and stops when the budget is spent."""
+"""A callback for the Trainer of Hugging Face: adds the figures of a monitor to its logs."""
 
 from __future__ import annotations
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from betastar.training.monitor import AttributeMonitor
+from betastar.training.opacus.monitor import AttributeMonitor
 
 
 class MonitorCallback(TrainerCallback):
-    """Adds the figures of a monitor to the logs of a Trainer, and stops training when the budget is spent.
+    """Adds the figures of a monitor to the logs of a Trainer.
 
     Parameters
     ----------
@@ -26,10 +26,8 @@ class MonitorCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> TrainerControl:
-        """Clear gradients, and stop if the budget allows no further step. The Trainer calls this."""
+        """Clear gradients. The Trainer calls this."""
         self.monitor.optimizer.zero_grad()  # the Trainer clears the model's gradients only, and Opacus keeps more
-        if not self.monitor.may_step():
-            control.should_training_stop = True
         return control
 
     def on_log(

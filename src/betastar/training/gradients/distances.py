@@ -179,6 +179,13 @@ class RecordDistances:
         self._kind = kind
         self._memory = memory
         self._per_variant = 0
+        self._checked: set[int] = set()
+
+    def check_once(self, indices: Tensor, records: Records) -> None:
+        """Refuse records of the data set that hold no value of the secret, when they are measured for the first time."""
+        if self._secret.quick_check and len(indices) and int(indices[0]) not in self._checked:
+            self._secret.check(records, complete=False)
+            self._checked.add(int(indices[0]))
 
     def try_out(self, records: Records) -> None:
         """Measure how much memory a variant takes, and refuse a model that cannot be run on variants."""

@@ -12,22 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from betastar.training.gradients.factors import Factor, Rest
+from betastar.training.gradients.record_gradients import is_linear, is_transposed_linear, written_gradients
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.gradients.tiled_factor import Call, EmbeddingCall, LinearCall, TiledFactor
-from betastar.training.opacus.adapter import OpacusAdapter, per_sample_gradients
+from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.records import Records
 from betastar.training.secrets.secret_types import Columns
-
-# ---- Kinds of layers
-
-#: The linear layer of Hugging Face whose weight has a row for each input. It is known by its name, as the package may be missing.
-TRANSPOSED_LINEAR = "transformers.pytorch_utils.Conv1D"
-
-
-def is_transposed_linear(module: nn.Module) -> bool:
-    """Whether a layer computes x W + b, where PyTorch's linear layer computes x Wᵀ + b."""
-    return f"{type(module).__module__}.{type(module).__qualname__}" == TRANSPOSED_LINEAR
-
 
 # ---- The first linear layer runs once for each record: the variants of a record differ in a few columns of its table only.
 
@@ -140,22 +130,17 @@ class LayerGradients:
 
     Parameters
     ----------
-    adapter : OpacusAdapter
+    model : TrainedModel
         The model that is trained.
     """
 
-    def __init__(self, adapter: OpacusAdapter) -> None:
-        self._adapter = adapter
-        names = {id(module): name or type(module).__name__ for name, module in adapter.module.named_modules()}
-        #: The layers for each of which Opacus computes gradients of single records.
-        self.units = adapter.units()
-        self._names = {id(unit): names.get(id(unit), type(unit).__name__) for unit in self.units}
-        owners = Counter(id(parameter) for unit in self.units for parameter in unit.parameters())
-        self._tied = {key for key, number in owners.items() if number > 1}
+    def __init__(self, model: TrainedModel) -> None:
+        self._model = model
+        self._names = {id(module): name or type(module).__name__ for name, module in model.module.named_modules()}
 
     def name(self, module: nn.Module) -> str:
         """How error messages name a layer."""
-        return f"{self._names[id(module)]} ({type(module).__name__})"
+        return f"{self._names.get(id(module), '')} ({type(module).__name__})"
 
     def require_one_input(self, module: nn.Module, inputs: tuple[object, ...], output: object) -> Tensor:
         """Give the input of a layer, and refuse a layer that does not map one tensor to one tensor."""
@@ -172,17 +157,20 @@ class LayerGradients:
     def factors(self, calls: Sequence[CapturedCall], shape: tuple[int, int]) -> Iterator[Factor | TiledFactor]:
         """Make the factors of the gradients of n records with a variants each; shape is (n, a)."""
         self._require_complete(calls, shape[0] * shape[1])
-        times = Counter(id(call.module) for call in calls)
+        times = Counter(id(p) for call in calls for p in call.module.parameters(recurse=False))
         small: dict[nn.Parameter, Tensor] = {}
         tiled: dict[nn.Parameter, list[Call]] = {}
         for call in calls:
             module = call.module
-            if type(module) is nn.Linear and call.input.ndim == 2 and times[id(module)] == 1 and not self._is_tied(module):
-                yield from self._table(module, call, shape)
-            elif type(module) is nn.Linear or is_transposed_linear(module):
+            once = all(times[id(p)] == 1 for p in module.parameters(recurse=False) if p.requires_grad)
+            if is_linear(module) and call.input.ndim == 2 and once:
+                yield from self._table(module, call, shape)  # type: ignore[arg-type]
+            elif is_linear(module) or is_transposed_linear(module):
                 self._positions(call, shape, tiled, small)
             elif type(module) is nn.Embedding:
                 error = call.error.reshape(*shape, -1, module.embedding_dim)
+                if module.padding_idx is not None and not self._model.ignores_padding_idx:
+                    error = error * (call.input.reshape(*shape, -1, 1) != module.padding_idx)
                 assert isinstance(module.weight, nn.Parameter)
                 tiled.setdefault(module.weight, []).append(EmbeddingCall(error, call.input.reshape(*shape, -1)))
             else:
@@ -190,7 +178,7 @@ class LayerGradients:
                     _add(small, parameter, samples.reshape(*shape, -1))
         for weight, some in tiled.items():
             yield TiledFactor(tuple(some), (weight,))
-        if self._adapter.flat and len(small) > 1:
+        if self._model.flat and len(small) > 1:
             yield Factor(torch.cat(list(small.values()), dim=2), parameters=tuple(small))
         else:
             yield from (Factor(rows, parameters=(parameter,)) for parameter, rows in small.items())
@@ -200,7 +188,7 @@ class LayerGradients:
         weight, bias = layer.weight.requires_grad, layer.bias is not None and layer.bias.requires_grad
         input, rest = call.narrow or (call.input.detach(), None)
         rows, errors = input.reshape(*shape, -1), call.error.reshape(*shape, -1)
-        if weight and bias and self._adapter.flat:
+        if weight and bias and self._model.flat:
             yield Factor(errors, rows, 1.0, (layer.weight, layer.bias), rest=rest)
             return
         if weight:
@@ -227,19 +215,14 @@ class LayerGradients:
             _add(small, bias, error.sum(dim=2))
 
     def _samples(self, call: CapturedCall) -> dict[nn.Parameter, Tensor]:
-        """The gradients of single records, as Opacus computes them."""
+        """The gradients of single records."""
         try:
             with torch.no_grad():
-                samples = per_sample_gradients(call.module, [call.input.detach()], call.error)
+                return written_gradients(call.module, call.input.detach(), call.error)
         except AbsentTableRead:
             raise
         except Exception as problem:
             raise not_computed(self.name(call.module), str(problem)) from problem
-        return {parameter: rows for parameter, rows in samples.items() if parameter.requires_grad}
-
-    def _is_tied(self, module: nn.Module) -> bool:
-        """Whether a layer shares a trainable parameter with another one."""
-        return any(id(p) in self._tied for p in module.parameters() if p.requires_grad)
 
     def _require_complete(self, calls: Sequence[CapturedCall], rows: int) -> None:
         """Refuse calls without one row for each variant, and trainable parameters that take part in no call."""
@@ -251,9 +234,9 @@ class LayerGradients:
                     "sequences, no reshaping across records).",
                 )
         called = {id(p) for call in calls for p in call.module.parameters() if p.requires_grad}
-        missing = {id(p) for p in self._adapter.parameters} - called
+        missing = {id(p) for p in self._model.parameters} - called
         if missing:
-            names = [name for name, p in self._adapter.module.named_parameters() if id(p) in missing]
+            names = [name for name, p in self._model.module.named_parameters() if id(p) in missing]
             raise not_computed(names[0], "its module was not called in the forward pass.")
 
 

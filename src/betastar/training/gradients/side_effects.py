@@ -151,12 +151,12 @@ class Draws:
 
 @contextmanager
 def recording(draws: Draws | None, device: torch.device) -> Iterator[list[Tensor]]:
-    """Collect the masks of dropout while a model runs. The generators are left as they were.
+    """Collect the masks of dropout while a model runs.
 
     Parameters
     ----------
     draws : Draws, optional
-        The forward pass that is repeated inside. By default, masks are drawn from the current states.
+        The forward pass that is repeated inside; the generators are left as they were. By default, masks are drawn.
     device : torch.device
         The device of the model.
 
@@ -183,7 +183,8 @@ def recording(draws: Draws | None, device: torch.device) -> Iterator[list[Tensor
                 "random numbers by dropout alone."
             )
     finally:
-        states.restore()
+        if draws is not None:
+            states.restore()
 
 
 @dataclass(frozen=True)

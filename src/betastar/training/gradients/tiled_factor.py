@@ -38,10 +38,6 @@ class Call(ABC):
         """Some rows of Σ_i w_i ∇_i for each record, (n, rows, width). weights: (n, a)."""
 
     @abstractmethod
-    def sketch(self, left: Tensor, right: Tensor) -> Tensor:
-        """uᵀ∇v for each variant and each pair of a column u of `left` and a column v of `right`, (n, a, columns)."""
-
-    @abstractmethod
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Change all tensors alike."""
 
@@ -62,10 +58,6 @@ class LinearCall(Call):
         delta, x, scale = self.delta[..., some], self.x, weights[..., None, None].to(self.delta)
         delta, x = (delta * scale, x) if delta.shape[3] < x.shape[3] else (delta, x * scale)  # scale the narrower one
         return torch.bmm(delta.flatten(1, 2).transpose(1, 2), x.flatten(1, 2))
-
-    def sketch(self, left: Tensor, right: Tensor) -> Tensor:
-        """uᵀ∇v = Σ_t (u·δ_t)(x_t·v) for each variant and each pair of columns, (n, a, columns)."""
-        return ((self.delta @ left) * (self.x @ right)).sum(dim=2)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> LinearCall:
         """Change all tensors alike."""
@@ -104,10 +96,6 @@ class EmbeddingCall(Call):
         result = delta.new_zeros(sums, size + 1, e)
         result.scatter_add_(1, places[..., None].expand(-1, -1, e), delta.reshape(sums, -1, e))
         return result[:, :size]
-
-    def sketch(self, left: Tensor, right: Tensor) -> Tensor:
-        """uᵀ∇v = Σ_t u_token(t) (δ_t·v) for each variant and each pair of columns, (n, a, columns)."""
-        return (left[self.tokens] * (self.delta @ right)).sum(dim=2)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> EmbeddingCall:
         """Change all tensors alike."""
@@ -265,12 +253,6 @@ class TiledFactor:
         rows = slice(0, self.size[0])
         parts = [call.map(lambda tensor: tensor.flatten(0, 1)[None]).combined_rows(rows, flat)[0] for call in self.calls]
         return [parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)]
-
-    def sketch(self, weights: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """uᵀ(Σ_records Σ_i w_i ∇_i)v for each pair of a column u of `left` and a column v of `right`, in double precision."""
-        scaled = (weights if self.scale is None else weights * self.scale)[..., None].double()
-        parts = [(call.sketch(left, right) * scaled).sum(dim=(0, 1)) for call in self.calls]
-        return torch.stack(parts).sum(dim=0)
 
     def sums(self, part: tuple[Tensor | None, Tensor]) -> list[Tensor]:
         """The sum over records of what `combine` gives, in the shape of the weight and in double precision."""

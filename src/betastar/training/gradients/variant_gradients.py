@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.utils.rnn import PackedSequence
 
 from betastar.training.gradients.factors import Gradients, clip
 from betastar.training.gradients.layer_gradients import (
@@ -18,11 +17,11 @@ from betastar.training.gradients.layer_gradients import (
     FirstLayer,
     LayerGradients,
     is_table,
-    is_transposed_linear,
     not_computed,
 )
+from betastar.training.gradients.record_gradients import is_linear, is_transposed_linear
 from betastar.training.gradients.side_effects import Draws, DropoutMasks, GradientError, recording, unchanged
-from betastar.training.opacus.adapter import OpacusAdapter
+from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret
 
@@ -71,11 +70,13 @@ class SharedPositions:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._layers = [part for part in module.modules() if type(part) is nn.Linear or is_transposed_linear(part)]
+        self._layers = [part for part in module.modules() if is_linear(part) or is_transposed_linear(part)]
         self._worthwhile: set[int] = set()  # the layers that had shared positions in the first pass
         self._used: set[int] = set()  # those that had some in this pass
         self._variants = 1
-        self._seen: list[tuple[Tensor, Tensor]] = []  # inputs of this pass, and the positions that variants share in them
+        self._seen: list[
+            tuple[Tensor, int, Tensor]
+        ] = []  # inputs of this pass, their versions, and the positions that variants share
 
     @contextmanager
     def running(self, variants: int, first: bool) -> Iterator[None]:
@@ -125,10 +126,10 @@ class SharedPositions:
         """Which positions of an input are alike in all variants of each record; None if it does not pay to run them once."""
         if x.ndim != 3 or not len(x) or len(x) % self._variants:
             return None
-        shared = next((positions for seen, positions in self._seen if seen is x), None)
+        shared = next((places for seen, version, places in self._seen if seen is x and version == x._version), None)
         if shared is None:
             shared = _alike(x.detach().unflatten(0, (-1, self._variants)))
-            self._seen.append((x, shared))
+            self._seen.append((x, x._version, shared))
         return shared if float(shared.double().mean()) >= WORTHWHILE else None
 
 
@@ -173,6 +174,8 @@ class _LinearOnce(torch.autograd.Function):
 #
 # Meanwhile, the hooks of Opacus are off, no gradient is written, and no random number is drawn: dropout has the loop's masks.
 
+#: The sum of the records' losses, from the output of the model, the target and the number of records.
+TotalLoss: TypeAlias = Callable[[Any, Any, int], Tensor]
 CHECKPOINTING = "Switch off gradient checkpointing, and call layers with trainable weights outside of torch.no_grad()."
 
 
@@ -187,17 +190,17 @@ class VariantPass:
 
     Parameters
     ----------
-    adapter : OpacusAdapter
+    model : TrainedModel
         The model that is trained.
-    criterion : callable
-        The loss of the training.
+    total_loss : callable
+        The sum of the records' losses, from the output, the target and the number of records.
     layers : LayerGradients
         The layers whose calls are captured.
     """
 
-    def __init__(self, adapter: OpacusAdapter, criterion: Callable[..., Tensor], layers: LayerGradients) -> None:
-        self._adapter, self._criterion, self._layers = adapter, criterion, layers
-        self._shared = SharedPositions(adapter.module)
+    def __init__(self, model: TrainedModel, total_loss: TotalLoss, layers: LayerGradients) -> None:
+        self._model, self._total_loss, self._layers = model, total_loss, layers
+        self._shared = SharedPositions(model.module)
         #: Whether random number generators of Python and NumPy are compared as well, until a first pass has passed.
         self.thorough = True
         #: The bytes that the last measured pass has taken for each variant.
@@ -215,8 +218,7 @@ class VariantPass:
         batch : Records
             The records.
         draws : Draws, optional
-            The random numbers of that pass. By default, masks are drawn from the current states of the generators, which are
-            left as they were.
+            The random numbers of that pass. By default, masks are drawn.
 
         Yields
         ------
@@ -227,13 +229,13 @@ class VariantPass:
             yield batch
             return
         with (
-            self._adapter.silence(),
-            without_checkpointing(self._adapter.module),
-            recording(draws, self._adapter.device) as masks,
+            self._model.silence(),
+            without_checkpointing(self._model.module),
+            recording(draws, self._model.device) as masks,
             torch.no_grad(),
-            torch.autocast(self._adapter.device.type, enabled=False),
+            torch.autocast(self._model.device.type, enabled=False),
         ):
-            self._adapter.module(*batch.inputs, **batch.named)
+            self._model.module(*batch.inputs, **batch.named)
         self._masks = DropoutMasks(tuple(masks), len(batch)) if masks else None
         try:
             yield batch.numbered()
@@ -284,24 +286,24 @@ class VariantPass:
 
         def note(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
             input = self._layers.require_one_input(module, inputs, output)
-            narrow = first_layer.narrow(input) if first_layer and type(module) is nn.Linear else None
+            narrow = first_layer.narrow(input) if first_layer and is_linear(module) else None
             assert isinstance(output, Tensor)
             seen.append((module, input, output, narrow))
 
-        kept = _SavedBytes(self._adapter.module) if measure else None
+        kept = SavedBytes(self._model.module) if measure else None
         with (
-            self._adapter.silence(),
-            without_checkpointing(self._adapter.module),
-            unchanged(self._adapter.module, self.thorough),
+            self._model.silence(),
+            without_checkpointing(self._model.module),
+            unchanged(self._model.module, self.thorough),
             self._listening(note, first_layer, rows),
             self._shared.running(times if first_layer is None else 1, measure),
             self.applied_masks(places, times),
             torch.enable_grad(),
-            torch.autocast(self._adapter.device.type, enabled=False),
+            torch.autocast(self._model.device.type, enabled=False),
         ):
             with kept.counting() if kept else nullcontext():
-                output = self._adapter.module(*variants.inputs, **variants.named)
-                total = self.total_loss(self._criterion(output, variants.target), rows)
+                output = self._model.module(*variants.inputs, **variants.named)
+                total = self._total_loss(output, variants.target, rows)
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
             errors = torch.autograd.grad(total, outputs, allow_unused=True)
         if len(seen) > len(outputs):
@@ -319,29 +321,20 @@ class VariantPass:
             raise not_computed(self._layers.name(module), f"it is called without them. {CHECKPOINTING}")
         return output
 
-    def total_loss(self, loss: Tensor, rows: int) -> Tensor:
-        """The sum of the records' losses."""
-        if not isinstance(loss, Tensor) or loss.ndim > 1 or (loss.ndim == 1 and len(loss) != rows):
-            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
-            raise ValueError(f"criterion must give one loss, or one for each record, got shape {shape} for {rows} records.")
-        if loss.ndim == 1:
-            return loss.sum()
-        return loss * rows if self._adapter.loss_reduction == "mean" else loss
-
     @contextmanager
     def _listening(self, note: Callable[..., None], first_layer: FirstLayer | None, rows: int) -> Iterator[None]:
-        handles = [unit.register_forward_hook(note) for unit in self._layers.units]
-        handles += [unit.register_forward_pre_hook(_refuse_packed) for unit in self._adapter.recurrent()]
+        units = self._model.units()
+        handles = [unit.register_forward_hook(note) for unit in units]
         handles += [
             unit.register_forward_pre_hook(lambda unit, inputs: self._one_row_each(unit, inputs, rows))
-            for unit in self._layers.units
+            for unit in units
             if type(unit) is nn.Embedding
         ]
         replaced = []
         if first_layer:
-            for unit in self._layers.units:
-                if type(unit) is nn.Linear and "forward" not in vars(unit):
-                    unit.forward = first_layer.forward(unit)  # type: ignore[method-assign, assignment]
+            for unit in units:
+                if is_linear(unit) and "forward" not in vars(unit):
+                    unit.forward = first_layer.forward(unit)  # type: ignore[arg-type]
                     replaced.append(unit)
         try:
             yield
@@ -360,7 +353,7 @@ class VariantPass:
         return (ids.expand(rows, *ids.shape[1:]), *inputs[1:])
 
 
-class _SavedBytes:
+class SavedBytes:
     """Counts the bytes of the tensors that a pass keeps, weights left out."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -391,24 +384,14 @@ class _SavedBytes:
         return int(ALLOCATED * counted)
 
 
-def _refuse_packed(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-    if inputs and isinstance(inputs[0], PackedSequence):
-        raise GradientError(f"gradients of {type(module).__name__} cannot be computed for packed sequences; pad them instead.")
-
-
 class VariantGradients:
-    """Computes clipped gradients of variants, in clipping norms. `criterion` is the loss of the training."""
+    """Computes clipped gradients of variants, in clipping norms. Parameters as for `VariantPass`."""
 
-    def __init__(self, adapter: OpacusAdapter, criterion: Callable[..., Tensor]) -> None:
-        self._adapter = adapter
-        self._layers = LayerGradients(adapter)
-        self._pass = VariantPass(adapter, criterion, self._layers)
+    def __init__(self, model: TrainedModel, total_loss: TotalLoss) -> None:
+        self._model = model
+        self._layers = LayerGradients(model)
+        self._pass = VariantPass(model, total_loss, self._layers)
         self._table_is_optional = False  # whether linear layers alone read the table of variants
-
-    @property
-    def total_loss(self) -> Callable[[Tensor, int], Tensor]:
-        """The sum of the records' losses, from what the criterion returns and the number of records."""
-        return self._pass.total_loss
 
     @property
     def bytes_per_variant(self) -> int:
@@ -418,6 +401,10 @@ class VariantGradients:
     def dropout_of(self, batch: Records, draws: Draws | None = None) -> AbstractContextManager[Records]:
         """Let dropout have the masks of a forward pass over a batch. Gives the records, numbered; see `VariantPass`."""
         return self._pass.dropout_of(batch, draws)
+
+    def masks_of(self, places: Tensor | None) -> AbstractContextManager[None]:
+        """Inside `dropout_of`, let dropout apply the masks of the records at these places of the batch."""
+        return self._pass.applied_masks(places)
 
     @property
     def one_row(self) -> set[str]:
@@ -431,8 +418,8 @@ class VariantGradients:
 
     def output(self, records: Records) -> Any:
         """What the model returns for some records, with the masks of dropout that they have."""
-        module = self._adapter.module
-        with self._adapter.silence(), without_checkpointing(module), self._pass.applied_masks(records.places):
+        module = self._model.module
+        with self._model.silence(), without_checkpointing(module), self._pass.applied_masks(records.places):
             return module(*records.inputs, **records.named)
 
     def gradients(self, records: Records, secret: Secret, values: Sequence[int], pairs: bool = False) -> Gradients:
@@ -475,7 +462,7 @@ class VariantGradients:
         first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
         shape = len(records), len(values)
         calls = self._pass.run(secret.variants(records, values), len(values), records.places, first_layer, measure=True)
-        gradients = require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._adapter))
+        gradients = require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._model))
         self._pass.thorough = False
         if first_layer:
             try:
@@ -496,7 +483,7 @@ class VariantGradients:
         gradients = Gradients(tuple(self._layers.factors(calls, shape)))
         if pairs and gradients.tiled:
             gradients = gradients.with_products()
-        return clip(gradients, self._adapter)
+        return clip(gradients, self._model)
 
 
 def require_finite(gradients: Gradients) -> Gradients:

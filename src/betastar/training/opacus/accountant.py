@@ -1,8 +1,10 @@
-"""An accountant for Opacus: `PrivacyEngine(accountant="betastar")` once `betastar.training` is imported."""
+"""An accountant for Opacus: `PrivacyEngine(accountant="betastar")` once a name of `betastar.training` for Opacus is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
@@ -17,21 +19,30 @@ from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, poisson
 from betastar.risk import Bound, Risk
 from betastar.threats import Membership
-from betastar.training.opacus.adapter import loader_of_make_private, logical_sampler
-from betastar.training.opacus.samplers import drawn_of
+from betastar.training.opacus.adapter import drawn_by, made_private, noise_of_step, require_counted, warn_of_shards
+
+#: What to do with a state that does not say how batches were drawn.
+STATE_POISSON = (
+    "it does not say how batches were drawn; if each of its steps had Poisson sampling, say so: "
+    "accountant.history = state['history']."
+)
 
 
 class BetastarAccountant(IAccountant):  # type: ignore[misc]
     """An accountant of Opacus that reads ε, β* and other metrics off the exact trade-off curve.
 
-    `PrivacyEngine(accountant="betastar")` makes one, once `betastar.training` was imported. It sees which loader `make_private`
+    `PrivacyEngine(accountant="betastar")` makes one, once it was imported. It sees which loader `make_private`
     returns, and counts what that does: Poisson sampling of Opacus, a loader of `private_loader`, or PyTorch's shuffling. Of balls
     in bins and of shuffling, an epoch of which a step was taken counts as a whole one.
+
+    What cannot be counted is refused with an error: other loaders, `rand_on_empty`, adaptive clipping, optimizers that are not
+    those of Opacus, and steps on several batches at once. With several processes, the noise multiplier of the optimizer and the
+    rate of the loader are counted; that the processes draw their batches independently (with a seed each) is not checked.
 
     Examples
     --------
     >>> from opacus import PrivacyEngine
-    >>> import betastar.training
+    >>> from betastar.training import BetastarAccountant
     >>> accountant = PrivacyEngine(accountant="betastar").accountant
     >>> for step in range(50):
     ...     accountant.step(noise_multiplier=2.0, sample_rate=0.1)
@@ -42,18 +53,33 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.history: list[tuple[float, float, int]]
         self._drawn = DrawnSteps()
+        self._assigned = True  # whether all steps so far were assigned to `history`
         self._loader: DataLoader[Any] | None = None
-        self._sampled_by: DataLoader[Any] | None = None  # the loader of the step that is counted
-        self._refusal = ""  # why the steps cannot be analysed
-        self._last: tuple[int, tuple[float, float, int]] | None = None  # length and end of the history after the last step
+        self._divisor = ""  # a warning that the next statement about adding or removing a record shows
+        super().__init__()
+
+    @property
+    def history(self) -> tuple[tuple[float, float, int], ...]:
+        """(noise multiplier, rate, steps) of steps in a row that are alike.
+
+        Assigning states that all steps had Poisson sampling, as Opacus does when it looks for a noise. It raises `ValueError`
+        once a step was counted.
+        """
+        return tuple(self._drawn.triples())
+
+    @history.setter
+    def history(self, steps: Iterable[tuple[float, float, int]]) -> None:
+        if not self._assigned:
+            raise ValueError("history is what was counted and cannot be assigned any more: make another BetastarAccountant.")
+        self._drawn = DrawnSteps()
+        for noise, rate, count in steps:
+            self._drawn.add(noise, poisson(rate), steps=count)
 
     def follow(self, loader: DataLoader[Any]) -> None:
         """Count further steps as this loader draws its batches.
 
-        `make_private` of Opacus, a monitor and gap clipping do this by themselves. An engine of one's own may not.
+        `make_private` of Opacus does this by itself. An engine of one's own has to do it.
 
         Parameters
         ----------
@@ -62,10 +88,10 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             If the loader draws batches in a way that cannot be analysed.
         """
-        _drawn(loader)
+        drawn_by(loader)
         self._loader = loader
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[DPOptimizer], None]:
@@ -74,64 +100,61 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
         Parameters
         ----------
         sample_rate : float
-            One divided by the number of batches of an epoch.
+            One divided by the number of batches of an epoch. It is not used: the loader knows its rate.
 
         Returns
         -------
         callable
-            It is called with the optimizer, and counts the step.
+            It is called with the optimizer, and counts the step. It raises `ValueError` or `TypeError`, before the weights
+            change, if the step cannot be analysed or if no loader is known.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `make_private` asks, and its optimizer or its loader does what cannot be analysed.
         """
-        loader = loader_of_make_private()
-        count: Callable[[DPOptimizer], None] = super().get_optimizer_hook_fn(sample_rate)
+        made = made_private()
+        if made is not None:
+            require_counted(made.optimizer)
+            warn_of_shards(made.optimizer)
+            scheme = drawn_by(made.loader).scheme
+            if made.for_epsilon and not scheme.plain:
+                raise ValueError(
+                    "make_private_with_epsilon computes the noise of Poisson sampling, but the loader draws batches otherwise "
+                    f"({scheme.sampling!r}): find the noise with betastar.calibrate and pass it to make_private."
+                )
+            self._divisor = made.divisor or self._divisor
 
-        def count_sampled(optimizer: DPOptimizer) -> None:
-            self._sampled_by = loader or self._loader
-            try:
-                count(optimizer)
-            finally:
-                self._sampled_by = None
+        def count(optimizer: DPOptimizer) -> None:
+            loader = self._loader if made is None else made.loader
+            if loader is None:
+                raise ValueError(
+                    "the accountant does not know which loader draws the batches: call accountant.follow(loader) before the "
+                    "first step, or count steps of Poisson sampling yourself: accountant.step(noise_multiplier=…, sample_rate=…)."
+                )
+            self._add(noise_of_step(optimizer), drawn_by(loader))
 
-        return count_sampled
-
-    def _drawn_for_step(self, rate: float) -> DrawnBatch:
-        """How the batch of the step that Opacus reports was drawn; `rate` is what Opacus says that its rate is."""
-        loader = self._sampled_by
-        if loader is None:
-            return poisson(rate)
-        try:
-            drawn = _drawn(loader)
-        except ValueError as problem:
-            self._refusal = str(problem)
-            return poisson(rate)
-        if drawn.scheme.plain:
-            return poisson(rate)
-        if rate * len(loader) > 1.5:  # Opacus reports 1 / batches, times the batches that were accumulated
-            word = repr(drawn.scheme.sampling)
-            self._refusal = f"a step was taken on several batches at once, which sampling {word} does not cover."
-        return drawn
+        return count
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Account for one step. Opacus calls this.
+        """Account for one step with Poisson sampling. Whoever calls this states that the step had it.
 
         Parameters
         ----------
         noise_multiplier : float
             The noise multiplier of the step.
         sample_rate : float
-            The probability with which each record was sampled, by Poisson sampling unless a loader is followed.
+            The probability with which each record was sampled, independently of the others.
         """
-        self._adopt()
-        drawn = self._drawn_for_step(sample_rate)
-        rate = drawn.scheme.sample_rate
-        self._drawn.add(noise_multiplier, drawn)
-        if self.history and self.history[-1][:2] == (noise_multiplier, rate):
-            self.history[-1] = (noise_multiplier, rate, self.history[-1][2] + 1)
-        else:
-            self.history.append((noise_multiplier, rate, 1))
-        self._last = (len(self.history), self.history[-1])
+        self._add(noise_multiplier, poisson(sample_rate))
+
+    def _add(self, noise: float, drawn: DrawnBatch) -> None:
+        """Count a step."""
+        self._drawn.add(noise, drawn)
+        self._assigned = False
 
     def __len__(self) -> int:
-        return sum(steps for _, _, steps in self.history)
+        return len(self._drawn)
 
     @classmethod
     def mechanism(cls) -> str:
@@ -146,26 +169,10 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
 
     @property
     def run(self) -> DPSGD:
-        """Noise, sampling and number of the steps so far. Raises `ValueError` if there are none, or none can be analysed."""
-        if not self.history:
+        """Noise, sampling and number of the steps so far. Raises `ValueError` if there are none."""
+        if not len(self):
             raise ValueError("no step was taken yet: there is nothing to account for.")
-        if self._refusal:
-            raise ValueError(f"the steps cannot be analysed: {self._refusal}")
-        self._last = None
-        self._adopt()
         return self._drawn.run
-
-    def _adopt(self) -> None:
-        """Take a history that somebody has set, as Opacus does when it looks for a noise, as one of Poisson sampling."""
-        if self.history and self._last == (len(self.history), self.history[-1]):
-            return
-        if self._drawn.triples() == self.history:
-            return
-        if len(self._drawn) and not self._drawn.plain:
-            raise ValueError("history was changed from outside, so that it does not belong to the samplings that were counted.")
-        self._drawn = DrawnSteps()
-        for noise, rate, steps in self.history:
-            self._drawn.add(noise, poisson(rate), steps=steps)
 
     def state_dict(self, destination: Any = None) -> Any:
         """Give the state of the accountant, to be saved.
@@ -180,12 +187,8 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
         mapping
             What `load_state_dict` takes.
         """
-        self._adopt()
-        state = super().state_dict(destination)
-        if not self._drawn.plain:
-            state["drawn"] = self._drawn.state_dict()
-        if self._refusal:
-            state["refusal"] = self._refusal
+        state = OrderedDict() if destination is None else destination
+        state.update(mechanism=self.mechanism(), drawn=self._drawn.state_dict(), divisor=self._divisor)
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -199,12 +202,19 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            If the state is empty, or of another accountant.
+            If the state is empty, of another accountant, or of a version of betastar that did not save how batches were drawn.
         """
-        super().load_state_dict(state_dict)
-        self._drawn, self._refusal = DrawnSteps(), state_dict.get("refusal", "")
-        if "drawn" in state_dict:
-            self._drawn.load_state_dict(state_dict["drawn"])
+        mechanism = (state_dict or {}).get("mechanism")
+        if mechanism is None:
+            raise ValueError("state_dict is empty or not the state of an accountant, and cannot be loaded.")
+        if mechanism != self.mechanism():
+            raise ValueError(f"the state of the accountant {mechanism!r} cannot be loaded: {STATE_POISSON}")
+        if state_dict.get("refusal") or "drawn" not in state_dict:
+            why = state_dict.get("refusal") or STATE_POISSON
+            raise ValueError(f"the state was saved by an older version of betastar and cannot be loaded: {why}")
+        self._drawn, self._assigned = DrawnSteps(), False
+        self._drawn.load_state_dict(state_dict["drawn"])
+        self._divisor = state_dict.get("divisor", "")
 
     def risk(self, relation: str = "substitution", method: str = "exact") -> Risk:
         """Analyse membership inference against the steps so far.
@@ -226,7 +236,11 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
         ValueError
             If no step was taken yet.
         """
-        return analyze(self.run, Membership(relation), method)
+        found = analyze(self.run, Membership(relation), method)
+        if relation == "add-remove" and self._divisor:
+            divisor, self._divisor = self._divisor, ""
+            warnings.warn(divisor, stacklevel=3)
+        return found
 
     def get_epsilon(self, delta: float, **kwargs: object) -> float:
         """Compute ε of (ε, δ)-DP for adding or removing a record, from the upper end of the exact curve.
@@ -243,7 +257,7 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
         float
             0 before the first step, and infinity if a step had no noise.
         """
-        if not self.history:
+        if not len(self):
             return 0.0
         if any(noise == 0.0 for noise, _, _ in self.history):
             return inf
@@ -310,11 +324,6 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
             If no step was taken yet.
         """
         return self.risk(relation).tpr(fpr)
-
-
-def _drawn(loader: DataLoader[Any]) -> DrawnBatch:
-    """How the last batch of a loader was drawn."""
-    return drawn_of(logical_sampler(loader), len(loader.dataset))  # type: ignore[arg-type]
 
 
 register_accountant("betastar", BetastarAccountant, force=True)

@@ -10,63 +10,45 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import opacus
-from opacus.grad_sample import GradSampleModule, functorch
+from opacus.grad_sample import GradSampleModule
 from opacus.grad_sample import grad_sample_module_fast_gradient_clipping as ghost_clipping
 from opacus.optimizers import DPOptimizer
-from opacus.optimizers import optimizer as dp_optimizer
 from opacus.utils import batch_memory_manager, fast_gradient_clipping_utils
 from torch import nn
 
 #: Parts of modules and classes of Opacus.
 OF_OPACUS: tuple[tuple[ModuleType | type, tuple[str, ...]], ...] = (
-    (dp_optimizer, ("_check_processed_flag", "_generate_noise", "_mark_as_processed")),
-    (functorch, ("ft_compute_per_sample_gradient",)),
     (batch_memory_manager, ("BatchSplittingSampler",)),
     (fast_gradient_clipping_utils, ("DPLossFastGradientClipping",)),
     (ghost_clipping, ("GradSampleHooksFastGradientClipping",)),
-    (GradSampleModule, ("GRAD_SAMPLERS", "iterate_submodules", "disable_hooks", "enable_hooks")),
-    (DPOptimizer, ("pre_step", "clip_and_accumulate", "add_noise", "accumulated_iterations", "params")),
+    (GradSampleModule, ("iterate_submodules", "disable_hooks", "enable_hooks")),
+    (DPOptimizer, ("accumulated_iterations", "params")),
 )
 #: Attributes of a model that `make_private` returned.
 OF_MODEL = ("_module", "hooks_enabled", "batch_first", "autograd_grad_sample_hooks")
 #: Attributes of an optimizer that `make_private` returned.
-OF_OPTIMIZER = (
-    *("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction"),
-    *("generator", "secure_mode", "step_hook", "_step_skip_queue"),
-)
-#: Attributes that Opacus adds to each trainable parameter.
-OF_PARAMETER = ("grad_sample", "summed_grad")
-#: Attributes of a model with ghost clipping, of its class, of an optimizer that clips by layer, and of a distributed optimizer.
+OF_OPTIMIZER = ("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction")
+#: Attributes of a model with ghost clipping, and of an optimizer that clips by layer.
 OF_GHOST_MODEL = ("max_grad_norm",)
-OF_GHOST_CLASS = ("per_sample_gradient_norms",)
-#: An attribute that ghost clipping adds to each parameter. Without it, the records of a batch are not compared by `audit.code`.
-OF_GHOST_PARAMETER = ("_norm_sample",)
 OF_LAYERWISE_OPTIMIZER = ("max_grad_norms",)
-OF_DISTRIBUTED_OPTIMIZER = ("rank", "world_size")
-#: What `make_private` calls its loader, and how it asks an accountant for the function that counts steps.
-OF_MAKE_PRIVATE = ("data_loader", "get_optimizer_hook_fn")
+#: What `make_private` calls its loader and its optimizer, and how it asks an accountant for the function that counts steps.
+OF_MAKE_PRIVATE = ("data_loader", "optimizer", "get_optimizer_hook_fn")
 #: An attribute that Opacus writes on a layer during a backward pass and may leave there.
 LEFT_ON_LAYERS = "max_batch_len"
+#: An attribute that adaptive clipping of `opacus.utils.adaptive_clipping` writes on an optimizer in each backward pass.
+LEFT_BY_ADAPTIVE_CLIPPING = "_adjusted_noise_multiplier"
 
 #: Names that objects of betastar and PyTorch have as well, so that their use tells nothing.
-SHARED_NAMES = frozenset({"noise_multiplier", "max_grad_norm", "loss_reduction", "generator", "rank", "world_size", "params"})
+SHARED_NAMES = frozenset({"_module", "noise_multiplier", "max_grad_norm", "loss_reduction", "params"})
 #: The names that no module outside of this adapter may use.
 UNPROMISED = (
     frozenset(name for _, names in OF_OPACUS for name in names)
-    | {
-        *OF_MODEL,
-        *OF_OPTIMIZER,
-        *OF_PARAMETER,
-        *OF_GHOST_CLASS,
-        *OF_GHOST_PARAMETER,
-        *OF_LAYERWISE_OPTIMIZER,
-        LEFT_ON_LAYERS,
-    }
+    | {*OF_MODEL, *OF_OPTIMIZER, *OF_LAYERWISE_OPTIMIZER, LEFT_ON_LAYERS, LEFT_BY_ADAPTIVE_CLIPPING}
 ) - SHARED_NAMES
 
 
 class UnsupportedOpacus(RuntimeError):  # noqa: N818
-    """The installed version of Opacus lacks a part that the measurement or its checks rest on."""
+    """The installed version of Opacus lacks a part that the figures rest on."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"Opacus {opacus.__version__} {what}: install a version of Opacus that betastar[training] allows.")
@@ -93,7 +75,7 @@ def require_parts(owner: object, names: Sequence[str], where: str = "") -> None:
         # A model of Opacus looks for an attribute in the user's model, too, where another thing may have this name.
         there = name in {**vars(owner), **owner._modules} if isinstance(owner, nn.Module) else hasattr(owner, name)
         if not there:
-            raise UnsupportedOpacus(f"has no {where or type(owner).__name__}.{name}, which the figures and proofs rest on")
+            raise UnsupportedOpacus(f"has no {where or type(owner).__name__}.{name}, which the figures rest on")
 
 
 def require_internals() -> None:
@@ -109,4 +91,4 @@ def require_internals() -> None:
     for name in OF_MAKE_PRIVATE:
         code = opacus.PrivacyEngine.make_private.__code__
         if name not in (*code.co_names, *code.co_varnames):
-            raise UnsupportedOpacus(f"has no {name} in PrivacyEngine.make_private, which the figures and proofs rest on")
+            raise UnsupportedOpacus(f"has no {name} in PrivacyEngine.make_private, which the figures rest on")

@@ -11,7 +11,7 @@ from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSample
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler
 
 from betastar.drawn_steps import DrawnBatch, SamplingScheme
-from betastar.training.batch_samplers import EpochSampler
+from betastar.training.opacus.batch_samplers import EpochSampler
 
 POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
 
@@ -103,8 +103,8 @@ def scheme_of(sampler: object, records: int) -> SamplingScheme:
     ValueError
         If the sampler is none of those that can be analysed, or if its rate is not a probability.
     """
-    if isinstance(sampler, POISSON):
-        rate = float(sampler.sample_rate)
+    if type(sampler) in POISSON:  # one that inherits from them may draw otherwise
+        rate = float(cast(Any, sampler).sample_rate)
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"sample_rate of the loader must be greater than 0 and at most 1, got {rate:g}.")
         return SamplingScheme("poisson", rate)
@@ -125,7 +125,8 @@ def scheme_of(sampler: object, records: int) -> SamplingScheme:
         "loader must sample each record with the same probability, independently (Poisson), got "
         f"{type(_unwrapped(getattr(sampler, 'sampler', sampler))).__name__}. "
         "Use the loader that make_private returns with poisson_sampling=True, one that private_loader makes, "
-        "or pass amplification=False to analyse every step as if all records took part (sample_rate 1)."
+        "or analyse every step as if all records took part: amplification=False of a monitor, or sample_rate=1 in steps that you "
+        "count yourself with BetastarAccountant().step."
     )
 
 

@@ -8,15 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from opacus.optimizers import AdaClipDPOptimizer, DPOptimizer
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
+from opacus.optimizers.fsdpoptimizer_fast_gradient_clipping import FSDPOptimizerFastGradientClipping
 from opacus.utils import batch_memory_manager
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from betastar.drawn_steps import SamplingScheme
 from betastar.training import processes
 from betastar.training.opacus import internals, samplers
-from betastar.training.opacus.adapter import DISTRIBUTED, has_clipped_sum
+
+#: Optimizers whose processes add up their sums.
+DISTRIBUTED = (DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping, FSDPOptimizerFastGradientClipping)
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,12 @@ class StepSettings:
         The number by which the noisy sum of all processes is divided.
     adaptive : bool
         Whether the clipping norm follows a count of clipped gradients.
-    gaps : dict
-        The gap of each secret by its name, with gap clipping.
     """
 
     noise_multiplier: float
     max_grad_norm: float
     divisor: float
     adaptive: bool
-    gaps: dict[str, float]
 
 
 class WatchedOptimizers:
@@ -99,13 +101,11 @@ class WatchedOptimizers:
         if all(map(has_clipped_sum, private.params)):  # otherwise the step is not one of the private optimizer
             number *= private.accumulated_iterations
         mean = private.loss_reduction == "mean"
-        clipping = getattr(private, "gap_clipping", None)
         return StepSettings(
             float(private.noise_multiplier),
             float(private.max_grad_norm),
             float(private.expected_batch_size * number) if mean else 1.0,
             isinstance(private, AdaClipDPOptimizer),
-            dict(clipping.gaps) if clipping is not None else {},
         )
 
     def clipped_sum(self, optimizer: Optimizer, parameter: Tensor) -> Tensor | None:
@@ -115,10 +115,7 @@ class WatchedOptimizers:
         private = self._around(optimizer)
         if not isinstance(private, DISTRIBUTED):
             return parameter.summed_grad.detach().reshape(parameter.shape).double()  # type: ignore[attr-defined]
-        own = self._own_sums[id(parameter)].reshape(parameter.shape)
-        if private.rank != 0 and hasattr(private, "gap_clipping"):  # the first process has the whole sum then
-            own = torch.zeros_like(own)
-        return processes.sums(own)
+        return processes.sums(self._own_sums[id(parameter)].reshape(parameter.shape))
 
     def record_numbers(self, optimizer: Optimizer) -> Tensor | None:
         """A row of numbers for each record of the last batch, from its own gradient before clipping: at each parameter the norm
@@ -135,6 +132,16 @@ class WatchedOptimizers:
                 columns.append(norms.detach().double())
         same = len({len(column) for column in columns}) == 1
         return torch.stack(columns, dim=1) if same else None
+
+
+def is_private(model: nn.Module) -> bool:
+    """Whether Opacus has wrapped a model, or has left attributes on its parameters."""
+    return isinstance(model, AbstractGradSampleModule) or any(hasattr(p, "grad_sample") for p in model.parameters())
+
+
+def has_clipped_sum(parameter: Any) -> bool:
+    """Whether an optimizer of Opacus has clipped and added up gradients of this parameter for the coming step."""
+    return getattr(parameter, "summed_grad", None) is not None
 
 
 def is_split(index_sampler: Any) -> bool:

@@ -1,1 +1,0 @@
-"""What is checked at every step of a monitored training."""

@@ -1,0 +1,118 @@
+"""Which records take part in each step of a `PrivateTraining`: Poisson sampling, capped or not, fixed size, balls in bins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, log1p
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from betastar import validation
+from betastar.drawn_steps import DrawnBatch, SamplingScheme
+from betastar.training import noise
+
+#: How batches can be drawn.
+SAMPLINGS = ("poisson", "fixed-size", "balls-in-bins")
+
+
+def poisson(random: np.random.Generator, records: int, rate: float) -> NDArray[np.int64]:
+    """Each record with this probability, independently. The gaps between drawn records are geometric, so only these are drawn."""
+    if rate >= 1.0:
+        return np.arange(records)
+    expected = records * rate
+    places: list[NDArray[np.int64]] = []
+    last = -1
+    while last < records:
+        uniform = 1.0 - random.random(int(expected + 6.0 * expected**0.5 + 16.0))  # in (0, 1]
+        gaps = np.minimum(np.floor(np.log(uniform) / log1p(-rate)), float(records)) + 1.0
+        places.append(last + np.cumsum(gaps.astype(np.int64)))
+        last = int(places[-1][-1])
+    drawn = np.concatenate(places)
+    return drawn[: np.searchsorted(drawn, records)]
+
+
+class Draws:
+    """Draws batches from its own entropy.
+
+    Parameters
+    ----------
+    records : int
+        The number of records.
+    batch_size : int
+        The mean size of a batch.
+    sampling : "poisson", "fixed-size" or "balls-in-bins"
+        As in `betastar.DPSGD`.
+    max_batch_size : int, optional
+        With "poisson": of a larger batch, so many records are kept at random.
+    entropy : int
+        What the batches are a function of, besides the number of the step.
+    """
+
+    def __init__(self, records: int, batch_size: int, sampling: str, max_batch_size: int | None, entropy: int) -> None:
+        self.records, self.batch_size, self.entropy = records, batch_size, entropy
+        if batch_size > records:
+            raise validation.wrong("batch_size", f"must be at most the {records} records of the data set, got {batch_size}.")
+        validation.choice("sampling", sampling, SAMPLINGS)
+        if max_batch_size is not None:
+            if sampling != "poisson":
+                raise validation.wrong("max_batch_size", f"belongs to sampling 'poisson', got sampling {sampling!r}.")
+            if validation.whole("max_batch_size", max_batch_size) < batch_size:
+                raise validation.wrong("max_batch_size", f"must be at least batch_size, {batch_size}, got {max_batch_size}.")
+        #: The number of steps of an epoch.
+        self.steps_per_epoch = ceil(records / batch_size)
+        rate = 1.0 / self.steps_per_epoch if sampling == "balls-in-bins" else batch_size / records
+        self.scheme = SamplingScheme(
+            sampling,
+            rate,
+            self.steps_per_epoch,
+            records,
+            batch_size if sampling == "fixed-size" else None,
+            max_batch_size,
+        )
+        self._bins: tuple[int, list[NDArray[np.int64]]] | None = None  # the number of an epoch, and its batches
+
+    @property
+    def divisor(self) -> float:
+        """The public number that sums of gradients are divided by: the mean size of a batch."""
+        return self.scheme.sample_rate * self.records
+
+    def drawn(self, step: int) -> DrawnBatch:
+        """How the batch of a step is drawn."""
+        return DrawnBatch(self.scheme, str(step // self.steps_per_epoch))
+
+    def indices(self, step: int) -> Tensor:
+        """The numbers of the records that take part in a step, in ascending order."""
+        return torch.from_numpy(self._batch(step))
+
+    def _batch(self, step: int) -> NDArray[np.int64]:
+        scheme = self.scheme
+        if scheme.sampling == "balls-in-bins":
+            return self._bin(*divmod(step, self.steps_per_epoch))
+        random = noise.generator(self.entropy, noise.SAMPLING, step)
+        if scheme.sampling == "fixed-size":
+            return np.sort(random.choice(self.records, self.batch_size, replace=False, shuffle=False))
+        drawn = poisson(random, self.records, scheme.sample_rate)
+        if scheme.max_batch_size is not None and len(drawn) > scheme.max_batch_size:
+            return np.sort(random.choice(drawn, scheme.max_batch_size, replace=False, shuffle=False))
+        return drawn
+
+    def _bin(self, epoch: int, number: int) -> NDArray[np.int64]:
+        """One of the batches of an epoch, in which each record has drawn one step."""
+        if self._bins is None or self._bins[0] != epoch:
+            bins = noise.generator(self.entropy, noise.SAMPLING, epoch).integers(self.steps_per_epoch, size=self.records)
+            sizes = np.bincount(bins, minlength=self.steps_per_epoch)
+            self._bins = epoch, np.split(np.argsort(bins, kind="stable"), np.cumsum(sizes)[:-1])
+        return self._bins[1][number]
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a training that is resumed within an epoch needs. It tells who is drawn next: keep it secret till then."""
+        return {"entropy": f"{self.entropy:x}"} if self.scheme.in_epochs else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the draws of a saved training, where a record takes part once an epoch. Others are drawn anew."""
+        if state:
+            self.entropy, self._bins = int(state["entropy"], 16), None
