@@ -1,4 +1,4 @@
-"""The price of the monitor and of gap clipping: a step with them against a step of Opacus alone, in one run.
+"""A step of PrivateTraining, with and without a gap, and a monitored step of Opacus, against a step of Opacus alone, in one run.
 
 Shapes of the paper's two experiments, random records. Steps of all kinds alternate, so that a noisy machine is noisy for all;
 look at the ratios. The monitor is also compared with the loop over records and pairs. Results are added to
@@ -21,7 +21,7 @@ from rich.table import Table
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.training import AttributeMonitor, Secret, make_attribute_private
+from betastar.training import AttributeMonitor, PrivateTraining, Secret
 from common import keep
 
 STEPS = 60
@@ -32,11 +32,27 @@ SHAPES = {
     "Adult, ReLU": (26048, 108, 128, 2, 256, 74, nn.ReLU),
     "Purchase": (50000, 600, 128, 100, 512, 2, nn.Tanh),
 }
+IMAGES = "CNN on images"
 clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
-def training(shape: tuple[Any, ...], values: int, gap: float | None = None, ghost: bool = False, **options: Any) -> Any:
-    """A private training; monitored if `options` are given, with gap clipping if a gap is, or with ghost clipping of Opacus."""
+def images() -> tuple[TensorDataset, nn.Module]:
+    """Random images of 28 × 28 pixels, and the network of the tutorials of Opacus for them."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        *(nn.Conv2d(1, 16, 8, 2, padding=3), nn.ReLU(), nn.MaxPool2d(2, 1)),
+        *(nn.Conv2d(16, 32, 4, 2), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten()),
+        *(nn.Linear(512, 32), nn.ReLU(), nn.Linear(32, 10)),
+    )
+    return TensorDataset(torch.randn(10_000, 1, 28, 28), torch.randint(10, (10_000,))), module
+
+
+def training(shape: tuple[Any, ...] | None, values: int, gap: float | None = None, kind: str = "hooks", **options: Any) -> Any:
+    """A private training: of Opacus by hooks or ghost clipping, monitored if `options` are given, or a PrivateTraining."""
+    batch = 256
+    if shape is None:
+        data, module = images()
+        return _made(data, module, batch, None, gap, kind, options)
     records, columns, hidden, classes, batch, _, activation = shape
     torch.manual_seed(0)
     levels = torch.linspace(-1.6, 3.8, values)
@@ -45,17 +61,27 @@ def training(shape: tuple[Any, ...], values: int, gap: float | None = None, ghos
     x[:values, 0] = levels
     data = TensorDataset(x, torch.randint(classes, (records,)))
     module = nn.Sequential(nn.Linear(columns, hidden), activation(), nn.Linear(hidden, classes))
+    return _made(data, module, batch, Secret.column(0, levels), gap, kind, options)
+
+
+def _made(
+    data: TensorDataset, module: nn.Module, batch: int, secret: Secret | None, gap: float | None, kind: str, options: Any
+) -> Any:
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-4)
     given: dict[str, Any] = {
         "module": module,
-        "optimizer": torch.optim.Adam(module.parameters(), lr=1e-4),
+        "optimizer": optimizer,
         "data_loader": DataLoader(data, batch_size=batch),
         "noise_multiplier": 3.51,
         "max_grad_norm": 2.0,
     }
-    secret = Secret.column(0, levels)
-    if gap is not None:
-        return *make_attribute_private(**given, criterion=CRITERION, secret=secret, gap=gap), CRITERION
-    if ghost:
+    if kind.startswith("private"):
+        protected = {} if gap is None else {"secret": secret, "gap": gap}
+        secure = {"secure_noise": kind == "private, secure"}
+        return PrivateTraining(
+            module, optimizer, data, CRITERION, batch_size=batch, noise_multiplier=3.51, max_grad_norm=2.0, **protected, **secure
+        )
+    if kind == "ghost":
         model, optimizer, criterion, loader = PrivacyEngine().make_private(
             **given, criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost"
         )
@@ -68,8 +94,11 @@ def training(shape: tuple[Any, ...], values: int, gap: float | None = None, ghos
 
 def step(parts: Any, batches: Any) -> float:
     """Seconds of one turn of the training loop: next batch, forward, backward, step."""
-    model, optimizer, _, criterion = parts
     start = clock()
+    if isinstance(parts, PrivateTraining):
+        parts.step()
+        return clock() - start
+    model, optimizer, _, criterion = parts
     x, y = next(batches)
     optimizer.zero_grad()
     criterion(model(x), y).backward()
@@ -100,21 +129,29 @@ def loop(parts: Any, values: int, number: int = 8) -> float:
 
 
 def compare(name: str) -> dict[str, float]:
-    """Median seconds of plain, monitored and gap-clipped steps that alternate."""
-    shape = SHAPES[name]
+    """Median seconds of steps of each kind that alternate."""
+    shape = SHAPES.get(name)
+    values = 2 if shape is None else shape[5]
     kinds = {
-        "plain": training(shape, shape[5]),
-        "ghost": training(shape, shape[5], ghost=True),
-        "monitored": training(shape, shape[5], scope="batch"),
-        "gap": training(shape, shape[5], gap=0.1),
-        "gap, 2 values": training(shape, 2, gap=0.1),
+        "plain": training(shape, values),
+        "ghost": training(shape, values, kind="ghost"),
+        "private": training(shape, values, kind="private"),
+        "private, secure": training(shape, values, kind="private, secure"),
     }
+    if shape is not None:
+        kinds["monitored"] = training(shape, values, scope="batch")
+        kinds["gap"] = training(shape, values, gap=0.1, kind="private")
+        kinds["gap, 2 values"] = training(shape, 2, gap=0.1, kind="private")
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    streams = {kind: iter(parts[2]) for kind, parts in kinds.items()}
+    streams = {kind: None if isinstance(parts, PrivateTraining) else iter(parts[2]) for kind, parts in kinds.items()}
     for _ in track(range(STEPS), f"{name}: steps of each kind", transient=True):
         for kind, parts in kinds.items():
             times[kind].append(step(parts, streams[kind]))
     found = {kind: statistics.median(some[5:]) for kind, some in times.items()}
+    fastest = min(found["plain"], found["ghost"])
+    found["private ratio"], found["secure ratio"] = found["private"] / fastest, found["private, secure"] / fastest
+    if shape is None:
+        return found
     found["ratio"] = found["monitored"] / found["plain"]
     found["ghost ratio"] = found["monitored"] / found["ghost"]
     for kind in ("gap", "gap, 2 values"):
@@ -141,7 +178,7 @@ def main() -> None:
     results: dict[str, Any] = {"threads": torch.get_num_threads()}
     # First: what comes later may use more memory for other reasons.
     results["10,000 values, centroid"] = many_values("centroid")
-    results |= {name: compare(name) for name in SHAPES}
+    results |= {name: compare(name) for name in (*SHAPES, IMAGES)}
     table = Table(title="The monitor, exact diameters (medians)")
     for title in ("shape", "plain step", "monitored step", "ratio", "loop over records and pairs", "ratio"):
         table.add_column(title, justify="left" if title == "shape" else "right")
@@ -151,6 +188,14 @@ def main() -> None:
         table.add_row(name, f"{row['plain'] * 1e3:.1f} ms", f"{row['monitored'] * 1e3:.1f} ms", f"{row['ratio']:.2f} ×", *slow)
     console = Console()
     console.print(table)
+    own = Table(title="PrivateTraining, spot checks and drawing of records included (medians)")
+    for title in ("shape", "Opacus", "its ghost clipping", "PrivateTraining", "ratio to the faster", "secure noise", "ratio"):
+        own.add_column(title, justify="left" if title == "shape" else "right")
+    for name in (*SHAPES, IMAGES):
+        row = results[name]
+        times = [f"{row[kind] * 1e3:.1f} ms" for kind in ("plain", "ghost", "private", "private, secure")]
+        own.add_row(name, *times[:3], f"{row['private ratio']:.2f}", times[3], f"{row['secure ratio']:.2f}")
+    console.print(own)
     clipped = Table(title="Gap clipping (medians)")
     for title in ("shape", "values", "plain step", "gap-clipped step", "ratio"):
         clipped.add_column(title, justify="left" if title == "shape" else "right")

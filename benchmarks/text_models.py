@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.training import AttributeMonitor, Secret, make_attribute_private
+from betastar.training import AttributeMonitor, PrivateTraining, Secret
 from common import keep
 
 TEXTS, LENGTH, VOCABULARY, BATCH, VALUES = 512, 64, 1000, 16, 10
@@ -93,8 +93,8 @@ class Encoder(nn.Module):
         return self.head(self.last(self.blocks(self.tokens(ids) + self.places(places))).mean(dim=1))
 
 
-def training(shape: tuple[Any, ...], kind: str, values: int = VALUES, diameter: str = "exact") -> tuple[Any, ...]:
-    """(model, optimizer, loader, criterion) of one kind of training: plain, ghost, monitored or gap."""
+def training(shape: tuple[Any, ...], kind: str, values: int = VALUES, diameter: str = "exact") -> Any:
+    """A PrivateTraining (private, gap), or (model, optimizer, loader, criterion) of Opacus: plain, ghost or monitored."""
     torch.manual_seed(0)
     *sizes, place = shape
     module = Encoder(*sizes)
@@ -108,8 +108,10 @@ def training(shape: tuple[Any, ...], kind: str, values: int = VALUES, diameter: 
         "max_grad_norm": 1.0,
     }
     secret = Secret.column(place, range(values), unseen=values > TEXTS)
-    if kind == "gap":
-        return *make_attribute_private(**given, criterion=CRITERION, secret=secret, gap=0.1), CRITERION
+    if kind in ("private", "gap"):
+        protected = {"secret": secret, "gap": 0.1} if kind == "gap" else {}
+        data, sizes = given["data_loader"].dataset, {"batch_size": BATCH, "sampling": "fixed-size"}
+        return PrivateTraining(module, given["optimizer"], data, CRITERION, noise_multiplier=1.0, **sizes, **protected)
     if kind == "ghost":
         model, optimizer, criterion, loader = PrivacyEngine().make_private(
             **given, criterion=nn.CrossEntropyLoss(), grad_sample_mode="ghost"
@@ -121,8 +123,12 @@ def training(shape: tuple[Any, ...], kind: str, values: int = VALUES, diameter: 
     return *parts, CRITERION
 
 
-def step(parts: tuple[Any, ...]) -> float:
-    """Seconds of one step on the first texts."""
+def step(parts: Any) -> float:
+    """Seconds of one step: on the first texts, or on those that a PrivateTraining draws."""
+    if isinstance(parts, PrivateTraining):
+        start = clock()
+        parts.step()
+        return clock() - start
     model, optimizer, loader, criterion = parts
     ids, target = loader.dataset[:BATCH]
     start = clock()
@@ -135,7 +141,7 @@ def step(parts: tuple[Any, ...]) -> float:
 def compare(name: str, rounds: int) -> dict[str, float]:
     """Median seconds of steps of each kind that alternate, and their ratios to a plain step and to one of ghost clipping."""
     warnings.filterwarnings("ignore")
-    kinds = {kind: training(SHAPES[name], kind) for kind in ("plain", "ghost", "monitored", "gap")}
+    kinds = {kind: training(SHAPES[name], kind) for kind in ("plain", "ghost", "private", "monitored", "gap")}
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in track(range(rounds), f"{name}: steps of each kind", transient=True):
         for kind, parts in kinds.items():
@@ -143,6 +149,7 @@ def compare(name: str, rounds: int) -> dict[str, float]:
     row = {kind: statistics.median(some[1:]) for kind, some in times.items()}
     for kind in ("monitored", "gap"):
         row[f"{kind} ratio"], row[f"{kind} ghost ratio"] = row[kind] / row["plain"], row[kind] / row["ghost"]
+    row["private ratio"] = row["private"] / min(row["plain"], row["ghost"])
     return row
 
 
@@ -153,11 +160,12 @@ def main() -> None:
         for name in SHAPES:
             results[name] = processes.submit(compare, name, rounds).result()
     table = Table(title=f"Transformers, {torch.get_num_threads()} threads (medians)")
-    for title in ("shape", "Opacus", "ghost", "monitored", "ratio", "gap clipping", "ratio"):
+    for title in ("shape", "Opacus", "ghost", "PrivateTraining", "to faster", "monitored", "ratio", "gap clipping", "ratio"):
         table.add_column(title, justify="left" if title == "shape" else "right")
     for name, row in results.items():
-        times = [f"{row[kind]:.2f} s" for kind in ("plain", "ghost", "monitored", "gap")]
-        table.add_row(name, *times[:3], f"{row['monitored ratio']:.2f}", times[3], f"{row['gap ratio']:.2f}")
+        times = [f"{row[kind]:.2f} s" for kind in ("plain", "ghost", "private", "monitored", "gap")]
+        ratios = [f"{row[f'{kind} ratio']:.2f}" for kind in ("private", "monitored", "gap")]
+        table.add_row(name, *times[:3], ratios[0], times[3], ratios[1], times[4], ratios[2])
     Console().print(table)
     mebibytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     keep({"transformers": {"threads": torch.get_num_threads(), "peak MiB": mebibytes, "rows": results}})

@@ -16,7 +16,7 @@ ROOMS = {
     "steps": ("what was run, who attacks", (0, 0)),
     "exact": ("steps to a curve", (0, 1)),
     "risk": ("a curve to answers", (0, 2)),
-    "training": ("monitor, gap clipping", (1, 1)),
+    "training": ("private steps, monitor", (1, 1)),
     "audit": ("the attacker's games", (2, 2)),
     "plots": ("figures", (3, 1)),
     "runs": ("betastar train", (3, 0)),

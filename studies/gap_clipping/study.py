@@ -127,14 +127,12 @@ def _trained(config: Config, study: Study, folder: RunFolder) -> Json:
         assert training is not None
         training.run()
         last = folder.epochs[-1]
-        clipping = training.clipping
-        assert clipping is not None
         return {
             "accuracy": last["accuracy"],
             "steps": last["steps"],
-            "sample_rate": training.loader.sample_rate,
+            "sample_rate": training.training.run.segments[-1].sample_rate,
             "membership": last["membership"]["lower"],
-            "gap": next(iter(clipping.gaps.values())),
+            "gap": next(iter(training.training.gaps.values())),
             "groups": _groups(training),
         }
 

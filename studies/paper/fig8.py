@@ -44,7 +44,7 @@ def measure(epochs: int) -> Json:
                 training.run_epoch()
                 times[name].append(time.perf_counter() - start)
         start = time.perf_counter()
-        trainings["MIA"].engine.get_epsilon(1e-5)
+        trainings["MIA"].training.membership("add-remove", "exact").epsilon(delta=1e-5)
         measured |= {name: statistics.median(some) for name, some in times.items()}
         measured["accountant"] = measured["MIA"] + time.perf_counter() - start
     return measured

@@ -11,7 +11,6 @@ import numpy as np
 import betastar as bs
 from betastar import plots
 from betastar.runs import Config, RunFolder, Training
-from betastar.training import AttributeMonitor
 from studies.paper.sheet import Sheet
 from studies.trainings import Json
 
@@ -47,8 +46,7 @@ def _distances(epochs: int, every: int) -> Json:
     """The largest distance in each batch, and in the whole data set at some of the steps."""
     with tempfile.TemporaryDirectory() as folder:
         training = Training(Config(epochs=epochs, seed=0, ledger=False), RunFolder(Path(folder)))
-        parts = (training.model, training.optimizer, training.loader, training.criterion, training.study.secret)
-        everyone = AttributeMonitor(*parts, scope="dataset", every=every)
+        everyone = training.training.watch(training.study.secret, scope="dataset", every=every)
         for _ in range(epochs):
             training.run_epoch()
         batch = training.monitors["exact"].distances

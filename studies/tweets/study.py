@@ -76,7 +76,7 @@ def _private(config: Config, study: Tweets, folder: RunFolder) -> Json:
             "baseline": last["baseline"],
             "noise_multiplier": study.recipe.noise_multiplier,
             "steps": last["steps"],
-            "sample_rate": training.loader.sample_rate,
+            "sample_rate": training.training.run.segments[-1].sample_rate,
             "membership": last["membership"]["lower"],
             "gap": config.gap,
             "records": {

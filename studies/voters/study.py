@@ -146,7 +146,7 @@ def _private(case: Case, config: Config, folder: RunFolder) -> Json:
             "baseline": last["baseline"],
             "noise_multiplier": study.recipe.noise_multiplier,
             "steps": last["steps"],
-            "sample_rate": training.loader.sample_rate,
+            "sample_rate": training.training.run.segments[-1].sample_rate,
             "membership": last["membership"]["lower"],
             "records": {"public": len(study.public_table), "train": len(study.train), "test": len(study.test)},
             "groups": group_counts(study.raw, SECRETS, training.right()),

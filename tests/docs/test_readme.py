@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from opacus import PrivacyEngine
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from betastar import plots
 from docs.hooks import bench, picture, snippets
@@ -23,14 +22,9 @@ def test_the_readme_runs() -> None:
     torch.manual_seed(0)
     x = torch.cat([torch.arange(17.0, 91.0)[:, None], torch.randn(74, 2)], dim=1)
     module = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
-    model, optimizer, loader = PrivacyEngine().make_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(TensorDataset(x, (x[:, 1] > 0).long()), batch_size=8),
-        noise_multiplier=2.0,
-        max_grad_norm=1.0,
-    )
-    given = {"model": model, "optimizer": optimizer, "loader": loader, "criterion": torch.nn.CrossEntropyLoss()}
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    dataset = TensorDataset(x, (x[:, 1] > 0).long())
+    given = {"model": module, "optimizer": optimizer, "dataset": dataset, "criterion": torch.nn.CrossEntropyLoss()}
     rows = [f"{20 + i % 50},{30 + i % 17},{'high' if i % 3 else 'low'}" for i in range(600)]
     files = {"people.csv": "\n".join(["age,hours,income", *rows]) + "\n"}
     text = snippets.run((ROOT / "README.md").read_text(), "README.md", given, files)

@@ -101,7 +101,7 @@ def formulas_are_mathml_and_snippets_show_what_they_print(site: Path) -> None:
         "tutorials/before",
         "tutorials/during",
         "tutorials/after",
-        "how-to/guarantees-in-training",
+        "how-to/protect-an-attribute",
         "how-to/audit",
     ):
         text = (site / f"{name}.html").read_text()
