@@ -3,10 +3,11 @@
     python -m tests.frozen.freeze --sample            # compare a sample, which takes seconds; exits with 1 if something changed
     python -m tests.frozen.freeze --write             # before work on the code: write all of numbers.json and trainings.json
     python -m tests.frozen.freeze                     # after each step: compare all of it, which takes a minute or two
-    python -m tests.frozen.freeze --write --sample    # when the work is done: write the sample, which is what is committed
+    python -m tests.frozen.freeze --write --sample numbers    # when the work is done: write the sample, which is committed
 
 `numbers` or `trainings` after it: only these. Bits depend on the processor and on the versions of NumPy, SciPy and torch, which
-the files say. Where these are others, numbers are compared up to small errors, and trainings are not compared.
+the files say. Where these are others, numbers are compared up to small errors, and trainings are not compared: trainings.json
+belongs to one machine and is not committed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import platform
 import sys
 import time
 from collections.abc import Iterator
@@ -39,7 +41,15 @@ def environment(kind: str) -> dict[str, Any]:
     import numpy as np
 
     simd = np.show_config(mode="dicts")["SIMD Extensions"]
-    return {"packages": {name: version(name) for name in PACKAGES[kind]}, "simd": simd.get("found", [])}
+    packages = {name: version(name) for name in PACKAGES[kind]}
+    return {"packages": packages, "simd": simd.get("found", []), "processor": processor()}
+
+
+def processor() -> str:
+    """The name of the processor: libraries choose their code by it, even where the instructions are the same."""
+    told = Path("/proc/cpuinfo")
+    names = [line for line in told.read_text().splitlines() if line.startswith("model name")] if told.exists() else []
+    return names[0].split(":", 1)[1].strip() if names else platform.processor()
 
 
 def asked(kind: str, sample: bool) -> list[Key]:

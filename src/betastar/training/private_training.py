@@ -114,7 +114,7 @@ class Guarantee(Displayed):
     >>> from betastar.training import Guarantee
     >>> run = bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500)
     >>> print(Guarantee(run, bs.analyze(run, method="certified")))
-    Proved: an attacker who sees all 500 updates and asks whether a record was trained on faces β* ≥ 0.9053.
+    Proved: an attacker who sees all 500 updates and asks whether a record was trained on faces β* ≥ 0.9106.
     """
 
     run: DPSGD
