@@ -106,6 +106,12 @@ def step(parts: Any, batches: Any) -> float:
     return clock() - start
 
 
+def endless(loader: Any) -> Any:
+    """The batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
 def loop(parts: Any, values: int, number: int = 8) -> float:
     """Seconds of a step's distances the plain way (a gradient a variant, then every pair), from a few records."""
     model, _, loader, _ = parts
@@ -143,7 +149,7 @@ def compare(name: str) -> dict[str, float]:
         kinds["gap"] = training(shape, values, gap=0.1, kind="private")
         kinds["gap, 2 values"] = training(shape, 2, gap=0.1, kind="private")
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    streams = {kind: None if isinstance(parts, PrivateTraining) else iter(parts[2]) for kind, parts in kinds.items()}
+    streams = {kind: None if isinstance(parts, PrivateTraining) else endless(parts[2]) for kind, parts in kinds.items()}
     for _ in track(range(STEPS), f"{name}: steps of each kind", transient=True):
         for kind, parts in kinds.items():
             times[kind].append(step(parts, streams[kind]))

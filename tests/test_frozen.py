@@ -1,4 +1,4 @@
-"""A sample of numbers is what it was, bit for bit on the processor that wrote it. `python -m tests.frozen.freeze` compares all."""
+"""A sample of numbers is what it was, bit for bit on the same processor. `python -m tests.frozen.freeze` compares all of them."""
 
 from __future__ import annotations
 

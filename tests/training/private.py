@@ -216,5 +216,6 @@ def weighed(total: GapClippedSum, records: Records) -> tuple[Gradients, Tensor, 
     """The clipped gradients of the records' variants, the value that each holds, and weights in ĝ for each value, (n, a, a)."""
     gradients = total.variants.gradients(records, total.secret, range(total.secret.count))
     own = total.secret.own(records).to(gradients.norms.device)
-    each = [total.weights(gradients, torch.full_like(own, k), records) for k in range(total.secret.count)]
+    shares = [secret.shares(records).to(own.device) for secret in total._secrets]
+    each = [total.weights(gradients, torch.full_like(own, k), shares) for k in range(total.secret.count)]
     return gradients, own, torch.stack(each, dim=1)

@@ -45,6 +45,42 @@ def test_a_column_of_positions_and_of_whole_numbers() -> None:
     assert changed[:, 3].tolist() == [2, 2]
 
 
+def test_a_pixel() -> None:
+    images = Records((torch.arange(2.0 * 1 * 3 * 4).reshape(2, 1, 3, 4),), torch.tensor([0, 1]))
+    images.inputs[0][:, 0, 2, 1] = torch.tensor([0.5, 0.0])
+    pixel = Secret.column((0, 2, 1), [0.0, 0.5], name="pixel")
+    pixel.check(images, complete=True)
+    assert pixel.own(images).tolist() == [1, 0]
+    made = pixel.variants(images, [1, 0]).inputs[0]
+    assert made[:, 0, 2, 1].tolist() == [0.5, 0.0, 0.5, 0.0]
+    assert torch.equal(made[0], images.inputs[0][0])
+    assert torch.equal(made[3], images.inputs[0][1])
+    for place in ((0, 3, 1), (2, 1)):
+        with pytest.raises(ValueError, match=r"a record of the model's input is of shape \(1, 3, 4\)"):
+            Secret.column(place, [0.0, 0.5], name="pixel").check(images, complete=True)
+    with pytest.raises(ValueError, match="column must be a whole number of at least 0 or a tuple of them"):
+        Secret.column((0, -1), [0.0, 0.5])
+
+
+def test_a_function_is_called_once_for_several_questions() -> None:
+    calls = 0
+
+    def either(record: Records) -> Records:
+        nonlocal calls
+        calls += 1
+        return Records((record.inputs[0].abs() * torch.tensor([[1.0], [-1.0]]),), record.target.repeat(2))
+
+    records = Records((torch.tensor([[1.0], [-2.0], [3.0]]),), torch.zeros(3))
+    secret = Secret.function(either, count=2)
+    once = secret.of(records)
+    assert calls == 3
+    assert once.own(records).tolist() == secret.own(records).tolist() == [0, 1, 0]
+    assert torch.equal(once.variants(records, [1, 0]).inputs[0], secret.variants(records, [1, 0]).inputs[0])
+    calls = 0
+    assert torch.equal(once.shares(records), torch.full((3, 2), 0.5, dtype=torch.float64))
+    assert calls == 2  # the candidates of the candidates of one record
+
+
 def test_a_one_hot_group_and_columns_together() -> None:
     variants = rows(Secret.one_hot([0, 3], on=[2.0, 3.0], off=[-2.0, -3.0], labels=["a", "b"]))
     assert variants[0].tolist() == [[2.0, 1.0, 2.0, -3.0], [-2.0, 1.0, 2.0, 3.0]]

@@ -186,9 +186,14 @@ class GapClippedSum:
 
     def _clipped(self, part: Records) -> tuple[Gradients, dict[Tensor, Tensor]]:
         """The gradients of all variants, and Σ ĝ in clipping norms."""
-        gradients = self.variants.gradients(part, self.secret, range(self.secret.count))
-        own = self.secret.own(part).to(gradients.norms.device)
-        return gradients, self._sum(gradients, own, part)
+        secret = self.secret.of(part)
+        gradients = self.variants.gradients(part, secret, range(secret.count))
+        own = secret.own(part).to(gradients.norms.device)
+        secrets = [secret] if len(self._secrets) == 1 else self._secrets
+        shares = [one.shares(part).to(own.device) for one in secrets]
+        if gradients.tiled and len(shares) == 1:
+            return gradients, written_sum(gradients, own, shares[0], self._gaps[0])
+        return gradients, gradients.totals(self.weights(gradients, own, shares))
 
     def _own(self, part: Records) -> tuple[Gradients, dict[Tensor, Tensor]]:
         """What the secret is not about has no gap to clip: its own gradients, and their clipped sum in clipping norms."""
@@ -206,16 +211,8 @@ class GapClippedSum:
 
         check(part.take(slice(place, place + 1)), written)
 
-    def _sum(self, gradients: Gradients, own: Tensor, records: Records) -> dict[Tensor, Tensor]:
-        """Σ ĝ in clipping norms."""
-        if gradients.tiled and len(self._secrets) == 1:
-            shares = self._secrets[0].shares(records).to(own.device)
-            return written_sum(gradients, own, shares, self._gaps[0])
-        return gradients.totals(self.weights(gradients, own, records))
-
-    def weights(self, gradients: Gradients, own: Tensor, records: Records) -> Tensor:
+    def weights(self, gradients: Gradients, own: Tensor, shares: Sequence[Tensor]) -> Tensor:
         """The weight of each variant in ĝ, if the records held the values `own`."""
-        shares = [secret.shares(records).to(own.device) for secret in self._secrets]
         if len(shares) == 1:
             return weights_at_once(gradients, own, shares[0], self._gaps[0])
         return weights_in_turn(gradients, own, shares, self._gaps)

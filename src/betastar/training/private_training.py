@@ -679,14 +679,15 @@ class PrivateTraining(SavedTraining):
                 batch = self._source.read(indices)
                 for measurement in self._watched:
                     measurement.measure(batch, indices)
-                versions = [tensor._version for tensor in self._state()]
+                state = self._state()
+                versions = [tensor._version for tensor in state]
                 totals, loss = (self._plain_sums if self._clipped is None else self._gap_sums)(batch, indices)
-                if versions != [tensor._version for tensor in self._state()]:
+                if versions != [tensor._version for tensor in state]:
                     raise GradientError(WRITES)
             elif self._watched:
                 for measurement in self._watched:
                     measurement.measure(self._source.read(indices), indices)
-        except GradientError as problem:
+        except (GradientError, ValueError) as problem:  # the latter if a secret refuses a record
             if "not finite" not in str(problem):
                 self._void = str(problem)
             failure = problem

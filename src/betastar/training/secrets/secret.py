@@ -57,7 +57,7 @@ class Secret(ABC):
 
     @staticmethod
     def column(
-        column: int,
+        column: int | tuple[int, ...],
         values: ArrayLike | Tensor,
         *,
         labels: Sequence[Any] | None = None,
@@ -69,8 +69,9 @@ class Secret(ABC):
 
         Parameters
         ----------
-        column : int
-            The number of the column in the last dimension of the input.
+        column : int or tuple of int
+            The number of the column in the last dimension of the input. A tuple is the place of one number in a record, such as
+            (channel, row, column) of a pixel.
         values : sequence of float
             The values as the model sees them (scaled).
         labels : sequence, optional
@@ -97,6 +98,8 @@ class Secret(ABC):
         >>> from betastar.training import Secret
         >>> Secret.column(0, values=range(17, 91), name="age")
         Secret('age', 74 values)
+        >>> Secret.column((0, 4, 3), values=[0.0, 0.5, 1.0], name="pixel")
+        Secret('pixel', 3 values)
         """
         table = _table("values", values)
         if table.ndim != 1:
@@ -104,8 +107,10 @@ class Secret(ABC):
                 f"values must be a list of numbers for one column, got shape {tuple(table.shape)}; see Secret.columns."
             )
         shown = [float(value) for value in table] if labels is None else list(labels)
-        from betastar.training.secrets.secret_types import Columns
+        from betastar.training.secrets.secret_types import Columns, Entry
 
+        if isinstance(column, tuple):
+            return Entry(column, table[:, None], shown, name or f"entry {column}", argument, unseen)
         return Columns([column], table[:, None], shown, name or f"column {column}", argument, unseen)
 
     @staticmethod
@@ -670,6 +675,21 @@ class Secret(ABC):
             (argument, column) for each column, and "target" for the target. None if the secret may be anywhere.
         """
         return None
+
+    def of(self, records: Records) -> Secret:
+        """Prepare several questions about the same records.
+
+        Parameters
+        ----------
+        records : Records
+            The records, which the questions are then about.
+
+        Returns
+        -------
+        Secret
+            A secret that gives the same answers about them. By default it is this one.
+        """
+        return self
 
     def only(self, *labels: object) -> list[int]:
         """Find the numbers of values.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from itertools import product
@@ -177,6 +178,41 @@ class Columns(Secret):
         refuse_unseen([self.labels[i] for i in outside], self.name)
 
 
+class Entry(Columns):
+    """One number of each record, at a place of its tensor: a pixel of an image."""
+
+    def __init__(
+        self, place: tuple[int, ...], table: Tensor, labels: list[Any], name: str, argument: int | str, unseen: bool
+    ) -> None:
+        if not place or any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in place):
+            raise ValueError(f"column must be a whole number of at least 0 or a tuple of them, got {place!r}.")
+        super().__init__([0], table, labels, name, argument, unseen)
+        self.place = place
+        self._index: Any = (slice(None), *place)
+
+    def as_columns(self) -> Columns | None:
+        return None
+
+    def places(self) -> set[Hashable] | None:
+        return {(self.argument, self.place), (self.argument, self.place[-1])}  # a secret column holds it, too
+
+    def variants(self, records: Records, values: Sequence[int]) -> Records:
+        repeated = records.repeat(len(values))
+        tensor = repeated.get(self.argument)
+        tensor[self._index] = self.table[list(values), 0].to(tensor).repeat(len(records))
+        return repeated
+
+    def _held(self, records: Records) -> Tensor:
+        tensor = argument_of(records, self.argument, self.name)
+        shape = tuple(tensor.shape[1:])
+        if len(shape) != len(self.place) or any(one >= size for one, size in zip(self.place, shape, strict=True)):
+            raise ValueError(
+                f"the secret {self.name!r} is at {self.place}, but a record of the model's input is of shape {shape}."
+                f"{other_arguments(records, self.argument)}"
+            )
+        return tensor[self._index][:, None]
+
+
 class Label(Secret):
     """The target of the criterion. `table` holds the targets."""
 
@@ -316,35 +352,17 @@ class Function(Secret):
             made.append(candidates.take([min(number, len(candidates) - 1) for number in values]))
         return concatenated(made)
 
+    def of(self, records: Records) -> Secret:
+        return Offered(self, records)
+
     def own(self, records: Records) -> Tensor:
-        numbers = []
-        for i in range(len(records)):
-            one = records.take(slice(i, i + 1))
-            numbers.append(numbers_held(flattened(one), flattened(self.variants(one, range(self.count))), self.name, self.labels))
-        return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.long)
+        return self.of(records).own(records)
 
     def with_prior(self, prior: ArrayLike | Tensor) -> NoReturn:
         raise ValueError(f"prior cannot be given for {self.name!r}: each record has candidates of its own.")
 
     def shares(self, records: Records) -> Tensor:
-        """Count each different candidate once, however often and in whichever order the function returns it.
-
-        Each candidate must have the same candidates, bit for bit: otherwise the mean would tell which of them the record is.
-        """
-        shares = torch.zeros(len(records), self.count, dtype=torch.float64)
-        for i in range(len(records)):
-            offered = self.variants(records.take(slice(i, i + 1)), range(self.count))
-            rows = flattened(offered)
-            different, which, times = rows.unique(dim=0, return_inverse=True, return_counts=True)
-            for k in range(len(offered)):
-                others = flattened(self.variants(offered.take(slice(k, k + 1)), range(self.count)))
-                if not torch.equal(others.unique(dim=0), different):
-                    raise ValueError(
-                        "candidates of a candidate must be the same records again, bit for bit, which they are not for "
-                        f"candidate {k} of record {i} of a batch: compute all of them alike, whichever the record holds."
-                    )
-            shares[i] = 1.0 / (len(times) * times[which])
-        return shares
+        return self.of(records).shares(records)
 
     def check(self, records: Records, complete: bool) -> None:
         """Refuse records that are not their own candidates, and candidates that have other candidates.
@@ -365,6 +383,46 @@ class Function(Secret):
                     )
 
 
+class Offered(Function):
+    """The candidates of some records, for which the function is called once a record. All questions are about these records."""
+
+    def __init__(self, function: Function, records: Records) -> None:
+        super().__init__(function._candidates, function.labels, function.name)
+        self._every = Function.variants(self, records, range(self.count))
+        self._rows = flattened(self._every).unflatten(0, (len(records), self.count))
+
+    def of(self, records: Records) -> Secret:
+        return self
+
+    def variants(self, records: Records, values: Sequence[int]) -> Records:
+        return self._every.take((torch.arange(len(records))[:, None] * self.count + torch.tensor(list(values))).flatten())
+
+    def own(self, records: Records) -> Tensor:
+        held = zip(flattened(records).split(1), self._rows, strict=True)
+        numbers = [numbers_held(one, rows, self.name, self.labels) for one, rows in held]
+        return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.long)
+
+    def shares(self, records: Records) -> Tensor:
+        """Count each different candidate once, however often and in whichever order the function returns it.
+
+        Each candidate must have the same candidates, bit for bit: otherwise the mean would tell which of them the record is. That
+        is looked at for one record, which nobody can foresee.
+        """
+        looked, shares = secrets.randbelow(max(1, len(records))), torch.zeros(len(records), self.count, dtype=torch.float64)
+        for i, rows in enumerate(self._rows):
+            different, which, times = rows.unique(dim=0, return_inverse=True, return_counts=True)
+            for k in range(self.count) if i == looked else ():
+                one = self._every.take([i * self.count + k])
+                others = flattened(Function.variants(self, one, range(self.count)))
+                if not torch.equal(others.unique(dim=0), different):
+                    raise ValueError(
+                        "candidates of a candidate must be the same records again, bit for bit, which they are not for "
+                        f"candidate {k} of record {i} of a batch: compute all of them alike, whichever the record holds."
+                    )
+            shares[i] = 1.0 / (len(times) * times[which])
+        return shares
+
+
 def _no_table(tensor: Tensor) -> str:
     """What helps whoever asks for a column of records that are no rows of a table."""
     if tensor.ndim == 2:
@@ -372,8 +430,9 @@ def _no_table(tensor: Tensor) -> str:
     if tensor.ndim < 2:
         return " Each record is a single number: give the model a table with one column, or use Secret.function."
     return (
-        f" Each record is of shape {tuple(tensor.shape[1:])}, as an image or a sequence is, and not a row of a table: give the "
-        "records that the attacker considers with Secret.function, such as the image with a face and without it."
+        f" Each record is of shape {tuple(tensor.shape[1:])}, as an image or a sequence is, and not a row of a table: for one "
+        "number of it, give its place, as in Secret.column((0, 4, 3), …); otherwise give the records that the attacker considers "
+        "with Secret.function, such as the image with a face and without it."
     )
 
 
