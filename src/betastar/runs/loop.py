@@ -256,7 +256,7 @@ class Training:
             secret=secret.name if watched else None,
             values=secret.count if watched else None,
             label=None if monitor is None else monitor.label,
-            gaps=gaps or None,
+            gaps=dict(gaps) or None,
             proof=self.training.guarantee.about_attributes if proved else None,
             restated=tuple(self.study.restated),
             told=self.study.told,

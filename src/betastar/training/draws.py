@@ -74,6 +74,7 @@ class Draws:
             max_batch_size,
         )
         self._bins: tuple[int, list[NDArray[np.int64]]] | None = None  # the number of an epoch, and its batches
+        self._begun: tuple[int, int] | None = None  # the number of an epoch that a saved training had begun, and its entropy
 
     @property
     def divisor(self) -> float:
@@ -103,16 +104,21 @@ class Draws:
     def _bin(self, epoch: int, number: int) -> NDArray[np.int64]:
         """One of the batches of an epoch, in which each record has drawn one step."""
         if self._bins is None or self._bins[0] != epoch:
-            bins = noise.generator(self.entropy, noise.SAMPLING, epoch).integers(self.steps_per_epoch, size=self.records)
+            random = noise.generator(self._entropy_of(epoch), noise.SAMPLING, epoch)
+            bins = random.integers(self.steps_per_epoch, size=self.records)
             sizes = np.bincount(bins, minlength=self.steps_per_epoch)
             self._bins = epoch, np.split(np.argsort(bins, kind="stable"), np.cumsum(sizes)[:-1])
         return self._bins[1][number]
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a training that is resumed within an epoch needs. It tells who is drawn next: keep it secret till then."""
-        return {"entropy": f"{self.entropy:x}"} if self.scheme.in_epochs else {}
+    def _entropy_of(self, epoch: int) -> int:
+        return self._begun[1] if self._begun is not None and self._begun[0] == epoch else self.entropy
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """What a training needs that goes on within an epoch, after so many steps. It tells who is drawn next: keep it secret."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        return {"epoch": epoch, "entropy": f"{self._entropy_of(epoch):x}"} if self.scheme.in_epochs and within else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the draws of a saved training, where a record takes part once an epoch. Others are drawn anew."""
+        """Go on with an epoch that a saved training had begun. All other batches are drawn anew."""
         if state:
-            self.entropy, self._bins = int(state["entropy"], 16), None
+            self._begun, self._bins = (state["epoch"], int(state["entropy"], 16)), None

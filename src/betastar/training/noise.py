@@ -21,7 +21,7 @@ from torch import Tensor
 #: Numbers that are drawn from one generator. Each part has a generator of its own, so that threads share the work.
 PART = 1 << 20
 #: The parts of the key that tell sampling, noise and other uses of the same entropy apart.
-SAMPLING, NOISE, CHECKS = 0, 1, 2
+SAMPLING, NOISE, CHECKS, MASKS = 0, 1, 2, 3
 #: Independent Gaussians that secure noise adds up, as Holohan and Braghin propose: two hide the holes that floating-point
 #: arithmetic leaves between the values of one.
 SUMMANDS = 4
@@ -32,9 +32,14 @@ def fresh_entropy() -> int:
     return secrets.randbits(256)
 
 
+def derived(entropy: int, purpose: str) -> int:
+    """Another entropy, from which the first one cannot be computed."""
+    return int.from_bytes(sha256(f"{purpose} {entropy}".encode()).digest())
+
+
 def generator(entropy: int, use: int, step: int, part: int = 0) -> np.random.Generator:
     """A generator for one use at one step."""
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy, spawn_key=(use, step, part))))
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy, spawn_key=(use, step, part), pool_size=8)))
 
 
 class GaussianNoise:
@@ -57,7 +62,7 @@ class GaussianNoise:
         return sha256(f"entropy {self._entropy}".encode()).hexdigest()
 
     def like(self, tensors: Sequence[Tensor], step: int) -> list[Tensor]:
-        """Independent standard normal numbers in the shapes of some tensors, on their devices.
+        """Independent standard normal numbers in the shapes of some tensors, on their devices; in double precision if secure.
 
         Parameters
         ----------
@@ -74,7 +79,7 @@ class GaussianNoise:
         sizes = [tensor.numel() for tensor in tensors]
         numbers = torch.from_numpy(self.normal(sum(sizes), step))
         parts = zip(numbers.split(sizes), tensors, strict=True)
-        return [part.view(tensor.shape).to(tensor.device, tensor.dtype) for part, tensor in parts]
+        return [part.view(t.shape).to(t.device, torch.promote_types(part.dtype, t.dtype)) for part, t in parts]
 
     def normal(self, number: int, step: int) -> NDArray[Any]:
         """So many standard normal numbers: in single precision, in double precision if they are secure."""

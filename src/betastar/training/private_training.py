@@ -7,15 +7,19 @@ post-processing. The loop around it has no part in the proof.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -36,8 +40,8 @@ from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, Not
 from betastar.training.draws import Draws
 from betastar.training.gap_clipping import GapClippedSum, clipped_secrets
 from betastar.training.gradients.factors import TINY
-from betastar.training.gradients.record_gradients import RecordGradients, RecordLosses, UnknownLayer, apart
-from betastar.training.gradients.side_effects import DropoutMasks, GradientError, recording, restored
+from betastar.training.gradients.record_gradients import CANCELLATION, RecordGradients, RecordLosses, UnknownLayer, apart
+from betastar.training.gradients.side_effects import DropoutMasks, GeneratorStates, GradientError, recording, restored
 from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.gradients.variant_gradients import SavedBytes, VariantGradients
 from betastar.training.measurement import AttributeMeasurement, checked_options, measure_dataset
@@ -52,15 +56,26 @@ AGREE = 1e-3, 1e-5
 #: Sums in single precision are off by up to this part of the clipping norm for each record, and norms by the second number: noise
 #: is larger by as much.
 SUM_ROUNDING, NORM_ROUNDING = 2.0**-23, 1e-5
+#: What is fixed once a training is made.
+FIXED = ("model", "optimizer", "criterion", "max_grad_norm", "noise_multiplier", "records", "gaps")
+#: The steps of the last training of each model.
+TRAINED: WeakKeyDictionary[nn.Module, DrawnSteps] = WeakKeyDictionary()
 #: Copies of the trained weights that a step makes: sums, noise, gradients, and two gradients of a single record.
 COPIES = 5
 #: The training whose optimizer is making a step at this moment, for audits.
 STEPPING: ContextVar[PrivateTraining | None] = ContextVar("STEPPING", default=None)
-WRITES = "a pass of the model or the criterion writes into weights or buffers: no guarantee holds any more."
+WRITES = "a pass of the model or the criterion writes into weights, buffers or tensors of its own, which noise does not cover."
 MIXES = (
     "the gradient of record {} depends on the other records of its batch, or changes from one pass to the next (it moved by "
-    "{:.2g} of its norm): no guarantee holds any more. Does the model or the criterion use statistics of the batch, or keep a "
-    "state of its own?"
+    "{:.2g} of its norm). Does the model or the criterion use statistics of the batch, keep a state of its own, or draw random "
+    "numbers other than those of dropout?"
+)
+CHANGED = (
+    "weights or buffers of the model were changed since the last step. If the change is a function of earlier weights alone (an "
+    "average, a projection, going back), call accept_weights(); otherwise nothing is proved."
+)
+COPIED = (
+    "a PrivateTraining cannot be copied, as both copies would add the same noise: make another one and load state_dict() into it."
 )
 
 
@@ -170,7 +185,7 @@ class PrivateTraining(SavedTraining):
     Parameters
     ----------
     model : Module
-        A plain model, which is trained in place.
+        A plain model, which is trained in place. Each layer keeps the mode (train, eval) that it has now.
     optimizer : Optimizer
         Any optimizer of PyTorch over the model's parameters. It is given noisy gradients.
     dataset : Dataset
@@ -202,8 +217,9 @@ class PrivateTraining(SavedTraining):
     budget : Budget, optional
         Instead of a gap: all records are measured before each step, and training ends in time.
     seed : int, optional
-        For research: makes sampling and noise a function of the seed. A guarantee then holds only as long as the seed is secret.
-        By default, both come from the operating system.
+        For research: makes sampling and noise a function of the seed. A guarantee then holds only as long as the seed is secret,
+        and for one training: two with the same seed have the same noise, and their difference has none. By default, both come
+        from the operating system.
     secure_noise : bool
         Whether noise is made from the bits of a cryptographic generator, by a method whose floating-point numbers have no holes.
     memory : int, optional
@@ -278,17 +294,21 @@ class PrivateTraining(SavedTraining):
         _check_records(self._source)
         entropy = processes.of_first(lambda: noise.fresh_entropy() if seed is None else validation.seed(seed))
         batch = validation.whole("batch_size", batch_size)
-        self._draws = Draws(len(self._source), batch, sampling, max_batch_size, entropy)
+        # A saved state may tell the entropy of the draws, from which that of the noise must not follow.
+        self._draws = Draws(len(self._source), batch, sampling, max_batch_size, noise.derived(entropy, "draws"))
         self._seeded, self._noise = seed is not None, noise.GaussianNoise(entropy, secure_noise)
+        self._mask_entropy = noise.derived(entropy, "masks")
+        self._process, self._processes, self._lock = os.getpid(), processes.count(), Lock()
         self._random = noise.generator(noise.fresh_entropy(), noise.CHECKS, 0)  # which records are looked at twice
         secrets = [] if secret is None else [secret] if isinstance(secret, Secret) else list(secret)
         _check_secrets(secrets, gap, attribute_target, budget)
         self._planned = self._plan_steps(epochs, steps, target, attribute_target)
         self.noise_multiplier = self._calibrated_noise(noise_multiplier, target)
-        self.gaps = self._calibrated_gaps(secrets, gap, attribute_target)
+        self.gaps: Mapping[str, float] = MappingProxyType(self._calibrated_gaps(secrets, gap, attribute_target))
         self._secrets = secrets
         self._steps = DrawnSteps()
         self._void: str | None = None
+        self._cancels = False  # whether gradients are sums of terms that may cancel
         self._watched: list[AttributeMeasurement] = []
         copies = COPIES * sum(p.nbytes for p in self._model.parameters)
         self._memory = None if memory is None else preparing.room_for_passes(memory, copies)
@@ -303,7 +323,26 @@ class PrivateTraining(SavedTraining):
         if processes.together():
             for tensor in self._state():
                 torch.distributed.broadcast(tensor, src=0)
+            if not processes.alike(self._made()):
+                raise ValueError(
+                    "dataset and settings must be the same in all processes, and they differ: does a split need a seed?"
+                )
+        if earlier := TRAINED.get(model):
+            warnings.warn(
+                f"this model has had {len(earlier)} steps of another PrivateTraining, which this guarantee does not cover: add "
+                "both runs, bs.analyze(first.run + second.run), or begin with a new model.",
+                stacklevel=2,
+            )
+        TRAINED[model] = self._steps
         self._weights = self._checksum()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in FIXED and name in vars(self):
+            raise AttributeError(f"{name} is fixed once a training is made: make another training, and add the runs of both.")
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(COPIED)
 
     # ------------------------------------------------------------------ the plan
 
@@ -407,6 +446,7 @@ class PrivateTraining(SavedTraining):
 
         def check(records: Records, variants: VariantGradients) -> None:
             own = variants.own(records)
+            self._cancels = self._cancels or own.tiled
             for i in range(len(records)):
                 with variants.masks_of(records.take([i]).places):
                     _, wanted = self.gradients.alone(records.take([i]))
@@ -424,9 +464,14 @@ class PrivateTraining(SavedTraining):
         records = preparing.different(self._source)
         preparing.require_call(self._model, records)
         self._draws_masks = self._uses_random_numbers(records)
-        saved = SavedBytes(self.model)
+        saved, before = SavedBytes(self.model), self._checksum()
+        with torch.no_grad():
+            for some in (records, records.take(slice(0, max(1, len(records) - 1)))):
+                self._losses.learn(self.model(*some.inputs, **some.named), some.target, len(some))
         with saved.counting(), torch.enable_grad():
             self._losses(self.model(*records.inputs, **records.named), records.target, len(records))
+        if before != self._checksum():
+            raise GradientError(WRITES)
         why = ""
         for way, words in (("layers", ""), ("vectorized", "torch.func"), ("single", "one record after the other")):
             self.gradients.way = way
@@ -439,6 +484,7 @@ class PrivateTraining(SavedTraining):
                     raise GradientError(f"the gradient of a record cannot be computed: {problem}") from problem
                 why = why or str(problem).splitlines()[0]
                 continue
+            self._cancels = made.cancels
             if words and not self.gaps:
                 warnings.warn(f"gradients are computed by {words}, which takes longer ({why}).", stacklevel=4)
             break
@@ -447,10 +493,10 @@ class PrivateTraining(SavedTraining):
         self._per_record = max(1, saved.whole_pass([]) // max(1, len(records)) + written)
 
     def _uses_random_numbers(self, records: Records) -> bool:
-        before = torch.get_rng_state()
+        before = GeneratorStates.now(self._model.device)
         with torch.no_grad():
             self.model(*records.inputs, **records.named)
-        return not torch.equal(before, torch.get_rng_state())
+        return not before.same(GeneratorStates.now(self._model.device))
 
     def _pass(self, records: Records) -> tuple[Any, DropoutMasks | None]:
         """Losses, norms and sums of gradients of some records, and the masks of dropout that they had."""
@@ -458,7 +504,9 @@ class PrivateTraining(SavedTraining):
             return self.gradients.run(records), None
         with recording(None, self._model.device) as masks:
             made = self.gradients.run(records)
-        return made, DropoutMasks(tuple(masks), len(records)) if masks else None
+        if not masks:
+            raise UnknownLayer("the model draws random numbers that are not masks of dropout")
+        return made, DropoutMasks(tuple(masks), len(records))
 
     def _compare(self, made: Any, alone: Records, place: int, masks: DropoutMasks | None, record: int) -> None:
         """Compare the gradient of a record in a pass with that of the record alone, with everything else off.
@@ -476,6 +524,9 @@ class PrivateTraining(SavedTraining):
             self._require_equal(gradient, wanted, record)
         if not unknown:
             self._require_equal(made.one(place), wanted, record)
+            counted, norm = float(made.squares[place]) ** 0.5, apart({}, wanted)[1]
+            if counted < norm * (1.0 - AGREE[0]) - AGREE[1] * self.max_grad_norm:
+                raise GradientError(f"the norm of the gradient of record {record} is {norm:g}, and {counted:g} was computed.")
 
     def _require_equal(self, gradient: Mapping[Any, Tensor], wanted: Mapping[Any, Tensor], record: int) -> None:
         distance, norm = apart(gradient, wanted)
@@ -489,8 +540,8 @@ class PrivateTraining(SavedTraining):
         looked = int(self._random.integers(len(batch)))
         for start in range(0, len(batch), size):
             part = batch if size >= len(batch) else batch.take(slice(start, start + size))
-            made, masks = self._pass(part)
-            norms = made.squares().sqrt()
+            made, masks = self._pass(part.copied())  # a model may write into its input
+            norms = made.squares.sqrt()
             self._require_finite(norms, indices[start : start + size])
             scale = (self.max_grad_norm / (norms + TINY)).clamp(max=1.0)
             for parameter, one in made.sums(scale).items():
@@ -508,8 +559,8 @@ class PrivateTraining(SavedTraining):
             row = mine[place : place + 1]
             if row.shape == other.shape and not torch.equal(row, other) and not bool(torch.isnan(row).any()):
                 raise GradientError(
-                    f"the data set gives another record when it is asked for record {index} again (argument {key!r}): no "
-                    "guarantee holds any more. Augmentation, or statistics of the batch in collate?"
+                    f"the data set gives another record when it is asked for record {index} again (argument {key!r}). "
+                    "Augmentation, or statistics of the batch in collate?"
                 )
         return again
 
@@ -521,8 +572,8 @@ class PrivateTraining(SavedTraining):
             secret.check(batch, complete=False)
         looked = int(self._random.integers(len(batch)))
 
-        def check(record: Records, gradient: Callable[[int], dict[Tensor, Tensor]]) -> None:
-            self._read_again(batch, looked, int(indices[looked]))
+        def check(mine: Records, gradient: Callable[[int], dict[Tensor, Tensor]]) -> None:
+            record = replace(self._read_again(batch, looked, int(indices[looked])), places=mine.places)
             own = int(secret.own(record)[0]) if bool(secret.concerned(record)[0]) else 0
             for value in {own, int(self._random.integers(secret.count))} if bool(secret.concerned(record)[0]) else {own}:
                 one = secret.variants(record, [value]) if bool(secret.concerned(record)[0]) else record
@@ -607,15 +658,18 @@ class PrivateTraining(SavedTraining):
         GradientError
             If the gradient of a record is not finite, or depends on other records.
         """
-        self._require_valid()
-        if self.finished:
-            raise ValueError(f"all {self._planned} planned steps were taken: the guarantee was calibrated to this number.")
-        number = len(self._steps)
+        with self._lock:
+            self._require_valid()
+            if self.finished:
+                raise ValueError(f"all {self._planned} planned steps were taken: the guarantee was calibrated to this number.")
+            return self._step(len(self._steps))
+
+    def _step(self, number: int) -> Step:
         with self._own_modes():
-            self._measure(number)
             indices = self._draws.indices(number)
-            mine = processes.part(indices)
-            totals, loss = self._summed(mine)
+            with self._own_masks(number):
+                self._measure(number)
+                totals, loss = self._summed(processes.part(indices))
             self._steps.add(self.noise_multiplier, self._draws.drawn(number))  # counted before anything can be seen of it
             for measurement in self._watched:
                 measurement.record(self._draws.drawn(number), self.noise_multiplier)
@@ -623,15 +677,38 @@ class PrivateTraining(SavedTraining):
         self._weights = self._checksum()
         return Step(number + 1, loss / len(indices) if len(indices) else float("nan"), len(indices))
 
+    @contextmanager
+    def _own_masks(self, number: int) -> Iterator[None]:
+        """Draw the masks of dropout from entropy of the training's own, whatever the loop seeds."""
+        if not self._draws_masks:
+            yield
+            return
+        device = self._model.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            rank = torch.distributed.get_rank() if processes.together() else 0
+            torch.manual_seed(int(noise.generator(self._mask_entropy, noise.MASKS, number, rank).integers(1 << 63)))
+            yield
+
     def _require_valid(self) -> None:
         """Refuse to go on without a guarantee."""
+        if os.getpid() != self._process:
+            raise NotProved(COPIED)
+        if processes.count() != self._processes:
+            raise NotProved(
+                f"the training was made for {self._processes} processes, and there are {processes.count()}: call "
+                "torch.distributed.init_process_group first."
+            )
+        changed = self._weights != self._checksum()
+        if not processes.alike((self._void, changed, len(self._steps), self._weights, self._noise.digest)):
+            self._void = self._void or "the processes have different weights, or have taken different steps."
         if self._void is not None:
             raise NotProved(self._void)
-        if self._weights != self._checksum():
-            raise NotProved(
-                "weights or buffers of the model were changed since the last step. If the change is a function of earlier "
-                "weights alone (an average, a projection, going back), call accept_weights(); otherwise nothing is proved."
-            )
+        if changed:
+            raise NotProved(CHANGED)
+        preparing.require_precision(self._model.parameters)
+        _check_optimizer(self.model, self.optimizer)
+        if len(self._source) != self._draws.records:
+            raise ValueError(f"the data set had {self._draws.records} records, and has {len(self._source)} now.")
 
     def _measure(self, number: int) -> None:
         """Measure all records for a budget, and refuse the step that would break it."""
@@ -679,16 +756,15 @@ class PrivateTraining(SavedTraining):
                 batch = self._source.read(indices)
                 for measurement in self._watched:
                     measurement.measure(batch, indices)
-                state = self._state()
-                versions = [tensor._version for tensor in state]
                 totals, loss = (self._plain_sums if self._clipped is None else self._gap_sums)(batch, indices)
-                if versions != [tensor._version for tensor in state]:
+                if self._weights != self._checksum():
                     raise GradientError(WRITES)
             elif self._watched:
                 for measurement in self._watched:
                     measurement.measure(self._source.read(indices), indices)
         except (GradientError, ValueError) as problem:  # the latter if a secret refuses a record
             if "not finite" not in str(problem):
+                problem = type(problem)(f"{problem} No guarantee holds any more.")
                 self._void = str(problem)
             failure = problem
         except Exception as problem:
@@ -710,10 +786,12 @@ class PrivateTraining(SavedTraining):
         """Add noise, divide by a public number, and let the optimizer use the result."""
         parameters = self._model.parameters
         most = self._draws.scheme.largest_batch(len(self._source))
-        deviation = self.noise_multiplier * self.max_grad_norm * (1.0 + NORM_ROUNDING + SUM_ROUNDING * most)
+        terms = CANCELLATION if self._cancels else 1.0
+        deviation = self.noise_multiplier * self.max_grad_norm * (1.0 + NORM_ROUNDING + SUM_ROUNDING * most * terms)
         for parameter, one in zip(parameters, self._noise.like(parameters, number), strict=True):
             total = totals.get(parameter)
-            noisy = one.mul_(deviation) if total is None else one.to(total.dtype).mul_(deviation).add_(total)
+            wide = one if total is None else one.to(torch.promote_types(one.dtype, total.dtype))
+            noisy = wide.mul_(deviation) if total is None else wide.mul_(deviation).add_(total)
             parameter.grad = noisy.div_(self._draws.divisor).to(parameter.dtype)
         for parameter in self.model.parameters():
             if not parameter.requires_grad:
@@ -835,6 +913,8 @@ class PrivateTraining(SavedTraining):
         """What is proved of the updates so far. Raises `NotProved` if something happened that the proof does not cover."""
         if self._void is not None:
             raise NotProved(self._void)
+        if self._weights != self._checksum():
+            raise NotProved(CHANGED)
         return self._guarantee(self.run)
 
     def planned_guarantee(self) -> Guarantee:
@@ -907,9 +987,13 @@ class PrivateTraining(SavedTraining):
     # ------------------------------------------------------------------ state
 
     def _state(self) -> list[Tensor]:
-        """All weights and buffers of the model, and those of the criterion."""
-        modules = [self.model, *([self.criterion] if isinstance(self.criterion, nn.Module) else [])]
-        return [tensor.detach() for module in modules for tensor in (*module.parameters(), *module.buffers())]
+        """All weights, buffers and other tensors of the modules of the model and of the criterion."""
+        found: list[Tensor] = []
+        for module in (self.model, *([self.criterion] if isinstance(self.criterion, nn.Module) else [])):
+            for part in module.modules():
+                for kept in (part._parameters, part._buffers, vars(part)):
+                    found += [value.detach() for value in kept.values() if isinstance(value, Tensor)]
+        return found
 
     def _checksum(self) -> list[int]:
         """A number for each weight and buffer that changes whenever its bits do, unless by a rare accident."""
@@ -931,7 +1015,7 @@ class PrivateTraining(SavedTraining):
             "model": deepcopy(self.model.state_dict()),
             "optimizer": deepcopy(self.optimizer.state_dict()),
             "steps": self._steps.state_dict(),
-            "draws": self._draws.state_dict(),
+            "draws": self._draws.state_dict(len(self._steps)),
             "void": self._void,
             "accepted": self._weights == self._checksum(),
             "budget": None if self._account is None else deepcopy(self._account.state_dict()),
@@ -959,8 +1043,13 @@ class PrivateTraining(SavedTraining):
                 raise ValueError(f"the state belongs to another training: its {name} is {theirs!r}, not {mine!r}.")
         if len(state["watched"]) != len(self._watched):
             raise ValueError(f"watch {len(state['watched'])} secrets before the state is loaded, got {len(self._watched)}.")
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(deepcopy(state["optimizer"]))
+        before = deepcopy(self.model.state_dict())
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(deepcopy(state["optimizer"]))
+        except Exception:
+            self.model.load_state_dict(before)
+            raise
         self._steps.load_state_dict(state["steps"])
         self._draws.load_state_dict(state["draws"])
         self._void = state["void"]
@@ -1024,16 +1113,11 @@ def _check_parts(model: object, optimizer: object, criterion: object) -> None:
         raise TypeError("optimizer must not be LBFGS, which asks for several gradients a step.")
     if not callable(criterion):
         raise TypeError(f"criterion must be callable, got {criterion!r}.")
-    given = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    names = {id(p): name for name, p in model.named_parameters()}
-    foreign = given - set(names)
-    if foreign:
-        raise ValueError("optimizer has parameters that the model has not: only the model's gradients are private.")
-    idle = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in given]
-    if idle:
-        raise ValueError(f"{idle[0]} is trainable but not in the optimizer: add it, or freeze it with requires_grad_(False).")
+    _check_optimizer(model, optimizer)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError("model has no trainable parameter.")
+    if any(isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse for part in model.modules()):
+        raise ValueError("model has an embedding with sparse gradients: noise reaches every entry, so make it with sparse=False.")
     if isinstance(criterion, nn.Module) and any(p.requires_grad for p in criterion.parameters()):
         raise ValueError(
             "criterion has trainable parameters, which would learn from the records without noise: put them into the model."
@@ -1048,8 +1132,24 @@ def _check_parts(model: object, optimizer: object, criterion: object) -> None:
                 )
 
 
+def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer of other parameters than those that the model trains."""
+    given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    names = {id(p): name for name, p in model.named_parameters()}
+    if given - names.keys():
+        raise ValueError("optimizer has parameters that the model has not: only the model's gradients are private.")
+    idle = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in given]
+    if idle:
+        raise ValueError(f"{idle[0]} is trainable but not in the optimizer: add it, or freeze it with requires_grad_(False).")
+
+
 def _check_records(source: Source) -> None:
     """Refuse a data set without records, or with numbers that are not finite."""
+    if not hasattr(source.dataset, "__len__") or not hasattr(source.dataset, "__getitem__"):
+        kind = type(source.dataset).__name__
+        raise TypeError(
+            f"dataset must have a length and give a record by its number, got {kind}: a step draws records by number."
+        )
     if not len(source):
         raise ValueError("dataset must have at least one record, got none.")
     for indices, records in source.portions(range(preparing.looked_at(source))):
@@ -1099,6 +1199,14 @@ def _one_each(name: str, given: Any, secrets: list[Secret]) -> list[Any]:
 
 
 def _bits(tensor: Tensor) -> int:
-    """The sum of the bits of a tensor, read as whole numbers."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return int(tensor.contiguous().view(whole).sum(dtype=torch.int64))
+    """A number that follows from the bits of a tensor and their places, read as whole numbers."""
+    if not tensor.numel():
+        return 0
+    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()]
+    table = real.contiguous().view(whole).reshape(len(real) if real.ndim else 1, -1)
+    total = 0
+    for dim in (0, 1):
+        sums = table.sum(dim=dim, dtype=torch.int64)
+        total = 31 * total + int((sums * torch.arange(1, 2 * len(sums), 2, device=sums.device)).sum())
+    return total

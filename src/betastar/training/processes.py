@@ -18,6 +18,20 @@ def together() -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
+def count() -> int:
+    """The number of processes that train together."""
+    return distributed.get_world_size() if together() else 1
+
+
+def alike(value: Any) -> bool:
+    """Whether all processes have the same value. All of them have to call this."""
+    if not together():
+        return True
+    every: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(every, value)
+    return all(one == every[0] for one in every)
+
+
 def share(number: int) -> torch.Tensor:
     """The numbers of the records, among `number` ones, that this process measures."""
     if not together():

@@ -15,6 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from betastar.training.gradients.record_gradients import CANCELLATION
 from betastar.training.gradients.tiled_factor import TiledFactor, about_first, differences_from, squares_from
 from betastar.training.gradients.trained_model import TrainedModel
 
@@ -340,7 +341,12 @@ def clip(gradients: Gradients, model: TrainedModel) -> Gradients:
     """The clipped gradients, in clipping norms."""
     total = model.max_grad_norm()
     if model.flat:
-        scale = (total / (gradients.norms.sqrt() + TINY)).clamp(max=1.0) / total
+        squares = gradients.norms
+        if model.limits_cancellation:
+            for factor in gradients.factors:
+                if isinstance(factor, TiledFactor):
+                    squares = torch.maximum(squares, (factor.terms() / CANCELLATION).square())
+        scale = (total / (squares.sqrt() + TINY)).clamp(max=1.0).to(gradients.norms.dtype) / total
         return gradients.scaled([scale] * len(gradients.factors), gradients.norms * scale.square())
     limits = model.layer_norms()
     scales: list[Tensor] = []

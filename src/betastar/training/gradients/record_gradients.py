@@ -3,6 +3,8 @@
 For a layer y = Wx + b that sees the positions t of a record, with errors δ_t at its output, the gradient is Σ_t δ_t ⊗ x_t. Norms
 and clipped sums follow from δ and x, so that no gradient of a single record is written out unless that is cheaper:
     ‖Σ_t δ_t ⊗ x_t‖² = Σ_{t,t'} (x_t·x_t')(δ_t·δ_t'),     Σ_records s_i ∇_i = Σ_{i,t} s_i δ_{i,t} ⊗ x_{i,t}.
+Where the terms of the sum over t cancel, rounding grows with A = Σ_t ‖δ_t‖‖x_t‖ and not with the norm. So inner products are in
+double precision, and a gradient counts with a norm of at least A / `CANCELLATION`.
 A model that these rules do not fit is differentiated record by record (`torch.func`), or one record after the other.
 """
 
@@ -14,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import hypot
-from operator import mul
+from operator import gt, mul
 from typing import Any
 
 import torch
@@ -25,6 +27,9 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from betastar.training.records import Records
+
+#: The terms that add up to a clipped gradient are, together, at most this times the clipping norm.
+CANCELLATION = 64.0
 
 # ---- Losses of single records
 
@@ -43,6 +48,7 @@ class RecordLosses:
     def __init__(self, criterion: Callable[..., Tensor]) -> None:
         self.criterion = criterion
         self._vectorized = True
+        self._rows: list[bool] | None = None  # which parts of output and target have one row for each record
 
     def __call__(self, output: Any, target: Any, records: int) -> Tensor:
         """One loss for each record, (records,)."""
@@ -50,8 +56,8 @@ class RecordLosses:
         if known is not None:
             return known
         leaves, structure = pytree.tree_flatten((output, target))
-        rows = [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == records for leaf in leaves]
-        if not any(rows):
+        rows = _counted(leaves, records) if self._rows is None else self._rows
+        if not any(rows) or len(rows) != len(leaves) or any(map(gt, rows, _counted(leaves, records))):
             raise ValueError("the model must give one row of output for each record, so that its loss can be told apart.")
 
         def alone(*parts: Tensor) -> Tensor:
@@ -67,6 +73,11 @@ class RecordLosses:
                 self._vectorized = False
         every = [alone(*(leaf[i] for leaf in varying)) for i in range(records)]
         return torch.stack(every) if every else varying[0].new_zeros(0)
+
+    def learn(self, output: Any, target: Any, records: int) -> None:
+        """See from batches of different sizes which parts of output and target have one row for each record."""
+        rows = _counted(pytree.tree_leaves((output, target)), records)
+        self._rows = rows if self._rows is None else [a and b for a, b in zip(self._rows, rows, strict=True)]
 
     def one(self, output: Any, target: Any) -> Tensor:
         """The loss of one record, from an output and a target with one row."""
@@ -85,6 +96,11 @@ class RecordLosses:
             squares = (output - target).square().flatten(1) if output.ndim > 1 else (output - target).square()[:, None]
             return squares.sum(dim=1) if made.reduction == "sum" else squares.mean(dim=1)
         return None
+
+
+def _counted(leaves: list[Any], records: int) -> list[bool]:
+    """Which of some values are tensors with so many rows."""
+    return [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == records for leaf in leaves]
 
 
 # ---- Layers whose weight is a matrix, seen by positions of a record
@@ -125,26 +141,34 @@ class MatrixCall:
         return scaled.T @ self.x.flatten(0, 1)
 
     def square(self) -> Tensor:
-        """‖∇‖² of each record, (n,)."""
+        """‖∇‖² of each record, (n,), in double precision."""
         if self._rows is not None:
-            return self._rows.square().sum(dim=(1, 2))
-        if self.delta.shape[1] == 1:
-            rest = 1.0 if self.tokens else self.x.square().sum(dim=(1, 2))
-            return self.delta.square().sum(dim=(1, 2)) * rest
-        return inner(self, self)
+            return torch.linalg.vector_norm(self._rows, dim=(1, 2), dtype=torch.float64).square()
+        return self.terms().square() if self.delta.shape[1] == 1 else inner(self, self)
+
+    def terms(self) -> Tensor:
+        """Σ_t ‖δ_t‖‖x_t‖ of each record, (n,), in double precision."""
+        delta = torch.linalg.vector_norm(self.delta, dim=2, dtype=torch.float64)
+        return (delta if self.tokens else delta * torch.linalg.vector_norm(self.x, dim=2, dtype=torch.float64)).sum(dim=1)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether a sum over positions stands for the gradient, which is not written out."""
+        return self.delta.shape[1] > 1 and self._rows is None
 
 
 def inner(one: MatrixCall, other: MatrixCall) -> Tensor:
-    """⟨∇, ∇'⟩ of each record for two calls of layers that share a weight, (n,)."""
-    if one.tokens and not other.tokens:  # an embedding and a linear layer with one weight: row t of ∇ meets column token(t)
-        columns = other.delta.gather(2, one.x[:, None, :].expand(-1, other.delta.shape[1], -1))
-        return (columns * torch.bmm(other.x, one.delta.transpose(1, 2))).sum(dim=(1, 2))
+    """⟨∇, ∇'⟩ of each record for two calls of layers that share a weight, (n,), in double precision."""
     if other.tokens and not one.tokens:
         return inner(other, one)
-    products = torch.bmm(one.delta, other.delta.transpose(1, 2))
+    delta, others = one.delta.double(), other.delta.double()
+    if one.tokens and not other.tokens:  # an embedding and a linear layer with one weight: row t of ∇ meets column token(t)
+        columns = others.gather(2, one.x[:, None, :].expand(-1, others.shape[1], -1))
+        return (columns * torch.bmm(other.x.double(), delta.transpose(1, 2))).sum(dim=(1, 2))
+    products = torch.bmm(delta, others.transpose(1, 2))
     if one.tokens:
         return (products * (one.x[:, :, None] == other.x[:, None, :])).sum(dim=(1, 2))
-    return (products * torch.bmm(one.x, other.x.transpose(1, 2))).sum(dim=(1, 2))
+    return (products * torch.bmm(one.x.double(), other.x.double().transpose(1, 2))).sum(dim=(1, 2))
 
 
 # ---- Rules of layers: from the input x and the error δ at the output to calls of a matrix, or to written gradients
@@ -250,14 +274,24 @@ class LayerPass:
     matrices: dict[nn.Parameter, list[tuple[MatrixCall, Callable[[Tensor], Tensor]]]]  # each with what shapes its sum
     written: dict[nn.Parameter, Tensor]  # (n, *shape)
 
+    @cached_property
     def squares(self) -> Tensor:
-        """‖∇‖² of each record, (n,)."""
-        parts = [value.flatten(1).square().sum(dim=1) for value in self.written.values()]
+        """‖∇‖² of each record, (n,), in double precision; more where terms cancel."""
+        parts = [_square(value) for value in self.written.values()]
         for calls in self.matrices.values():
-            for i, (call, _) in enumerate(calls):
-                parts.append(call.square())
-                parts += [2.0 * inner(call, other) for other, _ in calls[:i]]
-        return torch.stack(parts).sum(dim=0) if parts else torch.zeros_like(self.losses)
+            square = calls[0][0].square()
+            for i, (call, _) in enumerate(calls[1:], 1):
+                square = square + call.square() + 2.0 * sum(inner(call, other) for other, _ in calls[:i])
+            if len(calls) > 1 or calls[0][0].cancels:
+                terms = torch.stack([call.terms() for call, _ in calls]).sum(dim=0)
+                square = torch.maximum(square, (terms / CANCELLATION).square())
+            parts.append(square)
+        return torch.stack(parts).sum(dim=0) if parts else torch.zeros_like(self.losses, dtype=torch.float64)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether gradients are sums of terms that may cancel."""
+        return any(len(calls) > 1 or calls[0][0].cancels for calls in self.matrices.values())
 
     def sums(self, scale: Tensor) -> dict[nn.Parameter, Tensor]:
         """Σ_records s_i ∇_i for each parameter."""
@@ -283,9 +317,12 @@ class WrittenPass:
     losses: Tensor
     written: dict[nn.Parameter, Tensor]  # (n, *shape)
 
+    cancels = False
+
+    @cached_property
     def squares(self) -> Tensor:
-        """‖∇‖² of each record, (n,)."""
-        return torch.stack([value.flatten(1).square().sum(dim=1) for value in self.written.values()]).sum(dim=0)
+        """‖∇‖² of each record, (n,), in double precision."""
+        return torch.stack([_square(value) for value in self.written.values()]).sum(dim=0)
 
     def sums(self, scale: Tensor) -> dict[nn.Parameter, Tensor]:
         """Σ_records s_i ∇_i for each parameter."""
@@ -294,6 +331,11 @@ class WrittenPass:
     def one(self, i: int) -> dict[nn.Parameter, Tensor]:
         """The gradient of one record."""
         return {p: value[i] for p, value in self.written.items()}
+
+
+def _square(rows: Tensor) -> Tensor:
+    """The squared norm of each row of written gradients, in double precision."""
+    return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64).square()
 
 
 # ---- The three ways to gradients of single records
@@ -367,6 +409,8 @@ class RecordGradients:
             if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not isinstance(output, Tensor):
                 raise UnknownLayer(f"{type(module).__name__} does not map one tensor to one tensor")
             if output.requires_grad:
+                if inputs[0].is_floating_point() and {inputs[0].dtype, output.dtype} - {torch.float32, torch.float64}:
+                    raise UnknownLayer(f"{type(module).__name__} runs in less than single precision")
                 seen.append((module, inputs[0].detach(), inputs[0]._version, get_gradient_edge(output)))
             elif listening and torch.is_grad_enabled():
                 raise UnknownLayer(f"{type(module).__name__} runs without gradients")
@@ -390,6 +434,8 @@ class RecordGradients:
                 if len(delta) != count or len(x) != count:
                     raise UnknownLayer(f"{type(module).__name__} sees {len(x)} rows for {count} records")
                 _add(made, module, x, delta)
+        if made.matrices.keys() & made.written.keys():
+            raise UnknownLayer("layers of different kinds share a weight")
         return made
 
 

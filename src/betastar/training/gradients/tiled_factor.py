@@ -41,6 +41,10 @@ class Call(ABC):
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Change all tensors alike."""
 
+    def terms(self) -> Tensor:
+        """Σ_t ‖δ_t‖‖x_t‖ of each variant, (n, a), in double precision."""
+        return torch.linalg.vector_norm(self.delta, dim=3, dtype=torch.float64).sum(dim=2)
+
 
 @dataclass(frozen=True)
 class LinearCall(Call):
@@ -62,6 +66,11 @@ class LinearCall(Call):
     def map(self, change: Callable[[Tensor], Tensor]) -> LinearCall:
         """Change all tensors alike."""
         return LinearCall(change(self.delta), change(self.x))
+
+    def terms(self) -> Tensor:
+        """Σ_t ‖δ_t‖‖x_t‖ of each variant, (n, a), in double precision."""
+        delta, x = (torch.linalg.vector_norm(one, dim=3, dtype=torch.float64) for one in (self.delta, self.x))
+        return (delta * x).sum(dim=2)
 
     def products_by_position(self) -> Tensor:
         """⟨∇_i, ∇_j⟩ = Σ_{t,t'} (x_{i,t}·x_{j,t'}) (δ_{i,t}·δ_{j,t'}), (n, a, a), without writing out a gradient."""
@@ -196,12 +205,16 @@ class TiledFactor:
         call = self.calls[0]
         if len(self.calls) == 1 and isinstance(call, LinearCall):
             s, d, e = *call.x.shape[2:], call.delta.shape[3]
-            if s * (d + e) < d * e:  # each variant against itself alone
-                single = call.map(lambda t: t.flatten(0, 1)[:, None].to(self._dtype))
+            if s * (d + e) < d * e:  # each variant against itself alone, in double precision, as its terms may cancel
+                single = call.map(lambda t: t.flatten(0, 1)[:, None].double())
                 return single.products_by_position().reshape(self.shape)
         for some, tile in self._tiles():
             total[some] += torch.linalg.vector_norm(tile, dim=2).square()
         return total
+
+    def terms(self) -> Tensor:
+        """Σ_t ‖δ_t‖‖x_t‖ of each variant over all calls, before clipping, (n, a), in double precision."""
+        return torch.stack([call.terms() for call in self.calls]).sum(dim=0)
 
     def cross(self, other: TiledFactor) -> Tensor:
         """⟨∇_i, ∇'_j⟩, (n, a, a')."""

@@ -26,10 +26,13 @@ class TrainedModel:
         Whether the gradient is clipped as a whole, not layer by layer.
     ignores_padding_idx : bool
         Whether the row of an embedding that belongs to its padding_idx gets gradients all the same, as Opacus has it.
+    limits_cancellation : bool
+        Whether gradients whose terms cancel are clipped further (`record_gradients.CANCELLATION`).
     """
 
     flat = True
     ignores_padding_idx = False
+    limits_cancellation = True
 
     def __init__(self, module: nn.Module, max_grad_norm: float) -> None:
         self.module = module

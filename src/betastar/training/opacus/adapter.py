@@ -184,6 +184,7 @@ class OpacusAdapter(TrainedModel):
     """
 
     ignores_padding_idx = True
+    limits_cancellation = False
 
     def __init__(
         self,
