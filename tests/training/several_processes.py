@@ -19,7 +19,7 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import distributed, nn
 from torch.utils.data import DataLoader
 
-from betastar.training import AttributeMonitor, Budget, private_loader
+from betastar.training import AttributeMonitor, Budget, NotProved, private_loader
 from tests.training.private import build, private, training
 
 STEPS = 6
@@ -31,12 +31,17 @@ def main() -> None:
     options.add_argument("--budget", type=float, help="a budget instead of a monitor")
     options.add_argument("--plain-ddp", action="store_true")
     options.add_argument("--gap", type=float, help="clip gaps instead of a monitor")
+    options.add_argument(
+        "--apart", choices=["late", "data"], help="a training before processes know of each other; other records"
+    )
     options.add_argument("--sampling", help="batches of a sampler, which the processes share, instead of given ones")
     warnings.simplefilter("ignore")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    every = [options.parse_args(words.split()) for words in sys.argv[1:]]
+    early = training(*build("tanh")[:2]) if any(given.apart == "late" for given in every) else None
     if world > 1:
         distributed.init_process_group("gloo")
-    results = [one(options.parse_args(words.split()), rank, world) for words in sys.argv[1:]]
+    results = [one(given, rank, world) if given.apart is None else refused(given.apart, early, rank) for given in every]
     if world > 1:
         distributed.barrier()
         distributed.destroy_process_group()
@@ -76,6 +81,19 @@ def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
         "batches": each,
         "world": world,
     }
+
+
+def refused(apart: str, early: Any, rank: int) -> str:
+    """What a training says that was made too early, or whose processes have other records."""
+    try:
+        if apart == "late":
+            early.step()
+        else:
+            module, data, _ = build("tanh")
+            training(module, torch.utils.data.Subset(data, range(rank, 100 + rank)))
+    except (ValueError, NotProved) as problem:
+        return str(problem)
+    return "nothing"
 
 
 def sampled_loader(data: Any, sampling: str) -> DataLoader[Any]:

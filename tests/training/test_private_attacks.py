@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from betastar.training import Budget, GradientError, NotProved, PrivateTraining
+from betastar.training import Budget, GradientError, NotProved, PrivateTraining, Secret
+from betastar.training.noise import GaussianNoise
 from tests.training.test_private_training import FLAG, made, mlp, sums_of, table
 
 
@@ -149,6 +154,109 @@ def test_a_model_that_hides_from_the_measurement_of_a_budget_ends_the_training()
         _ = training.guarantee
 
 
+class Random(nn.Module):
+    """Draws random numbers that are not masks of dropout, and mixes the records of a batch by them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand(len(x), 1) * (x[torch.randperm(len(x))] - x)
+
+
+def test_random_numbers_do_not_hide_that_records_mix() -> None:
+    """The gradient of a record alone is another one each time, so only records that cannot mix are differentiated."""
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="random numbers that are not masks of dropout"):
+        training = made(nn.Sequential(Random(), mlp()), max_grad_norm=0.01)
+    assert training.gradients.way != "layers"
+    one, two = (sums_of(training, torch.tensor(some)) for some in ([3], [3, 5]))
+    assert (
+        sum(float((two[k] - one[k]).square().sum()) for k in one) ** 0.5 <= 0.01 * 3.0
+    )  # of which 2 for the mixing of [3] itself
+
+
+def padded(rows: list[Any]) -> Any:
+    """Adds zeros up to the longest record, without a mask."""
+    x = nn.utils.rnn.pad_sequence([x for x, _ in rows], batch_first=True)
+    return x, torch.stack([y for _, y in rows])
+
+
+class Lengths(Dataset[Any]):
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = table()[index]
+        return x.repeat(1 + index % 5, 1), y
+
+
+class OverPositions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inside(x.mean(dim=1))
+
+
+@pytest.mark.parametrize("protected", [{}, {"secret": Secret.label(2), "gap": 0.1}], ids=["plain", "gap"])
+def test_padding_without_a_mask_makes_records_depend_on_each_other(protected: dict[str, Any]) -> None:
+    training = made(OverPositions(), Lengths(), collate=padded, batch_size=30, **protected)
+    with pytest.raises(GradientError, match="depends on the other records"):
+        steps(training, 5)
+
+
+# ---- Norms
+
+
+class Ranked(nn.Module):
+    """One layer sees two large inputs that are nearly the same, so that the terms of its gradient cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(6, 1, bias=False)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return (self.score(pairs[:, 0]) - self.score(pairs[:, 1])).squeeze(1)
+
+
+@pytest.mark.parametrize("offset", [0.0, 100.0, 2000.0])
+def test_gradients_whose_terms_cancel_are_clipped(offset: float) -> None:
+    torch.manual_seed(0)
+    pairs = torch.randn(40, 2, 6)
+    pairs[:, :, 0] += offset
+    data = TensorDataset(pairs, torch.ones(40))
+    training = made(Ranked(), data, criterion=lambda score, y: nn.functional.softplus(-score * y).sum())
+    assert training.gradients.way == "layers"
+    for i in range(40):
+        total = sums_of(training, torch.tensor([i]))
+        assert sum(float(t.double().square().sum()) for t in total.values()) <= 1.0 + 1e-5
+    both, alone = sums_of(training, torch.arange(40)), [sums_of(training, torch.tensor([i])) for i in range(40)]
+    for key, total in both.items():
+        assert (
+            float((total - torch.stack([one[key] for one in alone]).sum(dim=0)).norm()) < 2 * 40 * 64 * 2.0**-23
+        )  # the rounding that noise is charged for, of either way
+
+
+class Autoencoder(nn.Module):
+    """A weight is used by two kinds of layers, whose gradients have a cross term."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Conv1d(4, 3, 1), nn.ConvTranspose1d(3, 4, 1)
+        self.decode.weight = self.encode.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(torch.tanh(self.encode(x[:, :, None])))[:, :2, 0]
+
+
+def test_a_weight_of_two_kinds_of_layers_has_its_cross_term() -> None:
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="layers of different kinds share a weight"):
+        training = made(Autoencoder(), max_grad_norm=0.1)
+    for i in range(20):
+        total = sums_of(training, torch.tensor([i]))
+        assert sum(float(t.square().sum()) for t in total.values()) ** 0.5 <= 0.1 * (1 + 1e-5)
+
+
 # ---- State that a pass keeps
 
 
@@ -191,8 +299,42 @@ class RunningLoss(nn.Module):
         return loss / self.mean
 
 
+class Assigned(nn.Module):
+    """Writes a new tensor into its buffer, or past PyTorch's count of versions."""
+
+    def __init__(self, data: bool) -> None:
+        super().__init__()
+        self.inside, self.data = mlp(), data
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = 0.9 * self.mean + 0.1 * x.detach().mean(dim=0)
+        if self.data:
+            self.mean.data.copy_(mean)
+        else:
+            self.mean = mean
+        return self.inside(x)
+
+
+class Kept(nn.Module):
+    """Keeps the last record in an attribute that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.last = mlp(), torch.zeros(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x[-1].detach().clone()
+        return self.inside(x)
+
+
 @pytest.mark.parametrize(
-    "given", [{"model": Running()}, {"model": RunningInPython()}, {"criterion": RunningLoss()}], ids=["buffer", "python", "loss"]
+    "given",
+    [
+        *({"model": one} for one in (Running(), RunningInPython(), Assigned(False), Assigned(True), Kept())),
+        {"criterion": RunningLoss()},
+    ],
+    ids=["buffer", "python", "assigned", "data", "attribute", "loss"],
 )
 @pytest.mark.filterwarnings("ignore:gradients are computed")
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -209,6 +351,121 @@ def test_a_buffer_that_the_loop_fits_is_refused() -> None:
     model.scale.copy_(table().tensors[0].std(dim=0))
     with pytest.raises(NotProved, match="buffers"):
         training.step()
+
+
+# ---- What a loop sets
+
+
+def test_what_a_guarantee_rests_on_cannot_be_set() -> None:
+    training = made(secret=FLAG, gap=0.1)
+    for name in ("max_grad_norm", "noise_multiplier", "model", "optimizer", "gaps", "records"):
+        with pytest.raises(AttributeError, match=f"{name} is fixed once a training is made"):
+            setattr(training, name, 0.5)
+    with pytest.raises(TypeError):
+        training.gaps["flag"] = 0.01  # type: ignore[index]
+
+
+def test_a_training_has_no_copies() -> None:
+    """Both copies would add the same noise."""
+    training = made()
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="a PrivateTraining cannot be copied"):
+            copied(training)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a process with threads that is forked
+        child = os.fork()
+    if child == 0:
+        try:
+            training.step()
+        except NotProved:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_autocast_around_a_step_is_refused() -> None:
+    training = made()
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=r"runs under torch\.autocast"):
+        training.step()
+    training.step()
+
+
+def test_parameters_that_an_optimizer_gets_later_are_refused() -> None:
+    training, other = made(), nn.Parameter(torch.zeros(2))
+    training.optimizer.add_param_group({"params": [other]})
+    with pytest.raises(ValueError, match="optimizer has parameters that the model has not"):
+        training.step()
+
+
+def test_weights_that_are_trained_further_are_not_called_proved() -> None:
+    training = made()
+    training.step()
+    with torch.no_grad():
+        training.model[0].weight.copy_(training.model[0].weight.flip(0))  # the same numbers at other places
+    with pytest.raises(NotProved, match="were changed since the last step"):
+        _ = training.guarantee
+
+
+def test_a_second_training_of_a_model_says_what_it_does_not_cover() -> None:
+    first = made()
+    first.step()
+    with pytest.warns(UserWarning, match="1 steps of another PrivateTraining"):
+        made(first.model)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    first = made(lr=0.1)
+    first.step()
+    state = first.state_dict() | {"optimizer": torch.optim.Adam(mlp()[:1].parameters()).state_dict()}
+    second = made()
+    with pytest.raises(ValueError, match="parameter group"):
+        second.load_state_dict(state)
+    second.step()
+    assert second.steps == 1
+
+
+def test_a_state_tells_nothing_of_the_noise_and_the_bins_of_one_epoch_at_most() -> None:
+    training = made(sampling="balls-in-bins")
+    for _ in training.epoch():
+        pass
+    assert training.state_dict()["draws"] == {}
+    training.step()
+    state = training.state_dict()
+    told = int(state["draws"]["entropy"], 16)
+    related = np.corrcoef(GaussianNoise(told).normal(40, 6), training._noise.normal(40, 6))[0, 1]
+    assert abs(related) < 0.7
+    branches = [made(sampling="balls-in-bins") for _ in range(2)]
+    for branch in branches:
+        branch.load_state_dict(state)
+    one, two = ([branch._draws.indices(k).tolist() for k in range(6, 18)] for branch in branches)
+    assert one[:6] == two[:6]
+    assert one[6:] != two[6:]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_secure_noise_reaches_the_weights_without_holes(secure: bool) -> None:
+    """With a sum of 0 the gradient is noise alone: in single precision, its last bits do not depend on a first rounding."""
+    model = nn.Linear(1000, 2, bias=False)
+    data = TensorDataset(torch.zeros(8, 1000), torch.zeros(8).long())
+    training = made(model, data, batch_size=3, noise_multiplier=1.0, secure_noise=secure, max_grad_norm=2.0**20, lr=0.0)
+    training.step()
+    deviation = training.noise_multiplier * training.max_grad_norm * (1.0 + 1e-5 + 2.0**-23 * 8)
+    rounded = torch.tensor(training._noise.normal(2000, 0)).float()
+    holes = (rounded * deviation / training._draws.divisor).view(2, 1000) == model.weight.grad
+    assert bool(holes.all()) != secure
+
+
+def test_masks_of_dropout_do_not_follow_the_seed_of_the_loop() -> None:
+    masks = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        training = made(nn.Sequential(nn.Linear(4, 40), nn.Dropout(0.5), nn.Linear(40, 2)), batch_size=60)
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        with training._own_masks(0):
+            masks.append(training._pass(training._source.read(range(9)))[1].masks[0])
+        assert torch.equal(before, torch.get_rng_state())
+    assert not torch.equal(*masks)
 
 
 # ---- Data sets

@@ -44,6 +44,13 @@ def test_two_processes_do_what_one_does() -> None:
         (same_weights if given in PRIVATE else same_measurements)(given, alone, two)
 
 
+@pytest.mark.slow
+def test_processes_that_do_not_train_together_are_refused() -> None:
+    late, data = run(2, "--apart=late", "--apart=data")
+    assert "was made for 1 processes, and there are 2" in late
+    assert "must be the same in all processes" in data
+
+
 def same_measurements(given: str, alone: Any, two: Any) -> None:
     assert two["rate"] == alone["rate"], given
     assert len(alone["distances"]) == (9 if given in SAMPLED else 6), given

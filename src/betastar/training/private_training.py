@@ -991,9 +991,11 @@ class PrivateTraining(SavedTraining):
         found: list[Tensor] = []
         for module in (self.model, *([self.criterion] if isinstance(self.criterion, nn.Module) else [])):
             for part in module.modules():
-                for kept in (part._parameters, part._buffers, vars(part)):
-                    found += [value.detach() for value in kept.values() if isinstance(value, Tensor)]
-        return found
+                found += [value for kept in (part._parameters, part._buffers) for value in kept.values() if value is not None]
+                for name, value in vars(part).items():  # but not the weight that torch.nn.utils.weight_norm makes of two others
+                    if isinstance(value, Tensor) and f"{name}_g" not in part._parameters:
+                        found.append(value)
+        return [tensor.detach() for tensor in found]
 
     def _checksum(self) -> list[int]:
         """A number for each weight and buffer that changes whenever its bits do, unless by a rare accident."""
