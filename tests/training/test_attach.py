@@ -72,16 +72,6 @@ def test_sampling_that_is_not_poisson() -> None:
     assert monitor.run.sample_rate == 1.0
 
 
-def test_rates_that_do_not_match() -> None:
-    data = table()
-    model, optimizer, _ = private(mlp(), data, batch=20)
-    *_, other = private(mlp(), data, batch=60)
-    refuse(
-        r"expected_batch_size 20 of the optimizer does not match the loader, whose rate 0\.5 gives 60\.0",
-        (model, optimizer, other),
-    )
-
-
 def test_models() -> None:
     parts = private(mlp(), table())
     parts[0].eval()

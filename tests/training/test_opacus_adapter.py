@@ -146,7 +146,7 @@ def test_no_other_module_imports_more_than_the_documented_interface() -> None:
 def test_the_list_of_internals_is_what_the_adapter_uses() -> None:
     """A name that is not used any more is not asked for."""
     used = set().union(*(names_used(MODULES[path]) for path in ADAPTER - {"training/opacus/internals.py"}))
-    assert internals.UNPROMISED - used == {internals.LEFT_ON_LAYERS, internals.LEFT_BY_ADAPTIVE_CLIPPING}
+    assert internals.UNPROMISED - used == {internals.LEFT_BY_ADAPTIVE_CLIPPING}
 
 
 @pytest.mark.parametrize(

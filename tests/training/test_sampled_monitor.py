@@ -136,16 +136,16 @@ def test_loaders_that_are_not_recognised_are_refused() -> None:
 
 
 def test_a_fixed_size_that_does_not_divide_the_data_set() -> None:
-    from betastar.training import FixedSizeSampler
-
     _, data, _ = build("tanh")
-    drawn = DataLoader(data, batch_sampler=FixedSizeSampler(120, 35, generator=torch.Generator().manual_seed(1)))
-    _, parts, secret = made("fixed-size", loader=drawn)
+    drawn = private_loader(DataLoader(data, batch_size=35), "fixed-size", generator=torch.Generator().manual_seed(1))
+    assert [len(y) for _, y in drawn] == [30] * 4  # what Opacus divides by: 120 // 4
+    few = private_loader(DataLoader(TensorDataset(*(part[:118] for part in data.tensors)), batch_size=35), "fixed-size")
+    _, parts, secret = made("fixed-size", loader=few)
     criterion = nn.CrossEntropyLoss()
     monitor = AttributeMonitor(*parts, criterion, secret)
     fit(parts, criterion, 5)
-    assert parts[1].expected_batch_size == 30  # a fixed number, but Opacus's: 120 // 4
-    assert monitor.run == bs.DPSGD(NOISE, 35 / 120, 5, "fixed-size", dataset_size=120)
+    assert parts[1].expected_batch_size == 29
+    assert monitor.run == bs.DPSGD(NOISE, 29 / 118, 5, "fixed-size", dataset_size=118)
 
 
 def test_noise_that_changes_within_an_epoch_counts_with_its_least() -> None:

@@ -36,31 +36,12 @@ def test_a_monitor_adds_no_warning(action: Any, scope: str) -> None:
     assert shown(action, scope) == alone
 
 
-def test_hooks_come_back_in_their_order() -> None:
+def test_backward_hooks_are_off_inside_and_come_back() -> None:
     module, data, _ = build("tanh")
-    calls: list[str] = []
-    module[0].register_forward_hook(lambda *_: calls.append("before"))
     parts = private(module, data)
-    module[0].register_forward_hook(lambda *_: calls.append("after"))
     adapter = OpacusAdapter(*parts)
-    before = [(dict(layer._forward_hooks), dict(layer._backward_hooks)) for layer in module]
-    with adapter.silence():
-        assert [len(layer._forward_hooks) for layer in module] == [2, 0, 0]
+    before = [dict(layer._backward_hooks) for layer in module]
+    assert any(before)
+    with adapter.silence(), adapter.silence():  # one inside the other changes nothing more
         assert not any(layer._backward_hooks for layer in module)
-        with adapter.silence():  # one inside the other changes nothing more
-            pass
-        assert [len(layer._forward_hooks) for layer in module] == [2, 0, 0]
-        kept = module[0].register_forward_hook(lambda *_: None)
-    kept.remove()
-    after = [(dict(layer._forward_hooks), dict(layer._backward_hooks)) for layer in module]
-    assert [list(a.items()) for pair in after for a in pair] == [list(b.items()) for pair in before for b in pair]
-
-
-def test_hooks_that_the_user_has_removed_stay_removed() -> None:
-    module, data, _ = build("tanh")
-    parts = private(module, data)
-    adapter = OpacusAdapter(*parts)
-    parts[0].remove_hooks()
-    with adapter.silence():
-        pass
-    assert not any(layer._backward_hooks or layer._forward_hooks for layer in module)
+    assert [list(layer._backward_hooks.items()) for layer in module] == [list(hooks.items()) for hooks in before]

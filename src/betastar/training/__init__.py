@@ -20,24 +20,15 @@ from betastar.training.writers import JsonLines, TensorBoard, Writer
 
 if TYPE_CHECKING:
     from betastar.training.opacus.accountant import BetastarAccountant
-    from betastar.training.opacus.batch_samplers import (
-        BallsInBinsSampler,
-        FixedSizeSampler,
-        TruncatedPoissonSampler,
-        private_loader,
-    )
     from betastar.training.opacus.monitor import AttributeMonitor
-    from betastar.training.opacus.samplers import ShufflingWarning
+    from betastar.training.opacus.samplers import ShufflingWarning, private_loader
 
 #: The module of each name that belongs to Opacus.
 _OF_OPACUS = {
     "AttributeMonitor": "monitor",
-    "BallsInBinsSampler": "batch_samplers",
     "BetastarAccountant": "accountant",
-    "FixedSizeSampler": "batch_samplers",
     "ShufflingWarning": "samplers",
-    "TruncatedPoissonSampler": "batch_samplers",
-    "private_loader": "batch_samplers",
+    "private_loader": "samplers",
 }
 
 
@@ -56,12 +47,10 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "AttributeMeasurement",
     "AttributeMonitor",
-    "BallsInBinsSampler",
     "BetastarAccountant",
     "Budget",
     "BudgetExhausted",
     "Exposure",
-    "FixedSizeSampler",
     "GradientError",
     "Guarantee",
     "JsonLines",
@@ -77,7 +66,6 @@ __all__ = [
     "Step",
     "TensorBoard",
     "TextField",
-    "TruncatedPoissonSampler",
     "Writer",
     "by_name",
     "private_loader",

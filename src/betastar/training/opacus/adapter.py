@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator, Sized
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,7 +23,6 @@ from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from opacus.utils import batch_memory_manager, fast_gradient_clipping_utils
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
-from torch.utils.hooks import RemovableHandle
 
 from betastar.drawn_steps import DrawnBatch, poisson
 from betastar.training.gradients.trained_model import TrainedModel
@@ -203,12 +203,18 @@ class OpacusAdapter(TrainedModel):
             raise TypeError(f"optimizer must be what make_private of Opacus returned, got {type(optimizer).__name__}.")
         refuse_adaptive(optimizer)
         self.model, self.optimizer, self.loader = model, optimizer, loader
-        self._require_parts()
+        require_parts(model, internals.OF_MODEL)
+        require_parts(optimizer, internals.OF_OPTIMIZER)
+        #: Whether Opacus clips gradients by their norms without keeping the gradients.
+        self.ghost = isinstance(model, ghost_clipping.GradSampleHooksFastGradientClipping)
+        #: Whether the gradient is clipped as a whole, not layer by layer.
+        self.flat = not isinstance(optimizer, DPPerLayerOptimizer) and not hasattr(optimizer, "max_grad_norms")
+        require_parts(model, internals.OF_GHOST_MODEL if self.ghost else ())
+        require_parts(optimizer, () if self.flat else internals.OF_LAYERWISE_OPTIMIZER)
         if not model.batch_first:
             raise ValueError("model must have the records in its first dimension; make it private with batch_first=True.")
         #: Whether the code inside `silence` is running.
         self.quiet = False
-        self._hooks: list[RemovableHandle] = list(model.autograd_grad_sample_hooks)
         self.outer: nn.Module = model._module
         self.module: nn.Module = self.outer
         while isinstance(self.module, DifferentiallyPrivateDistributedDataParallel | nn.parallel.DistributedDataParallel):
@@ -222,32 +228,12 @@ class OpacusAdapter(TrainedModel):
         self.noise_multiplier()
         self.max_grad_norm()
         self.loss_reduction: str = optimizer.loss_reduction
-        self._amplified, self._sampler = amplification, logical_sampler(loader)
-        self._require_sampling()
-
-    def _require_parts(self) -> None:
-        """Refuse objects without the parts that are used here, and tell the kinds of clipping and of optimizer apart."""
-        require_parts(self.model, internals.OF_MODEL)
-        require_parts(self.optimizer, internals.OF_OPTIMIZER)
-        #: Whether Opacus clips gradients by their norms without keeping the gradients.
-        self.ghost = isinstance(self.model, ghost_clipping.GradSampleHooksFastGradientClipping)
-        if self.ghost:
-            require_parts(self.model, internals.OF_GHOST_MODEL)
-        #: Whether the gradient is clipped as a whole, not layer by layer.
-        self.flat = not isinstance(self.optimizer, DPPerLayerOptimizer) and not hasattr(self.optimizer, "max_grad_norms")
-        if not self.flat:
-            require_parts(self.optimizer, internals.OF_LAYERWISE_OPTIMIZER)
-
-    def _require_sampling(self) -> None:
-        """Refuse a loader whose batches are not sampled as the steps are charged."""
-        if not self._amplified:
-            samplers.refuse_repeating(self._sampler)
-            return
-        rate = self.drawn().scheme.sample_rate
-        samplers.warn_of_shuffling(self._sampler)
-        if self.loss_reduction == "mean":
-            divisor = self.optimizer.expected_batch_size * getattr(self.optimizer, "world_size", 1)
-            samplers.require_batch_size(divisor, len(cast(Sized, self.loader.dataset)), self._sampler, rate)
+        self._amplified = amplification
+        if amplification:
+            self.drawn()
+            samplers.warn_of_shuffling(logical_sampler(loader))
+        else:
+            samplers.refuse_repeating(logical_sampler(loader))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -305,46 +291,23 @@ class OpacusAdapter(TrainedModel):
     def silence(self) -> Iterator[None]:
         """Run the module inside without Opacus seeing or keeping anything of it.
 
-        The hooks of Opacus are taken off meanwhile, because PyTorch warns of a backward hook on a layer whose input needs no
-        gradient, even if the hook does nothing. Ignoring that warning by `warnings.catch_warnings` would make Python forget which
-        warnings the training loop has already shown, so that the loop would show its own at every step.
+        Backward hooks are taken off meanwhile, because PyTorch warns of one on a layer whose input needs no gradient, even if the
+        hook does nothing.
         """
-        layers = list(self.module.modules())
-        left = [vars(layer).get(internals.LEFT_ON_LAYERS) for layer in layers]
         enabled, quiet = self.model.hooks_enabled, self.quiet
         self.model.disable_hooks()
         self.quiet = True
+        hooks = {layer: layer._backward_hooks for layer in self.module.modules()}
+        for layer in hooks:
+            layer._backward_hooks = OrderedDict()
         try:
-            with ExitStack() as stack:
-                for handle in self._hooks:
-                    stack.enter_context(_taken_off(handle))
-                yield
+            yield
         finally:
             self.quiet = quiet
+            for layer, kept in hooks.items():
+                layer._backward_hooks = kept
             if enabled:
                 self.model.enable_hooks()
-            for layer, before in zip(layers, left, strict=True):
-                if before is not None:
-                    setattr(layer, internals.LEFT_ON_LAYERS, before)
-                elif internals.LEFT_ON_LAYERS in vars(layer):
-                    delattr(layer, internals.LEFT_ON_LAYERS)
-
-
-@contextmanager
-def _taken_off(handle: RemovableHandle) -> Iterator[None]:
-    """Take one hook off a layer, and put it back at its place among the layer's hooks afterwards."""
-    hooks = handle.hooks_dict_ref()
-    if hooks is None or handle.id not in hooks:  # the layer is gone, or the user has removed the hooks of Opacus
-        yield
-        return
-    before = dict(hooks)
-    del hooks[handle.id]
-    try:
-        yield
-    finally:
-        now = {handle.id: before[handle.id], **hooks}  # other hooks may have come or gone meanwhile
-        hooks.clear()
-        hooks.update({key: hook for key, hook in before.items() if key in now} | now)
 
 
 def loss_of(criterion: Any) -> Any:

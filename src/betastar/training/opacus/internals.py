@@ -25,7 +25,7 @@ OF_OPACUS: tuple[tuple[ModuleType | type, tuple[str, ...]], ...] = (
     (DPOptimizer, ("accumulated_iterations", "params")),
 )
 #: Attributes of a model that `make_private` returned.
-OF_MODEL = ("_module", "hooks_enabled", "batch_first", "autograd_grad_sample_hooks")
+OF_MODEL = ("_module", "hooks_enabled", "batch_first")
 #: Attributes of an optimizer that `make_private` returned.
 OF_OPTIMIZER = ("noise_multiplier", "max_grad_norm", "expected_batch_size", "loss_reduction")
 #: Attributes of a model with ghost clipping, and of an optimizer that clips by layer.
@@ -33,8 +33,6 @@ OF_GHOST_MODEL = ("max_grad_norm",)
 OF_LAYERWISE_OPTIMIZER = ("max_grad_norms",)
 #: What `make_private` calls its loader and its optimizer, and how it asks an accountant for the function that counts steps.
 OF_MAKE_PRIVATE = ("data_loader", "optimizer", "get_optimizer_hook_fn")
-#: An attribute that Opacus writes on a layer during a backward pass and may leave there.
-LEFT_ON_LAYERS = "max_batch_len"
 #: An attribute that adaptive clipping of `opacus.utils.adaptive_clipping` writes on an optimizer in each backward pass.
 LEFT_BY_ADAPTIVE_CLIPPING = "_adjusted_noise_multiplier"
 
@@ -43,7 +41,7 @@ SHARED_NAMES = frozenset({"_module", "noise_multiplier", "max_grad_norm", "loss_
 #: The names that no module outside of this adapter may use.
 UNPROMISED = (
     frozenset(name for _, names in OF_OPACUS for name in names)
-    | {*OF_MODEL, *OF_OPTIMIZER, *OF_LAYERWISE_OPTIMIZER, LEFT_ON_LAYERS, LEFT_BY_ADAPTIVE_CLIPPING}
+    | {*OF_MODEL, *OF_OPTIMIZER, *OF_LAYERWISE_OPTIMIZER, LEFT_BY_ADAPTIVE_CLIPPING}
 ) - SHARED_NAMES
 
 

@@ -1,19 +1,252 @@
-"""Batch samplers of a loader: which sampling they are, which epoch a batch belongs to, and which draw a record at most once."""
+"""Batch samplers of a loader: which sampling they are, which epoch a batch belongs to, and `private_loader`, which makes others.
+
+Besides Opacus's Poisson sampling, these have a known risk: balls in bins, fixed size, and Poisson sampling with a largest batch.
+"""
 
 from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import asdict
 from typing import Any, cast
 
+import torch
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 
+from betastar import validation
 from betastar.drawn_steps import DrawnBatch, SamplingScheme
-from betastar.training.opacus.batch_samplers import EpochSampler
+from betastar.training import processes
 
 POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
+
+
+class EpochSampler(Sampler[list[int]]):
+    """Draws the batches of one epoch after the other.
+
+    Each iteration is an epoch, whose batches are drawn when it begins, so that several processes can share one draw, and so that
+    a training that was interrupted within an epoch can go on with the batches that are left. With several processes
+    (torch.distributed), the first one draws, and each takes its share of each batch.
+
+    Parameters
+    ----------
+    scheme : SamplingScheme
+        How the batches are drawn.
+    generator : torch.Generator, optional
+        Where random numbers come from; torch's own generator by default.
+    """
+
+    def __init__(self, scheme: SamplingScheme, generator: torch.Generator | None = None) -> None:
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator must be a torch.Generator, got {generator!r}.")
+        self.scheme, self.generator = scheme, generator
+        #: A text that is another one for each epoch: that of the last batch; empty before the first.
+        self.epoch = ""
+        self._left: list[Tensor] = []  # the batches that this epoch still has, each the numbers of its records
+        self._resumed = False  # whether the next iteration goes on with what is left
+
+    @property
+    def sample_rate(self) -> float:
+        """The probability of each record at each step."""
+        return self.scheme.sample_rate
+
+    def __len__(self) -> int:
+        return cast(int, self.scheme.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if not self._resumed:
+            self.epoch, self._left = processes.of_first(lambda: (uuid.uuid4().hex, self._draw()))
+        self._resumed = False
+        epoch, left = self.epoch, self._left
+        while left:
+            self.epoch, self._left = epoch, left  # another iteration may have begun meanwhile
+            yield processes.part(left.pop(0)).tolist()
+
+    def _draw(self) -> list[Tensor]:
+        """The batches of an epoch."""
+        records, steps = cast(int, self.scheme.records), len(self)
+        if self.scheme.sampling == "balls-in-bins":
+            bins = torch.randint(steps, (records,), generator=self.generator)
+            sizes = torch.bincount(bins, minlength=steps)
+            return list(torch.argsort(bins, stable=True).split(sizes.tolist()))
+        return [self._batch(records) for _ in range(steps)]
+
+    def _batch(self, records: int) -> Tensor:
+        if self.scheme.sampling == "fixed-size":
+            return torch.randperm(records, generator=self.generator)[: self.scheme.batch_size].sort().values
+        # In double precision: single precision has 2²⁴ values, so that a small probability would be off by some of its digits.
+        coins = torch.rand(records, generator=self.generator, dtype=torch.float64)
+        drawn, most = (coins < self.sample_rate).nonzero().flatten(), cast(int, self.scheme.max_batch_size)
+        if len(drawn) <= most:
+            return drawn
+        return drawn[torch.randperm(len(drawn), generator=self.generator)[:most]].sort().values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state of the sampler, to be saved next to the model's.
+
+        Whoever knows it knows who is sampled next, so that it has to be kept secret until the training is complete. A loader with
+        worker processes draws batches ahead of the training: save it between epochs then.
+
+        Returns
+        -------
+        dict
+            A sampler that is made alike goes on with the same batches after `load_state_dict`.
+        """
+        generator = None if self.generator is None else self.generator.get_state()
+        return {"scheme": asdict(self.scheme), "epoch": self.epoch, "left": list(self._left), "generator": generator}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state. If torch's own generator is used, its state has to be set as well (torch.set_rng_state).
+
+        Parameters
+        ----------
+        state : mapping
+            What `state_dict` returned.
+
+        Raises
+        ------
+        ValueError
+            If the state belongs to another sampler.
+        """
+        if state["scheme"] != asdict(self.scheme):
+            raise ValueError(f"the state belongs to another sampler: {state['scheme']}, not {asdict(self.scheme)}.")
+        if (self.generator is None) != (state["generator"] is None):
+            raise ValueError("generator must be given to the sampler that was saved and to this one, or to none of them.")
+        self.epoch, self._left = state["epoch"], list(state["left"])
+        self._resumed = bool(self._left)
+        if self.generator is not None:
+            self.generator.set_state(state["generator"])
+
+
+#: What a loader can be made to do. Opacus makes plain Poisson sampling itself, and loaders of PyTorch shuffle.
+SAMPLINGS = ("balls-in-bins", "fixed-size", "poisson")
+
+
+def private_loader(
+    loader: DataLoader[Any],
+    sampling: str = "balls-in-bins",
+    *,
+    max_batch_size: int | None = None,
+    generator: torch.Generator | None = None,
+) -> DataLoader[Any]:
+    """Make a loader of the same data set whose batches are drawn in a way that a proof is known for.
+
+    An epoch has as many batches as the given loader, and the size of batches is about the same. Give the new loader to
+    `make_private` of Opacus with `poisson_sampling=False`, so that Opacus leaves it as it is. Opacus divides the noisy sum by a
+    fixed number, the mean size of a batch, whatever the size of the batch.
+
+    Parameters
+    ----------
+    loader : DataLoader
+        The loader whose data set, workers and collation are taken. What it does to draw batches is not used.
+    sampling : "balls-in-bins", "fixed-size" or "poisson"
+        How batches are drawn, as in `betastar.DPSGD`. "fixed-size" takes as many records as Opacus divides by, the data set
+        divided by the number of batches, rounded down. "poisson" needs max_batch_size: for plain Poisson sampling give the
+        loader to `make_private` with poisson_sampling=True.
+    max_batch_size : int, optional
+        With "poisson": of a larger batch, so many records are kept at random.
+    generator : torch.Generator, optional
+        Where the sampler's random numbers come from; by default the generator of the loader, or torch's own.
+
+    Returns
+    -------
+    DataLoader
+        Its `batch_sampler` has `state_dict` and `load_state_dict`, with which a training goes on within an epoch. Empty batches
+        have tensors with no rows.
+
+    Raises
+    ------
+    TypeError
+        If the loader is not a DataLoader, or if its batches are not made of tensors.
+    ValueError
+        If the sampling is another word, if max_batch_size does not fit, or if the data set has no length.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> from betastar.training import private_loader
+    >>> loader = DataLoader(TensorDataset(torch.randn(100, 3)), batch_size=20, shuffle=True)
+    >>> loader = private_loader(loader, "balls-in-bins")
+    >>> len(loader), sum(len(inputs) for inputs, in loader)
+    (5, 100)
+    """
+    if not isinstance(loader, DataLoader):
+        raise TypeError(f"loader must be a DataLoader of PyTorch, got {loader!r}.")
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise ValueError("loader must draw batches of records by their numbers, got one without a batch sampler.")
+    validation.choice("sampling", sampling, SAMPLINGS)
+    scheme = _scheme(sampling, len(cast(Sized, loader.dataset)), len(loader), max_batch_size)
+    collate = loader.collate_fn
+    empty = _without_rows(collate([loader.dataset[0]]))
+    kept = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
+    return DataLoader(
+        dataset=loader.dataset,
+        batch_sampler=EpochSampler(scheme, loader.generator if generator is None else generator),
+        collate_fn=_CollateWithEmpty(collate, empty),
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        **{name: getattr(loader, name) for name in kept},
+    )
+
+
+def _scheme(sampling: str, records: int, steps: int, most: int | None) -> SamplingScheme:
+    """How the batches of a loader are drawn, with as many batches an epoch."""
+    if sampling != "poisson":
+        if most is not None:
+            raise ValueError(f"max_batch_size must be left out with sampling {sampling!r}, got {most!r}.")
+        if sampling == "balls-in-bins":
+            return SamplingScheme(sampling, 1.0 / steps, steps, records)
+        size = max(1, records // steps)
+        return SamplingScheme(sampling, size / records, steps, records, size)
+    if most is None:
+        raise ValueError(
+            "max_batch_size must be given with sampling 'poisson': for plain Poisson sampling give the loader to "
+            "make_private with poisson_sampling=True."
+        )
+    if validation.whole("max_batch_size", most) * steps < records:
+        mean = f"{records} / {steps} = {records / steps:g}"
+        raise validation.wrong("max_batch_size", f"must be at least the mean batch size, {mean}, got {most}.")
+    return SamplingScheme(sampling, 1.0 / steps, steps, records, max_batch_size=most)
+
+
+class _CollateWithEmpty:
+    """Makes a batch of records, and of no records a batch whose tensors have no rows. Worker processes get a copy of it."""
+
+    def __init__(self, collate: Any, empty: Any) -> None:
+        self._collate, self._empty = collate, empty
+
+    def __call__(self, records: list[Any]) -> Any:
+        return self._collate(records) if records else self._empty
+
+
+def _without_rows(batch: Any) -> Any:
+    """A batch of the same structure with no records."""
+
+    def without(part: Any) -> Tensor:
+        if isinstance(part, Tensor) and part.ndim:
+            return part[:0].clone()
+        raise TypeError(
+            "loader must collate records into tensors with a row for each, or into lists, tuples and mappings of them, got "
+            f"{part!r}: a batch may be empty, and must look like the others."
+        )
+
+    return pytree.tree_map(without, dict(batch) if isinstance(batch, Mapping) else batch)
+
+
+# ---- What a loader does
 
 
 class ShufflingWarning(UserWarning):
@@ -108,11 +341,10 @@ def scheme_of(sampler: object, records: int) -> SamplingScheme:
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"sample_rate of the loader must be greater than 0 and at most 1, got {rate:g}.")
         return SamplingScheme("poisson", rate)
-    if isinstance(sampler, EpochSampler):
-        if sampler.dataset_size != records:
-            raise ValueError(
-                f"loader has a sampler for {sampler.dataset_size} records, but its data set has {records}: make both of one size."
-            )
+    if type(sampler) is EpochSampler:
+        made = sampler.scheme.records
+        if made != records:
+            raise ValueError(f"loader has a sampler for {made} records, but its data set has {records}: make both of one size.")
         return sampler.scheme
     refuse_repeating(sampler)
     if _shuffles(sampler):
@@ -142,35 +374,6 @@ def _shuffles(sampler: object) -> bool:
 
 def _unwrapped(sampler: object) -> object:
     return sampler.inner if isinstance(sampler, CountedSampler) else sampler
-
-
-def require_batch_size(expected: float, records: int, sampler: object, rate: float) -> None:
-    """Refuse an optimizer that divides by another number than the mean size of the batches.
-
-    Parameters
-    ----------
-    expected : float
-        The batch size by which the optimizer divides.
-    records : int
-        The number of records in the data set.
-    sampler : object
-        The batch sampler of the loader.
-    rate : float
-        The sampling rate.
-
-    Raises
-    ------
-    ValueError
-        If the two do not match.
-    """
-    mean = records * rate
-    # What make_private computes from this loader. It differs if a fixed batch size does not divide the data set.
-    computed = records // len(cast(Sized, sampler)) if isinstance(sampler, EpochSampler) else mean
-    if min(abs(expected - mean), abs(expected - computed)) > max(1.0, 0.01 * mean):
-        raise ValueError(
-            f"expected_batch_size {expected:g} of the optimizer does not match the loader, whose rate "
-            f"{rate:.4g} gives {mean:.1f}: use both as make_private returned them."
-        )
 
 
 def refuse_repeating(sampler: object) -> None:
