@@ -27,8 +27,8 @@ from betastar.training.secrets.secret import Secret
 
 # ---- Gradient checkpointing of Hugging Face's models: it is off during passes over variants, whose memory is bounded anyway.
 
-#: The attributes of a module that say whether it runs again in the backward pass, and by which function.
-FLAG, FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
+#: The attribute of a module that says whether it runs again in the backward pass.
+FLAG = "gradient_checkpointing"
 
 
 @contextmanager
@@ -42,12 +42,6 @@ def without_checkpointing(module: nn.Module) -> Iterator[None]:
     finally:
         for part in parts:
             setattr(part, FLAG, True)
-
-
-def runs_forward_hooks_again(module: nn.Module) -> bool:
-    """Whether layers are checkpointed in the way without re-entrant backward passes, which Opacus cannot follow."""
-    functions = (vars(part).get(FUNCTION) for part in module.modules() if vars(part).get(FLAG) is True)
-    return any(getattr(function, "keywords", {}).get("use_reentrant") is False for function in functions)
 
 
 # ---- Linear layers run once for each record at positions where its variants are alike.
@@ -205,8 +199,6 @@ class VariantPass:
         self.thorough = True
         #: The bytes that the last measured pass has taken for each variant.
         self.bytes_per_variant = 0
-        #: The embeddings that were called with one row for all records.
-        self.one_row: set[str] = set()
         self._masks: DropoutMasks | None = None
 
     @contextmanager
@@ -349,7 +341,6 @@ class VariantPass:
         ids = inputs[0]
         if not len(ids) == 1 < rows:
             return inputs
-        self.one_row.add(self._layers.name(unit))
         return (ids.expand(rows, *ids.shape[1:]), *inputs[1:])
 
 
@@ -405,11 +396,6 @@ class VariantGradients:
     def masks_of(self, places: Tensor | None) -> AbstractContextManager[None]:
         """Inside `dropout_of`, let dropout apply the masks of the records at these places of the batch."""
         return self._pass.applied_masks(places)
-
-    @property
-    def one_row(self) -> set[str]:
-        """The embeddings that were called with one row for all records."""
-        return self._pass.one_row
 
     @property
     def drops_out(self) -> bool:

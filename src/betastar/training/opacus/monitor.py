@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader
 from betastar.training import preparing
 from betastar.training.gradients.record_gradients import apart
 from betastar.training.gradients.side_effects import Draws, GeneratorStates, GradientError, restored
-from betastar.training.gradients.variant_gradients import VariantGradients, runs_forward_hooks_again, without_checkpointing
+from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.measurement import AttributeMeasurement, checked_options
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 from betastar.training.records import Records, pair
@@ -23,18 +24,10 @@ from betastar.training.writers import Writer
 
 #: The loss of a batch, called with the output of the model and the target.
 Criterion: TypeAlias = Callable[..., Tensor]
-#: What a loop has to do so that the monitor sees its loss.
 NOT_SEEN = (
-    "the monitor saw no forward pass with its criterion before optimizer.step(): call the very module that was passed as "
-    "criterion, and not another one of its kind; if the criterion is a plain function, call monitor.criterion in its place."
-)
-
-
-#: The number of operations, such as copies, that may lie between an output of the model and the argument of the criterion.
-PASSED_ON = 2
-CHANGED = (
-    "criterion got something else than the model returned, which the monitor cannot repeat: put the step in between into a "
-    "function, pass it as criterion, and call monitor.criterion(model(x), y) in the loop."
+    "the monitor saw no call of its criterion with what the model returned before optimizer.step(). Call the very module that "
+    "was passed as criterion, or monitor.criterion(model(x), y) if it is a plain function; what lies in between belongs into a "
+    "function that is passed as criterion."
 )
 
 
@@ -152,7 +145,8 @@ class AttributeMonitor(AttributeMeasurement):
             raise TypeError(f"criterion must be callable, got {criterion!r}.")
         self._adapter = OpacusAdapter(model, optimizer, loader, amplification)
         self._loss = loss_of(criterion)
-        self._parts: list[tuple[Any, ...]] = [()]  # where the criterion's argument is in the output, for each of its calls
+        #: Where the criterion's argument is in the output, for each of its calls; not known before the first one.
+        self._parts: list[tuple[Any, ...]] = []
         source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
         preparing.require_precision(self._adapter.parameters)
         preparing.keep_freed_memory()
@@ -160,10 +154,8 @@ class AttributeMonitor(AttributeMeasurement):
         if scope == "dataset":
             with restored(self._adapter.module):
                 _require_fixed_records(source)
-        with restored(self._adapter.module):
-            self._guess_parts(preparing.different(source))
         made = preparing.variants_of(
-            self._adapter, source, self._total_loss, secret, diameter, scope, room, self._require_followed_by_opacus
+            self._adapter, source, self._total_loss, secret, diameter, scope, room, self._require_single_records
         )
         self._variants = made.gradients
         super().__init__(secret, source, made.distances, writers=writers, **options)
@@ -172,7 +164,7 @@ class AttributeMonitor(AttributeMeasurement):
         self._fresh, self._target = False, None  # whether no loss of that pass was computed yet, and the target of the first
         self._seen: tuple[tuple[Any, ...], dict[str, Any], Any, Draws] | None = None  # the last forward pass
         self._batches: list[tuple[Records, Draws]] = []  # those since the last step whose loss was computed
-        self._others, self._left_out = 0, False  # calls of the criterion with something else than the model returned
+        self._others, self._left_out = False, False  # calls of the criterion with something else than the model returned
         self._trained = self._adapter.parameters
         self._attach(criterion)
 
@@ -226,7 +218,7 @@ class AttributeMonitor(AttributeMeasurement):
         inputs, named, output, draws = self._seen
         place = _place(given[0] if given else None, output)
         if place is None:  # of another model, or a term that cannot be repeated
-            self._others += _follows_from(given[0] if given else None, output)
+            self._others = self._others or _follows_from(given[0] if given else None, output)
             return
         if kwargs or len(given) > 2:
             raise ValueError(
@@ -234,24 +226,22 @@ class AttributeMonitor(AttributeMeasurement):
             )
         target = given[1] if len(given) > 1 else None
         if self._fresh:
-            self._target = target
-            self._parts = [place]
+            self._target, self._parts = target, [place]
             batch = Records(inputs, target, named, self._source.shared).copied()
             self._batches.append((batch, draws))
             self._fresh = False
-        elif self._target is target or (isinstance(target, Tensor) and _equal(target, self._target)):
+        elif self._target is target or (isinstance(target, Tensor) and torch.equal(target, self._target)):
             self._parts.append(place)  # another head, or another term, of the same pass
         else:
-            self._others += 1
+            self._others = True
 
     def _stepping(self, *args: Any) -> None:
         """Measure and record a step that the optimizer is about to take, at the weights that the gradients belong to."""
         batches, self._batches, self._seen = self._batches, [], None
         indices, self._indices = self._indices, None
-        others, self._others = self._others, 0
         if not batches:
-            raise RuntimeError(CHANGED if others else NOT_SEEN)
-        self._left_out = self._left_out or bool(others)
+            raise RuntimeError(NOT_SEEN)
+        self._left_out, self._others = self._left_out or self._others, False
         if self.due:
             preparing.require_precision(self._adapter.parameters)
             for number, (batch, draws) in enumerate(batches):
@@ -305,79 +295,50 @@ class AttributeMonitor(AttributeMeasurement):
 
     def _total_loss(self, output: Any, target: Any, rows: int) -> Tensor:
         """The sum of the records' losses, as the optimizer's reduction has it."""
-        total: Tensor | None = None
+        total = torch.zeros((), device=self._adapter.device)
+        self._parts = self._parts or [self._first_place(output, target)]
         for place in self._parts:
             loss = self._loss(_part(output, place), target)
             if not isinstance(loss, Tensor) or loss.ndim > 1 or (loss.ndim == 1 and len(loss) != rows):
                 shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
                 raise ValueError(f"criterion must give one loss, or one for each record, got shape {shape} for {rows} records.")
-            one = loss.sum() if loss.ndim else loss * rows if self._adapter.loss_reduction == "mean" else loss
-            total = one if total is None else total + one
-        assert total is not None
+            total = total + (loss.sum() if loss.ndim else loss * rows if self._adapter.loss_reduction == "mean" else loss)
         return total
 
-    def _guess_parts(self, records: Records) -> None:
-        """Before the loop has called the criterion: if it does not take the model's output, it takes tensors within."""
-        try:
-            with self._adapter.silence(), without_checkpointing(self._adapter.module), torch.no_grad():
-                output = self._adapter.module(*records.inputs, **records.named)
-        except TypeError:
-            return  # says what is wrong with the records later
-        places = [place for place in _tensors_within(output) if place and self._takes(output, place, records)]
-        if places and not self._takes(output, (), records):
-            self._parts = places
+    def _first_place(self, output: Any, target: Any) -> tuple[Any, ...]:
+        """Before the loop has called the criterion: the first part of an output that it takes."""
+        for place in ((), *_tensors_within(output)):
+            with suppress(Exception), torch.no_grad():
+                self._loss(_part(output, place), target)
+                return place
+        return ()
 
-    def _takes(self, output: Any, place: tuple[Any, ...], records: Records) -> bool:
-        """Whether the criterion can be called with a part of an output."""
-        try:
-            with torch.no_grad():
-                self._loss(_part(output, place), records.target)
-        except Exception:
-            return False
-        return True
-
-    def _require_followed_by_opacus(self, records: Records, variants: VariantGradients) -> None:
-        """Refuse a model or loss whose gradients of single records, as Opacus uses them, are not those that are measured."""
-        if runs_forward_hooks_again(self._adapter.module):
-            raise GradientError(
-                "the model has gradient checkpointing with use_reentrant=False, with which Opacus computes no gradients of "
-                "records: call gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': True})."
-            )
-        for name in sorted(variants.one_row):
-            raise GradientError(
-                f"{name} is called with one row for all records, as models do that number positions themselves, and Opacus then "
-                "cannot clip: give the model its position ids, one row for each record "
-                "(position_ids=torch.arange(length).repeat(records, 1), in the loop and in split=), or freeze the layer with "
-                "requires_grad_(False)."
-            )
+    def _require_single_records(self, records: Records, variants: VariantGradients) -> None:
+        """Refuse a model or loss whose gradients are not sums of gradients of single records, as Opacus takes them to be."""
         reduction = getattr(self._loss, "reduction", None)
         if isinstance(reduction, str) and reduction not in (self._adapter.loss_reduction, "none"):
             raise ValueError(
                 f"criterion has reduction {reduction!r}, but the optimizer assumes {self._adapter.loss_reduction!r}: make both "
                 "alike (loss_reduction of make_private), or use reduction 'none'."
             )
-        own = variants.own(records)
+        parts = self._adapter.module.modules()
+        padded = {id(part.weight) for part in parts if isinstance(part, nn.Embedding) and part.padding_idx is not None}
+        parameters = [p for p in self._adapter.parameters if id(p) not in padded]
+        own, total = variants.own(records), torch.zeros(())
+        try:
+            with torch.enable_grad(), self._adapter.silence():
+                for i in range(len(records)):
+                    one = records.take([i])
+                    total = total + self._total_loss(variants.output(one), one.target, 1)
+                wanted = torch.autograd.grad(total, parameters, materialize_grads=True)
+        except (RuntimeError, ValueError) as problem:
+            raise ValueError(
+                f"the model or the criterion cannot be run on one record alone ({problem}): a model that mixes records has "
+                "no gradient of one record (batch norm: use group norm or layer norm)."
+            ) from problem
         given = own.totals(torch.ones_like(own.norms))
-        parameters = self._adapter.parameters
-        wanted: dict[Any, Tensor] = {p: torch.zeros_like(p) for p in parameters}
-        for i in range(len(records)):
-            one = records.take(slice(i, i + 1))
-            try:
-                with torch.enable_grad(), self._adapter.silence():
-                    loss = self._total_loss(variants.output(one), one.target, 1)
-                    found = torch.autograd.grad(loss, parameters, allow_unused=True)
-            except (RuntimeError, ValueError) as problem:
-                raise ValueError(
-                    f"the model or the criterion cannot be run on one record alone ({problem}): a model that mixes records has "
-                    "no gradient of one record (batch norm: use group norm or layer norm)."
-                ) from problem
-            for p, g in zip(parameters, found, strict=True):
-                wanted[p] += 0.0 if g is None else g
-        padded = {
-            id(m.weight) for m in self._adapter.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None
-        }
-        kept = {p: g for p, g in wanted.items() if id(p) not in padded}
-        distance, _ = apart({p: given[p].reshape(p.shape).to(p.dtype) for p in kept if p in given}, kept)
+        made = {p: given[p].reshape(p.shape).to(p.dtype) for p in parameters}
+        distance, _ = apart(made, dict(zip(parameters, wanted, strict=True)))
         if distance > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
             raise GradientError(
                 "the sum of the gradients of single records is not that of the batch: a model or a criterion that mixes records "
@@ -420,33 +381,20 @@ def _follows_from(given: object, output: Any) -> bool:
     sources = {_part(output, place).grad_fn for place in _tensors_within(output)} - {None}
     if not isinstance(given, Tensor) or not sources:
         return True  # not known
-    seen: set[Any] = set()
+    seen: set[Any] = {None}
     left = [given.grad_fn]
     while left:
         node = left.pop()
-        if node is None or node in seen:
-            continue
-        if node in sources:
-            return True
-        seen.add(node)
-        left += [one for one, _ in node.next_functions]
-    return False
-
-
-def _equal(one: Tensor, other: object) -> bool:
-    """Whether both are the same tensor of numbers."""
-    return isinstance(other, Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        if node not in seen:
+            seen.add(node)
+            left += [one for one, _ in node.next_functions]
+    return bool(seen & sources)
 
 
 def _is_copy(given: Tensor, output: Tensor) -> bool:
-    """Whether a tensor is the output of the model as hooks or a copy of it pass it on: the same numbers, of the same pass."""
-    if (given.shape, given.dtype) != (output.shape, output.dtype):
-        return False
-    before: list[Any] = [given.grad_fn]
-    for _ in range(PASSED_ON):
-        before += [one for node in before if node is not None for one, _ in node.next_functions]
-    same_pass = output.grad_fn is None or any(node is output.grad_fn for node in before)
-    return same_pass and torch.equal(torch.nan_to_num(given), torch.nan_to_num(output))
+    """Whether a tensor is an output of the model as hooks or a copy of it pass it on."""
+    alike = (given.shape, given.dtype) == (output.shape, output.dtype)
+    return alike and torch.equal(torch.nan_to_num(given), torch.nan_to_num(output))
 
 
 def _require_fixed_records(source: Source) -> None:
