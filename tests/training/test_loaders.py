@@ -58,7 +58,7 @@ def test_epochs_that_were_broken_off_count_as_whole_ones(sampling: str) -> None:
         list(batches)  # an evaluation in between draws an epoch, of which no step is taken
     assert engine.accountant.run == monitor.run == claimed(sampling, 18)
     assert len(monitor.distances) == 6
-    spread = monitor.history._drawn.spread(monitor.distances)
+    spread = monitor._drawn.spread(monitor.distances)
     assert np.flatnonzero(spread).tolist() == [0, 1, 6, 7, 12, 13]
     wanted = bs.analyze(claimed(sampling, 18), bs.AttributeInference(spread)).bayes_security
     assert monitor.risk().bayes_security == wanted

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 import betastar as bs
-from betastar.training import AttributeMonitor, JsonLines, Records, Secret, TensorBoard
+from betastar.training import AttributeMonitor, JsonLines, Records, Secret
 
 from .private import VALUES, build, clone, fit, oracle, private, table
 
@@ -83,7 +83,7 @@ def test_a_logical_step_of_several_physical_batches() -> None:
             split[1].zero_grad()
             criterion(split[0](x), y).backward()
             split[1].step()
-    assert 6 <= len(other.history) == len(split[2])
+    assert 6 <= other.steps == len(split[2])
     np.testing.assert_allclose(other.distances[:6], monitor.distances[:6], rtol=1e-5)
 
 
@@ -140,7 +140,7 @@ def test_risks_of_the_run_carry_the_scope() -> None:
         assert "batch scope: an estimate for the trainer's eyes only" in repr(mine)
     assert monitor.membership().bayes_security == bs.analyze(run).bayes_security
     assert monitor.membership("add-remove").bayes_security == bs.analyze(run, bs.Membership("add-remove")).bayes_security
-    quick = monitor.history.quick()
+    quick = monitor.quick()
     assert quick["membership"] == pytest.approx(monitor.membership("substitution", "affinity").bayes_security.estimate, rel=1e-5)
     assert quick["attribute"] <= monitor.risk("affinity").bayes_security.estimate
     summary = monitor.summary()
@@ -195,7 +195,7 @@ def test_batch_scope_ledger_estimates_the_dataset_ledger() -> None:
     fit(everyone, criterion_2, 3)
     assert monitor.ledger is not None
     assert full.ledger is not None
-    mine, theirs = monitor.ledger.leakage / len(monitor.history), full.ledger.leakage / 3
+    mine, theirs = monitor.ledger.leakage / monitor.steps, full.ledger.leakage / 3
     assert theirs.max() > 1.5 * theirs.min(), "records differ"
     assert len(np.unique(monitor.ledger.counts)) > 1, "and so does how often they were sampled"
     np.testing.assert_allclose(mine, theirs, rtol=1e-5)
@@ -211,7 +211,7 @@ def test_every_third_step_says_what_it_skipped() -> None:
     fit(full_parts, criterion, 7, lambda x, y: before.append(full.ledger.leakage))
     each = np.diff([*before, full.ledger.leakage], axis=0)
     np.testing.assert_allclose(monitor.distances, full.distances[[0, 0, 0, 3, 3, 3, 6]])
-    assert monitor.history.skipped == 4
+    assert monitor.skipped == 4
     assert "4 of 7 steps were not measured" in monitor.label
     assert "4 of 7" in repr(monitor.risk())
     assert monitor.ledger is not None
@@ -232,9 +232,7 @@ def test_plain_functions_are_called_through_the_monitor() -> None:
     fit(same, reference, 3)
     np.testing.assert_allclose(monitor.distances, other.distances, rtol=1e-4)  # two classes: the same loss
     before = weights(parts)
-    with pytest.raises(
-        RuntimeError, match=r"saw no call of its criterion.* if it is a plain function"
-    ):
+    with pytest.raises(RuntimeError, match=r"saw no call of its criterion.* if it is a plain function"):
         fit(parts, criterion, 1)
     assert all(torch.equal(a, b) for a, b in zip(before, weights(parts), strict=True))
 
@@ -247,11 +245,11 @@ def test_two_monitors_at_once_and_detaching() -> None:
     fit(parts, criterion, 3)
     first.detach()
     fit(parts, criterion, 2)
-    assert (len(first.history), len(second.history)) == (3, 5)
+    assert (first.steps, second.steps) == (3, 5)
     second.detach()
     first.detach()
     fit(parts, criterion, 1)
-    assert (len(first.history), len(second.history)) == (3, 5)
+    assert (first.steps, second.steps) == (3, 5)
     assert second.distances.min() > first.distances.max()  # another label moves the gradient more than another value
 
 
@@ -329,15 +327,20 @@ def test_a_resumed_run_continues_with_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_tensorboard_gets_every_step(tmp_path: Path) -> None:
+    """The recipe of the documentation: a writer is any function that takes the figures of a step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
 
-    parts, criterion, monitor = attach(writers=[TensorBoard(tmp_path)])
+    board = SummaryWriter(str(tmp_path))
+
+    def scalars(figures: Any) -> None:
+        for name, value in figures.items():
+            if isinstance(value, float):
+                board.add_scalar(f"privacy/{name}", value, figures["step"])
+
+    parts, criterion, _ = attach(writers=[scalars])
     fit(parts, criterion, 3)
-    state, before = monitor.state_dict(), {name: value.clone() for name, value in parts[0].state_dict().items()}
-    fit(parts, criterion, 2)
-    parts[0].load_state_dict(before)
-    monitor.load_state_dict(state)  # the last two are void
-    fit(parts, criterion, 1)
+    board.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert [event.step for event in events.Scalars("privacy/batch/distance")] == [1, 2, 3, 4]
+    assert [event.step for event in events.Scalars("privacy/distance")] == [1, 2, 3]

@@ -34,10 +34,10 @@ def test_the_monitor_analyses_what_the_loader_does(sampling: str, scope: str) ->
     attribute = monitor.risk().bayes_security
     assert attribute == bs.analyze(run, bs.AttributeInference(monitor.distances)).bayes_security
     assert attribute.lower >= monitor.membership().bayes_security.lower - 1e-9
-    quick = monitor.history.quick()
+    quick = monitor.quick()
     assert quick["membership"] <= quick["attribute"]
     assert abs(quick["membership"] - monitor.membership().bayes_security.lower) < 0.06  # safe, and an estimate
-    entry = monitor.history.entry()
+    entry = monitor.entry()
     assert entry["sampling"] == sampling
     assert entry.get("epoch") == (2 if sampling in ("balls-in-bins", "shuffled") else None)
 
@@ -89,7 +89,7 @@ def test_physical_batches_make_the_same_steps(sampling: str) -> None:
     assert max(len(x) for x, _ in seen) <= 7
     assert split.run == whole.run == other.accountant.run == engine.accountant.run
     np.testing.assert_allclose(split.distances, whole.distances, rtol=1e-3)
-    assert len(split.history) == 12
+    assert split.steps == 12
 
 
 def test_shuffling_is_warned_of_once() -> None:

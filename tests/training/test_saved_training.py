@@ -16,8 +16,8 @@ from betastar.report.facts import load
 from betastar.report.recomputed import ReportError
 from betastar.report.report import write
 from betastar.runs.reading import FolderError
-from betastar.training import AttributeMonitor, PrivateTraining
-from betastar.training.history import History
+from betastar.training import AttributeMonitor, PrivateTraining, Secret
+from betastar.training.measurement import AttributeMeasurement
 
 from ..command import call
 from ..displayed import html_of, printed_by_rich
@@ -80,7 +80,8 @@ def test_the_report_of_a_private_training(tmp_path: Path) -> None:
 
 def test_noise_that_changes(tmp_path: Path) -> None:
     monitor = watched(steps=2)
-    monitor.history.add(0.5, poisson(0.1), 2.0)
+    monitor.adopt(0.5, None)
+    monitor.record(poisson(0.1), 2.0)
     facts = load(monitor.save(tmp_path / "mine"))
     assert len(facts.run.segments) == 2
     assert facts.run == monitor.run
@@ -90,14 +91,16 @@ def test_noise_that_changes(tmp_path: Path) -> None:
 
 def test_steps_of_every_sampling_are_read_as_they_were() -> None:
     """Epochs that are unfinished or whose noise changes, a sampler that begins anew, and batches that are cut off."""
-    history = History("dataset", "exact")
+    options: dict[str, Any] = {"scope": "dataset", "diameter": "exact", "every": 1, "ledger": False, "writers": ()}
+    history = AttributeMeasurement(Secret.label(2), [], None, **options)  # type: ignore[arg-type]  # only records steps
     bins = SamplingScheme("balls-in-bins", 0.25, batches=4, records=40)
     drawn = [(bins, "1", 2.0)] * 3 + [(bins, "1", 1.5)] + [(bins, "2", 1.5)] * 2 + [(bins, "3", 1.5)] * 4
     drawn += [(SamplingScheme("poisson", 0.1, records=40, max_batch_size=9), "", 1.0)] * 3 + [
         (SamplingScheme("poisson", 0.1), "", 1.0)
     ]
     for i, (scheme, epoch, noise) in enumerate(drawn):
-        history.add(0.1 + 0.01 * i, DrawnBatch(scheme, epoch), noise)
+        history.adopt(0.1 + 0.01 * i, None)
+        history.record(DrawnBatch(scheme, epoch), noise)
         assert history.entries()[-1].items() <= history.entry().items()
     steps = json.loads(json.dumps(history.entries()))
     assert recomputed.run_of_steps(steps) == history.run

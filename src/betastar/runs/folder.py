@@ -423,10 +423,8 @@ class RunFolder:
 
     def add_epoch(self, entry: Json, seconds: float, threads: int) -> None:
         """Add the entry of an epoch, and how long it took."""
-        self._lines(EPOCHS).write({"step": entry["epoch"], **entry})
-        self._lines(TIMINGS).write(
-            {"step": entry["epoch"], "seconds": seconds, "threads": threads, "date": date.today().isoformat()}
-        )
+        self._lines(EPOCHS)({"step": entry["epoch"], **entry})
+        self._lines(TIMINGS)({"step": entry["epoch"], "seconds": seconds, "threads": threads, "date": date.today().isoformat()})
 
     def rewind(self, epoch: int) -> None:
         """Delete what was written after this epoch."""

@@ -124,7 +124,7 @@ class Training:
             if step.batch_size:
                 total, number = total + step.loss, number + 1
             if tell:
-                beta = {} if first is None else {**first.history.quick(), "secret": first.secret.name}
+                beta = {} if first is None else {**first.quick(), "secret": first.secret.name}
                 tell({"epoch": self.epoch + 1, "loss": total / max(1, number), **self._progress(), **beta})
         return total / max(1, number)
 
@@ -220,10 +220,8 @@ class Training:
         if state is not None:
             self.epoch, self.stopped = state["epoch"], state["stopped"]
             self.training.load_state_dict(state["training"])
-        else:
-            for monitor in self.monitors.values():
-                for writer in monitor.writers:
-                    writer.rewind(0)
+        elif self.monitors:
+            self.folder.step_writer().rewind(0)
         self.folder.rewind(self.epoch)
 
     def finish(self) -> None:

@@ -16,7 +16,7 @@ from betastar.training.records import Records, by_name
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.tables import RestatedSecretWarning
 from betastar.training.secrets.text_tokens import TextField
-from betastar.training.writers import JsonLines, TensorBoard, Writer
+from betastar.training.writers import JsonLines
 
 if TYPE_CHECKING:
     from betastar.training.opacus.accountant import BetastarAccountant
@@ -64,9 +64,7 @@ __all__ = [
     "Secret",
     "ShufflingWarning",
     "Step",
-    "TensorBoard",
     "TextField",
-    "Writer",
     "by_name",
     "private_loader",
 ]

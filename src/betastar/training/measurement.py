@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import erfc, sqrt
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import erfcinv
 from torch import Tensor
 
 from betastar import validation
+from betastar.analyze import analyze
 from betastar.display import Display
 from betastar.dpsgd import DPSGD
-from betastar.drawn_steps import DrawnBatch
+from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.risk import Risk
+from betastar.rounding import down
+from betastar.run_files import LEDGER, MONITOR, STEPS, TRAINING, ledger_text
+from betastar.threats import FARTHEST, AttributeInference, Membership
 from betastar.training import processes
 from betastar.training.gradients.distances import DIAMETERS, RecordDistances
-from betastar.training.history import SCOPES, History
-from betastar.training.ledger import Ledger
+from betastar.training.ledger import LeakageSum, Ledger
 from betastar.training.records import Records
-from betastar.training.saved_training import SavedTraining, monitor_display, monitor_files
+from betastar.training.saved_training import HEADS, SavedTraining, described, rows
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
-from betastar.training.writers import Writer
+from betastar.training.writers import JsonLines, Writer
+
+#: What kind of statement a figure of each scope is (theory, section 6).
+SCOPES = {
+    "batch": "batch scope: an estimate for the trainer's eyes only, as a record outside the batch may have a larger gap "
+    "and publishing the figure reveals who was sampled",
+    "dataset": "dataset scope: the largest gap over all records, an after-the-fact statement; publishing it can leak membership",
+}
+
+
+class _Measured(AttributeInference):
+    """Distances that a monitor measured, with the label of their scope."""
+
+    def __init__(self, distances: NDArray[Any], label: str) -> None:
+        super().__init__(distances)
+        self.label = label
+
+    def describe(self) -> str:
+        return f"{super().describe()} [{self.label}]"
+
+
+@lru_cache(maxsize=16)
+def _leakage_of_bins(scheme: SamplingScheme, noise: float) -> float:
+    """Λ of one epoch of balls in bins against membership inference, by the affinity."""
+    assert scheme.batches is not None
+    beta = analyze(scheme.run(noise, scheme.batches), method="affinity").bayes_security.estimate
+    return float(erfcinv(float(beta))) ** 2
 
 
 def measure_dataset(source: Source, distances: RecordDistances, each: bool) -> tuple[float, NDArray[Any] | None]:
@@ -99,7 +132,11 @@ class AttributeMeasurement(SavedTraining):
     ) -> None:
         self.secret, self.scope, self.diameter, self.every = secret, scope, diameter, every
         self.writers = list(writers)
-        self.history = History(scope, diameter)
+        self._steps: list[float] = []  # the distance of each step so far
+        self._measured: list[bool] = []
+        self._drawn = DrawnSteps()
+        self._last: tuple[SamplingScheme, float] | None = None  # sampling and noise of the last step
+        self._leakage, self._leakage_of_membership = LeakageSum(), LeakageSum()
         self.ledger = Ledger(len(source), scope) if ledger else None
         self._source, self._distances = source, distances
         self._ledger_every = every * int(ledger)
@@ -111,12 +148,12 @@ class AttributeMeasurement(SavedTraining):
     @property
     def due(self) -> bool:
         """Whether the coming step is measured."""
-        return len(self.history) % self.every == 0
+        return self.steps % self.every == 0
 
     @property
     def each(self) -> bool:
         """Whether single records are measured at the coming step."""
-        return self.ledger is not None and len(self.history) % max(1, self._ledger_every) == 0
+        return self.ledger is not None and self.steps % max(1, self._ledger_every) == 0
 
     def adopt(self, largest: float, gaps: NDArray[Any] | None) -> None:
         """Take over what a budget has measured of all records at the current weights.
@@ -177,31 +214,51 @@ class AttributeMeasurement(SavedTraining):
             largest = processes.maximum(largest or 0.0)
             if self.each:
                 gaps = processes.maxima(np.full(len(self._source), -1.0) if gaps is None else gaps)
-        self.history.add(largest, drawn, noise)
+        last = self._steps[-1] if self._steps else FARTHEST  # of a step that is not measured, the last distance is taken
+        self._steps.append(last if largest is None else largest)
+        self._measured.append(largest is not None)
+        self._drawn.add(noise, drawn)
+        self._last = drawn.scheme, noise
+        self._leakage.add(self._steps[-1], drawn, noise)
+        if drawn.scheme.sampling != "balls-in-bins":
+            self._leakage_of_membership.add(FARTHEST, drawn, noise)
         if self.ledger is not None:
-            self.ledger.step(gaps, drawn.scheme.sample_rate, noise, drawn, self.history.last_distance)
+            self.ledger.step(gaps, drawn.scheme.sample_rate, noise, drawn, self._steps[-1])
         self._pending, self._adopted = (None, None), False
         if self.writers and (not processes.together() or torch.distributed.get_rank() == 0):
-            entry = self.history.entry()
+            entry = self.entry()
             for writer in self.writers:
-                writer.write(entry)
+                writer(entry)
 
     # ------------------------------------------------------------------ answers
 
     @property
+    def steps(self) -> int:
+        """The number of steps so far."""
+        return len(self._steps)
+
+    @property
     def distances(self) -> NDArray[Any]:
         """The distance R_t of each step so far, in clipping norms."""
-        return self.history.distances
+        return np.array(self._steps)
+
+    @property
+    def skipped(self) -> int:
+        """The number of steps that were not measured."""
+        return self.steps - sum(self._measured)
 
     @property
     def label(self) -> str:
         """What kind of statement the figures are. It belongs next to each of them."""
-        return self.history.label
+        if not self.skipped:
+            return SCOPES[self.scope]
+        few = f"{self.skipped} of {self.steps} steps were not measured and take the distance of the last one that was"
+        return f"{SCOPES[self.scope]}; {few}"
 
     @property
     def run(self) -> DPSGD:
         """Noise, sampling and number of the steps so far. An unfinished epoch counts as a whole one, where epochs count."""
-        return self.history.run
+        return self._drawn.run
 
     def risk(self, method: str = "exact") -> Risk:
         """Analyse attribute inference against the steps so far.
@@ -221,7 +278,7 @@ class AttributeMeasurement(SavedTraining):
         ValueError
             If no step was taken yet.
         """
-        return self.history.risk(method)
+        return analyze(self.run, _Measured(self._drawn.spread(self.distances), self.label), method)
 
     def membership(self, relation: str = "substitution", method: str = "exact") -> Risk:
         """Analyse membership inference against the same steps.
@@ -243,7 +300,7 @@ class AttributeMeasurement(SavedTraining):
         ValueError
             If no step was taken yet.
         """
-        return self.history.membership(relation, method)
+        return analyze(self.run, Membership(relation), method)
 
     def progress(self) -> str:
         """Describe the risk so far in one short line for a progress bar.
@@ -253,7 +310,63 @@ class AttributeMeasurement(SavedTraining):
         str
             β* of the secret and of membership, as the affinity estimates them.
         """
-        return self.history.progress(self.secret.name)
+        if not self.steps:
+            return "β* of the secret and of membership: no step yet"
+        beta = self.quick()
+        attribute, membership = down(beta["attribute"], 3), down(beta["membership"], 3)
+        word = "≈" if self.scope == "batch" else "after the fact ≈"
+        return f"β* {word} {attribute} for {self.secret.name} ({self.scope}), {membership} for membership"
+
+    def quick(self) -> dict[str, float]:
+        """Estimate β* so far as erfc(√Λ°), which costs nothing. Logs and progress bars show it.
+
+        Returns
+        -------
+        dict
+            "attribute" and "membership". An attribute is charged with the membership figure where that is less.
+        """
+        membership = self._leakage_of_membership.largest
+        for noise, scheme, _ in self._drawn.whole_epochs():
+            if scheme.sampling == "balls-in-bins":
+                membership += _leakage_of_bins(scheme, noise)
+        attribute = min(self._leakage.largest, membership)
+        return {"attribute": erfc(sqrt(attribute)), "membership": erfc(sqrt(membership))}
+
+    def entry(self) -> dict[str, Any]:
+        """Give the figures of the last step, as writers get them.
+
+        Returns
+        -------
+        dict
+            A flat mapping.
+        """
+        assert self._last is not None
+        (scheme, noise), beta = self._last, self.quick()
+        more = {"bayes_security_attribute": beta["attribute"], "bayes_security_membership": beta["membership"]}
+        return self._entry(self.steps, noise, scheme, self._drawn.epochs) | more
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Give all steps.
+
+        Returns
+        -------
+        list of dict
+            Flat mappings, without the figures that go with each step.
+        """
+        return [self._entry(number, *drawn) for number, drawn in enumerate(self._drawn.each(), start=1)]
+
+    def _entry(self, number: int, noise: float, scheme: SamplingScheme, epoch: int) -> dict[str, Any]:
+        return {
+            "step": number,
+            "scope": self.scope,
+            "diameter": self.diameter,
+            "distance": self._steps[number - 1],
+            "measured": self._measured[number - 1],
+            "noise_multiplier": noise,
+            "sample_rate": scheme.sample_rate,
+            **scheme.told(),
+            **({"epoch": epoch} if scheme.in_epochs else {}),
+        }
 
     def metrics(self) -> dict[str, float]:
         """Give the figures of the last step to a logger.
@@ -263,7 +376,9 @@ class AttributeMeasurement(SavedTraining):
         dict
             Numbers by names that contain the scope.
         """
-        return self.history.metrics()
+        names = ("distance", "bayes_security_attribute", "bayes_security_membership")
+        entry = self.entry()
+        return {f"privacy/{self.scope}/{name}": float(entry[name]) for name in names}
 
     def summary(self) -> dict[str, Any]:
         """Give all figures in one mapping.
@@ -273,7 +388,14 @@ class AttributeMeasurement(SavedTraining):
         dict
             It can be written as JSON.
         """
-        return {"secret": self.secret.name, "values": self.secret.count, **self.history.summary()}
+        answers = {"secret": self.secret.name, "values": self.secret.count, "scope": self.scope, "label": self.label}
+        answers |= {"diameter": self.diameter, "steps": self.steps, "skipped": self.skipped}
+        if self.steps:
+            answers["largest_distance"] = float(self.distances.max())
+            for name, risk in (("attribute", self.risk()), ("membership", self.membership())):
+                bound = risk.bayes_security
+                answers[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
+        return answers
 
     # ------------------------------------------------------------------ saving
 
@@ -285,7 +407,9 @@ class AttributeMeasurement(SavedTraining):
         dict
             A measurement that is made alike goes on with the same figures after `load_state_dict`.
         """
-        state: dict[str, Any] = {"made": self._made(), "history": self.history.state_dict()}
+        state: dict[str, Any] = {"made": self._made(), "distances": list(self._steps), "measured": list(self._measured)}
+        state |= {"drawn": self._drawn.state_dict()}
+        state |= {"leaked": [one.state_dict() for one in (self._leakage, self._leakage_of_membership)]}
         return state if self.ledger is None else state | {"ledger": self.ledger.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -307,26 +431,45 @@ class AttributeMeasurement(SavedTraining):
                 raise ValueError(f"the state belongs to another training: its {name} is {theirs!r}, not {mine!r}.")
         if (self.ledger is None) != ("ledger" not in state):
             raise ValueError("ledger must be given where the state was saved and here, or in neither place.")
-        self.history.load_state_dict(state["history"])
+        self._steps, self._measured = list(state["distances"]), list(state["measured"])
+        self._drawn.load_state_dict(state["drawn"])
+        self._last = None
+        for noise, scheme, _ in self._drawn.each():
+            self._last = scheme, noise
+        for leakage, leaked in zip((self._leakage, self._leakage_of_membership), state["leaked"], strict=True):
+            leakage.load_state_dict(leaked)
         if self.ledger is not None:
             self.ledger.load_state_dict(state["ledger"])
         for writer in self.writers:
-            writer.rewind(len(self.history))
+            if isinstance(writer, JsonLines):
+                writer.rewind(self.steps)
 
     def _made(self) -> dict[str, Any]:
         """What a saved state must have been made with."""
         names = ("scope", "diameter", "every")
         return {name: getattr(self, name) for name in names} | {"secret": self.secret.digest(), "records": len(self._source)}
 
-    def _files(self) -> Mapping[str, str]:
-        return monitor_files(self)
+    def _files(self) -> dict[str, str]:
+        secret = {self.secret.name: {"values": self.secret.count}}
+        contents = {TRAINING: described(MONITOR, self.run, secrets=secret)}
+        contents[STEPS] = "".join(json.dumps(entry) + "\n" for entry in self.entries())
+        if self.ledger is not None:
+            betas = self.ledger.beside(float(self.risk().bayes_security.lower))
+            each = enumerate(zip(self.ledger.measured, self.ledger.leakage, betas, strict=True))
+            contents[LEDGER] = ledger_text((i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured)
+        return contents
 
     def _display(self, brief: bool) -> Display:
-        return monitor_display(self, brief)
+        name, steps = self.secret.name, self.steps
+        head = f"{name} ({self.secret.count} values), {steps:,} {'step' if steps == 1 else 'steps'}: {self.progress()}"
+        if brief or not steps:
+            return Display((head, self.label))
+        table = [*rows("membership", self.membership()), *rows(f"{name}, measured", self.risk(), "≈ ")]
+        return Display((head, self.label), HEADS, tuple(table))
 
     def __repr__(self) -> str:
-        steps = len(self.history)
-        return f"{type(self).__name__}({self.secret.name!r}, {steps} {'step' if steps == 1 else 'steps'}, {self.scope} scope)"
+        steps = f"{self.steps} {'step' if self.steps == 1 else 'steps'}"
+        return f"{type(self).__name__}({self.secret.name!r}, {steps}, {self.scope} scope)"
 
 
 def checked_options(secret: Secret, scope: str, diameter: str, every: int, ledger: bool | int) -> dict[str, Any]:

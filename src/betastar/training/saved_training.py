@@ -15,7 +15,7 @@ import torch
 from betastar import files
 from betastar.display import Display, Displayed
 from betastar.risk import METRICS
-from betastar.run_files import LEDGER, MONITOR, PRIVATE_TRAINING, STEPS, TRAINING, TRAINING_FORMAT, ledger_text
+from betastar.run_files import LEDGER, PRIVATE_TRAINING, STEPS, TRAINING, TRAINING_FORMAT
 from betastar.training import processes
 from betastar.training.budget import NotProved
 
@@ -87,27 +87,15 @@ def _require_place(folder: Path, overwrite: bool) -> None:
         )
 
 
-def monitor_files(monitor: Any) -> dict[str, str]:
-    """The files of a training that a monitor has watched."""
-    secret = {monitor.secret.name: {"values": monitor.secret.count}}
-    contents = {TRAINING: _described(MONITOR, monitor.run, secrets=secret)}
-    contents[STEPS] = "".join(json.dumps(entry) + "\n" for entry in monitor.history.entries())
-    if monitor.ledger is not None:
-        betas = monitor.ledger.beside(float(monitor.risk().bayes_security.lower))
-        each = enumerate(zip(monitor.ledger.measured, monitor.ledger.leakage, betas, strict=True))
-        contents[LEDGER] = ledger_text((i, float(leakage), float(beta)) for i, (measured, leakage, beta) in each if measured)
-    return contents
-
-
 def private_files(training: Any) -> dict[str, str]:
     """The file of a `PrivateTraining`. What was measured besides has a `save` of its own."""
     guarantee = training.guarantee
     secrets = {secret.name: {"values": secret.count, "gap": training.gaps.get(secret.name)} for secret in training.secrets}
     proof = None if guarantee.proof is None else guarantee.proof.bayes_security
-    return {TRAINING: _described(PRIVATE_TRAINING, training.run, secrets=secrets, budget=proof, records=training.records)}
+    return {TRAINING: described(PRIVATE_TRAINING, training.run, secrets=secrets, budget=proof, records=training.records)}
 
 
-def _described(made_by: str, run: DPSGD, **more: Any) -> str:
+def described(made_by: str, run: DPSGD, **more: Any) -> str:
     """The content of training.json."""
     segments = [{name: value for name, value in asdict(one).items() if value is not None} for one in run.segments]
     numbers = [{name: value.item() if hasattr(value, "item") else value for name, value in one.items()} for one in segments]
@@ -116,17 +104,6 @@ def _described(made_by: str, run: DPSGD, **more: Any) -> str:
         json.dumps({"format": TRAINING_FORMAT, "made_by": made_by, "segments": numbers, **more, "versions": versions}, indent=1)
         + "\n"
     )
-
-
-def monitor_display(monitor: Any, brief: bool) -> Display:
-    """What a monitor shows: the risk so far, and what kind of statement it is."""
-    steps, secret = len(monitor.history), monitor.secret
-    head = f"{secret.name} ({secret.count} values), {steps:,} {'step' if steps == 1 else 'steps'}: {monitor.progress()}"
-    lines = [head, monitor.label]
-    if brief or not steps:
-        return Display(tuple(lines))
-    rows = [*_rows("membership", monitor.membership()), *_rows(f"{secret.name}, measured", monitor.risk(), "≈ ")]
-    return Display(tuple(lines), HEADS, tuple(rows))
 
 
 def private_display(training: Any, brief: bool) -> Display:
@@ -138,13 +115,13 @@ def private_display(training: Any, brief: bool) -> Display:
         guarantee = training.guarantee
     except NotProved as problem:
         return Display((*lines, f"Not proved: {problem}"))
-    rows = [] if guarantee.membership is None else [*_rows("membership, proved", guarantee.membership)]
+    table = [] if guarantee.membership is None else [*rows("membership, proved", guarantee.membership)]
     for name, risk in guarantee.attributes.items():
-        rows += _rows(f"{name}, proved", risk)
-    return Display((*lines, *str(guarantee).splitlines()), () if brief else HEADS, () if brief else tuple(rows))
+        table += rows(f"{name}, proved", risk)
+    return Display((*lines, *str(guarantee).splitlines()), () if brief else HEADS, () if brief else tuple(table))
 
 
-def _rows(threat: str, risk: Risk, about: str = "") -> Iterator[tuple[str, ...]]:
+def rows(threat: str, risk: Risk, about: str = "") -> Iterator[tuple[str, ...]]:
     beta = risk.bayes_security
     title, relied, *others = BETA.row({"lower": float(beta.lower), "estimate": float(beta.estimate)})
     yield (f"{threat}: {title}", about + relied, *others)

@@ -30,7 +30,7 @@ class MonitorCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Log the figures of the step. Lightning calls this."""
-        if len(self.monitor.history):
+        if self.monitor.steps:
             pl_module.log_dict(self.monitor.metrics(), prog_bar=True)
 
     def state_dict(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class MonitorCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Add the figures of the last step to the logs. The Trainer calls this."""
-        if len(self.monitor.history):
+        if self.monitor.steps:
             figures = self.monitor.metrics()
             if logs is not None:
                 logs.update(figures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from numpy.typing import ArrayLike
@@ -230,7 +230,7 @@ class AttributeMonitor(AttributeMeasurement):
             batch = Records(inputs, target, named, self._source.shared).copied()
             self._batches.append((batch, draws))
             self._fresh = False
-        elif self._target is target or (isinstance(target, Tensor) and torch.equal(target, self._target)):
+        elif self._target is target or (isinstance(target, Tensor) and torch.equal(target, cast(Tensor, self._target))):
             self._parts.append(place)  # another head, or another term, of the same pass
         else:
             self._others = True
@@ -283,7 +283,7 @@ class AttributeMonitor(AttributeMeasurement):
     def label(self) -> str:
         """What kind of statement the figures are. It belongs next to each of them."""
         notes = [super().label]
-        if len(self._parts) > 1 and len(self.history):
+        if len(self._parts) > 1 and self.steps:
             notes.append(f"the loop calls the criterion {len(self._parts)} times a pass: distances are those of the plain sum")
         if self._left_out:
             notes.append("the loop calls the criterion with other tensors or targets, too: distances are without these calls")
@@ -382,7 +382,7 @@ def _follows_from(given: object, output: Any) -> bool:
     if not isinstance(given, Tensor) or not sources:
         return True  # not known
     seen: set[Any] = {None}
-    left = [given.grad_fn]
+    left: list[Any] = [given.grad_fn]
     while left:
         node = left.pop()
         if node not in seen:
