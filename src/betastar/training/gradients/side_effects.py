@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,58 +19,46 @@ class GradientError(RuntimeError):
     """Gradients of single records cannot be computed, are not finite, or are not those that the training uses."""
 
 
-def _numpy_state() -> Any:
-    return np.random.get_state(legacy=True)
+@dataclass(frozen=True)
+class GeneratorStates:
+    """The states of the global generators of PyTorch, for the CPU and for the device of a model, of NumPy and of Python."""
 
+    cpu: Tensor
+    cuda: Tensor | None
+    device: torch.device
+    numpy: Any
+    python: Any
 
-@dataclass
-class RandomStates:
-    """The states of the global random number generators of PyTorch, NumPy and Python."""
+    @classmethod
+    def now(cls, device: torch.device) -> GeneratorStates:
+        """The states at this moment."""
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(torch.get_rng_state(), cuda, device, np.random.get_state(legacy=True), random.getstate())
 
-    cpu: Tensor = field(default_factory=torch.get_rng_state)
-    numpy: Any = field(default_factory=_numpy_state)
-    python: Any = field(default_factory=random.getstate)
-    cuda: list[Tensor] = field(
-        default_factory=lambda: (
-            torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
-        )
-    )
-
-    def same(self) -> bool:
-        """Whether no random number was drawn since."""
-        now = RandomStates()
-        return (
-            torch.equal(self.cpu, now.cpu)
-            and np.array_equal(self.numpy[1], now.numpy[1])
-            and self.numpy[2:] == now.numpy[2:]
-            and self.python == now.python
-            and all(torch.equal(a, b) for a, b in zip(self.cuda, now.cuda, strict=False))
-        )
+    def same(self, other: GeneratorStates) -> bool:
+        """Whether both are alike: no random number was drawn in between."""
+        cuda = self.cuda is None or other.cuda is None or torch.equal(self.cuda, other.cuda)
+        numpy = np.array_equal(self.numpy[1], other.numpy[1]) and self.numpy[2:] == other.numpy[2:]
+        return cuda and numpy and torch.equal(self.cpu, other.cpu) and bool(self.python == other.python)
 
     def restore(self) -> None:
-        """Set the generators back to these states."""
+        """Set the generators to these states."""
         torch.set_rng_state(self.cpu)
         np.random.set_state(self.numpy)
         random.setstate(self.python)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, self.device)
 
 
 @contextmanager
-def unchanged(module: nn.Module, thorough: bool) -> Iterator[None]:
-    """Refuse models that draw random numbers or write into their own state when they run.
-
-    With `thorough`, the generators of Python and NumPy are compared as well, which takes longer.
-    """
-    states = RandomStates() if thorough else None
-    before = torch.get_rng_state()
+def unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Refuse models that draw random numbers or write into their own state when they run."""
+    before = GeneratorStates.now(device)
     state = [*module.parameters(), *module.buffers()]
     versions = [tensor._version for tensor in state]
     yield
-    if not torch.equal(before, torch.get_rng_state()) or (states is not None and not states.same()):
-        torch.set_rng_state(before)
-        if states is not None:
-            states.restore()
+    if not before.same(GeneratorStates.now(device)):
+        before.restore()
         names = [name for name, part in module.named_modules() if getattr(part, "p", 0) or getattr(part, "dropout", 0)]
         where = f" ({', '.join(names)})" if names else ""
         raise GradientError(
@@ -84,18 +72,16 @@ def unchanged(module: nn.Module, thorough: bool) -> Iterator[None]:
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
     """Restore weights, buffers and random number generators afterwards, whatever happens inside."""
-    states = RandomStates()
     tensors = [*module.parameters(), *module.buffers()]
-    versions = [tensor._version for tensor in tensors]
-    copies = [tensor.detach().clone() for tensor in tensors]
+    states = GeneratorStates.now(tensors[0].device)
+    copies = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
     try:
         yield
     finally:
-        if not states.same():
-            states.restore()
-        for tensor, version, copy in zip(tensors, versions, copies, strict=True):
-            if tensor._version != version:
-                with torch.no_grad():
+        states.restore()
+        with torch.no_grad():
+            for tensor, version, copy in copies:
+                if tensor._version != version:
                     tensor.copy_(copy)
 
 
@@ -107,33 +93,6 @@ def restored(module: nn.Module) -> Iterator[None]:
 #: Functions that multiply a tensor by a mask. Their arguments begin with the tensor, the probability and whether to train.
 DROPOUTS = (torch.dropout, functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d)
 ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-
-
-@dataclass(frozen=True)
-class GeneratorStates:
-    """The states of PyTorch's generators for the CPU and for the device of a model."""
-
-    cpu: Tensor
-    cuda: Tensor | None
-    device: torch.device
-
-    @classmethod
-    def now(cls, device: torch.device) -> GeneratorStates:
-        """The states at this moment."""
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return cls(torch.get_rng_state(), cuda, device)
-
-    def same(self, other: GeneratorStates) -> bool:
-        """Whether both are alike."""
-        if self.cuda is not None and other.cuda is not None and not torch.equal(self.cuda, other.cuda):
-            return False
-        return torch.equal(self.cpu, other.cpu)
-
-    def restore(self) -> None:
-        """Set the generators to these states."""
-        torch.set_rng_state(self.cpu)
-        if self.cuda is not None:
-            torch.cuda.set_rng_state(self.cuda, self.device)
 
 
 @dataclass(frozen=True)

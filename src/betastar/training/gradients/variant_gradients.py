@@ -179,8 +179,39 @@ ON_THE_WAY = 3
 ALLOCATED = 1.75
 
 
-class VariantPass:
-    """Runs a private model on variants.
+class SavedBytes:
+    """Counts the bytes of the tensors that a pass keeps, weights left out."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+        self._held: list[Tensor] = []  # so that no memory is used again, and counted once, while tensors are counted
+        self.bytes = 0
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Count a tensor, unless its memory was counted before."""
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._known:
+            self._known.add(storage.data_ptr())
+            self.bytes += storage.nbytes()
+            self._held.append(tensor)
+        return tensor
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what a forward pass keeps for its backward pass."""
+        with torch.autograd.graph.saved_tensors_hooks(self.add, lambda tensor: tensor):
+            yield
+
+    def whole_pass(self, outputs: Sequence[Tensor]) -> int:
+        """The bytes of a pass: what is kept, the outputs of layers, an error for each, and a few tensors on the way back."""
+        for output in outputs:
+            self.add(output.detach())
+        counted = self.bytes + sum(out.nbytes for out in outputs) + ON_THE_WAY * max((out.nbytes for out in outputs), default=0)
+        return int(ALLOCATED * counted)
+
+
+class VariantGradients:
+    """Computes clipped gradients of variants, in clipping norms.
 
     Parameters
     ----------
@@ -188,21 +219,20 @@ class VariantPass:
         The model that is trained.
     total_loss : callable
         The sum of the records' losses, from the output, the target and the number of records.
-    layers : LayerGradients
-        The layers whose calls are captured.
     """
 
-    def __init__(self, model: TrainedModel, total_loss: TotalLoss, layers: LayerGradients) -> None:
-        self._model, self._total_loss, self._layers = model, total_loss, layers
+    def __init__(self, model: TrainedModel, total_loss: TotalLoss) -> None:
+        self._model, self._total_loss, self._layers = model, total_loss, LayerGradients(model)
         self._shared = SharedPositions(model.module)
-        #: Whether random number generators of Python and NumPy are compared as well, until a first pass has passed.
-        self.thorough = True
-        #: The bytes that the last measured pass has taken for each variant.
+        #: The bytes that a pass takes for each variant, as `try_out` has measured it.
         self.bytes_per_variant = 0
         self._masks: DropoutMasks | None = None
+        self._table_is_optional = False  # whether linear layers alone read the table of variants
+
+    # ------------------------------------------------------------------ dropout
 
     @contextmanager
-    def dropout_of(self, batch: Records, draws: Draws | None) -> Iterator[Records]:
+    def dropout_of(self, batch: Records, draws: Draws | None = None) -> Iterator[Records]:
         """Let dropout have the masks of a forward pass over a batch.
 
         Parameters
@@ -236,14 +266,85 @@ class VariantPass:
 
     @property
     def drops_out(self) -> bool:
-        """Whether dropout has masks now."""
+        """Whether the model has dropout, inside `dropout_of`."""
         return self._masks is not None
 
-    def applied_masks(self, places: Tensor | None, times: int = 1) -> AbstractContextManager[None]:
-        """Let dropout apply the masks of the records at these places of the batch, to so many variants of each."""
+    def masks_of(self, places: Tensor | None, times: int = 1) -> AbstractContextManager[None]:
+        """Inside `dropout_of`, let dropout apply the masks of the records at these places of the batch, to variants of each."""
         return nullcontext() if self._masks is None or places is None else self._masks.applied(places, times)
 
-    def run(
+    # ------------------------------------------------------------------ gradients
+
+    def output(self, records: Records) -> Any:
+        """What the model returns for some records, with the masks of dropout that they have."""
+        module = self._model.module
+        with self._model.silence(), without_checkpointing(module), self.masks_of(records.places):
+            return module(*records.inputs, **records.named)
+
+    def gradients(self, records: Records, secret: Secret, values: Sequence[int], pairs: bool = False) -> Gradients:
+        """The clipped gradients of each record's variants with these values.
+
+        Parameters
+        ----------
+        records : Records
+            The records.
+        secret : Secret
+            The sensitive attribute.
+        values : sequence of int
+            The numbers of its values.
+        pairs : bool
+            Whether the inner products of all pairs of variants will be asked for. They are then computed while gradients are
+            written out for their norms.
+
+        Returns
+        -------
+        Gradients
+            In clipping norms.
+        """
+        columns = secret.as_columns()
+        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
+        shape = len(records), len(values)
+        if first_layer and self._table_is_optional:
+            try:
+                gradients = self._clipped(first_layer.without_table(), records, shape, first_layer, pairs)
+            except AbsentTableRead:
+                self._table_is_optional = False
+            else:
+                if gradients.norms.isfinite().all():
+                    return gradients
+        return require_finite(self._clipped(secret.variants(records, values), records, shape, first_layer, pairs))
+
+    def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
+        """Run the model once, measure how much memory a variant takes, and see whether linear layers alone read its table."""
+        columns = secret.as_columns()
+        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
+        shape = len(records), len(values)
+        calls = self._run(secret.variants(records, values), len(values), records.places, first_layer, measure=True)
+        gradients = require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._model))
+        if first_layer:
+            try:
+                quick = self._clipped(first_layer.without_table(), records, shape, first_layer, pairs=False)
+            except Exception:  # the model reads the table in another way, and is given the real one from now on
+                return gradients
+            self._table_is_optional = torch.allclose(gradients.cross(gradients), quick.cross(quick), rtol=1e-4, atol=1e-7)
+        return gradients
+
+    def own(self, records: Records) -> Gradients:
+        """The records' own gradients, one variant each, not clipped."""
+        return Gradients(tuple(self._layers.factors(self._run(records, 1, records.places), (len(records), 1))))
+
+    def _clipped(
+        self, variants: Records, records: Records, shape: tuple[int, int], first_layer: FirstLayer | None, pairs: bool
+    ) -> Gradients:
+        calls = self._run(variants, shape[1], records.places, first_layer)
+        gradients = Gradients(tuple(self._layers.factors(calls, shape)))
+        if pairs and gradients.tiled:
+            gradients = gradients.with_products()
+        return clip(gradients, self._model)
+
+    # ------------------------------------------------------------------ one pass
+
+    def _run(
         self,
         variants: Records,
         times: int,
@@ -251,25 +352,9 @@ class VariantPass:
         first_layer: FirstLayer | None = None,
         measure: bool = False,
     ) -> list[CapturedCall]:
-        """Run the model and its loss forward and backward.
+        """Run the model and its loss on `times` variants of each record, forward and backward: the calls of layers.
 
-        Parameters
-        ----------
-        variants : Records
-            The variants, those of a record one after the other.
-        times : int
-            The number of variants of each record.
-        places : Tensor, optional
-            The places of the records in the batch whose masks dropout has.
-        first_layer : FirstLayer, optional
-            Runs linear layers that read a table of variants.
-        measure : bool
-            Whether the memory that the pass takes is measured, and every layer looked at for work that variants share.
-
-        Returns
-        -------
-        list of CapturedCall
-            The calls of layers with trainable weights.
+        With `measure`, the memory that the pass takes is measured, and every layer looked at for work that variants share.
         """
         seen: list[tuple[nn.Module, Tensor, Tensor, Any]] = []
         if first_layer:
@@ -286,10 +371,10 @@ class VariantPass:
         with (
             self._model.silence(),
             without_checkpointing(self._model.module),
-            unchanged(self._model.module, self.thorough),
+            unchanged(self._model.module, self._model.device),
             self._listening(note, first_layer, rows),
             self._shared.running(times if first_layer is None else 1, measure),
-            self.applied_masks(places, times),
+            self.masks_of(places, times),
             torch.enable_grad(),
             torch.autocast(self._model.device.type, enabled=False),
         ):
@@ -342,134 +427,6 @@ class VariantPass:
         if not len(ids) == 1 < rows:
             return inputs
         return (ids.expand(rows, *ids.shape[1:]), *inputs[1:])
-
-
-class SavedBytes:
-    """Counts the bytes of the tensors that a pass keeps, weights left out."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._known = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
-        self._held: list[Tensor] = []  # so that no memory is used again, and counted once, while tensors are counted
-        self.bytes = 0
-
-    def add(self, tensor: Tensor) -> Tensor:
-        """Count a tensor, unless its memory was counted before."""
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._known:
-            self._known.add(storage.data_ptr())
-            self.bytes += storage.nbytes()
-            self._held.append(tensor)
-        return tensor
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count what a forward pass keeps for its backward pass."""
-        with torch.autograd.graph.saved_tensors_hooks(self.add, lambda tensor: tensor):
-            yield
-
-    def whole_pass(self, outputs: Sequence[Tensor]) -> int:
-        """The bytes of a pass: what is kept, the outputs of layers, an error for each, and a few tensors on the way back."""
-        for output in outputs:
-            self.add(output.detach())
-        counted = self.bytes + sum(out.nbytes for out in outputs) + ON_THE_WAY * max((out.nbytes for out in outputs), default=0)
-        return int(ALLOCATED * counted)
-
-
-class VariantGradients:
-    """Computes clipped gradients of variants, in clipping norms. Parameters as for `VariantPass`."""
-
-    def __init__(self, model: TrainedModel, total_loss: TotalLoss) -> None:
-        self._model = model
-        self._layers = LayerGradients(model)
-        self._pass = VariantPass(model, total_loss, self._layers)
-        self._table_is_optional = False  # whether linear layers alone read the table of variants
-
-    @property
-    def bytes_per_variant(self) -> int:
-        """The memory that a pass takes for each variant, as `try_out` has measured it."""
-        return self._pass.bytes_per_variant
-
-    def dropout_of(self, batch: Records, draws: Draws | None = None) -> AbstractContextManager[Records]:
-        """Let dropout have the masks of a forward pass over a batch. Gives the records, numbered; see `VariantPass`."""
-        return self._pass.dropout_of(batch, draws)
-
-    def masks_of(self, places: Tensor | None) -> AbstractContextManager[None]:
-        """Inside `dropout_of`, let dropout apply the masks of the records at these places of the batch."""
-        return self._pass.applied_masks(places)
-
-    @property
-    def drops_out(self) -> bool:
-        """Whether the model has dropout, inside `dropout_of`."""
-        return self._pass.drops_out
-
-    def output(self, records: Records) -> Any:
-        """What the model returns for some records, with the masks of dropout that they have."""
-        module = self._model.module
-        with self._model.silence(), without_checkpointing(module), self._pass.applied_masks(records.places):
-            return module(*records.inputs, **records.named)
-
-    def gradients(self, records: Records, secret: Secret, values: Sequence[int], pairs: bool = False) -> Gradients:
-        """The clipped gradients of each record's variants with these values.
-
-        Parameters
-        ----------
-        records : Records
-            The records.
-        secret : Secret
-            The sensitive attribute.
-        values : sequence of int
-            The numbers of its values.
-        pairs : bool
-            Whether the inner products of all pairs of variants will be asked for. They are then computed while gradients are
-            written out for their norms.
-
-        Returns
-        -------
-        Gradients
-            In clipping norms.
-        """
-        columns = secret.as_columns()
-        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
-        shape = len(records), len(values)
-        if first_layer and self._table_is_optional:
-            try:
-                gradients = self._clipped(first_layer.without_table(), records, shape, first_layer, pairs)
-            except AbsentTableRead:
-                self._table_is_optional = False
-            else:
-                if gradients.norms.isfinite().all():
-                    return gradients
-        return require_finite(self._clipped(secret.variants(records, values), records, shape, first_layer, pairs))
-
-    def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
-        """Run the model once, measure how much memory a variant takes, and see whether linear layers alone read its table."""
-        self._pass.thorough = True
-        columns = secret.as_columns()
-        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
-        shape = len(records), len(values)
-        calls = self._pass.run(secret.variants(records, values), len(values), records.places, first_layer, measure=True)
-        gradients = require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._model))
-        self._pass.thorough = False
-        if first_layer:
-            try:
-                quick = self._clipped(first_layer.without_table(), records, shape, first_layer, pairs=False)
-            except Exception:  # the model reads the table in another way, and is given the real one from now on
-                return gradients
-            self._table_is_optional = torch.allclose(gradients.cross(gradients), quick.cross(quick), rtol=1e-4, atol=1e-7)
-        return gradients
-
-    def own(self, records: Records) -> Gradients:
-        """The records' own gradients, one variant each, not clipped."""
-        return Gradients(tuple(self._layers.factors(self._pass.run(records, 1, records.places), (len(records), 1))))
-
-    def _clipped(
-        self, variants: Records, records: Records, shape: tuple[int, int], first_layer: FirstLayer | None, pairs: bool
-    ) -> Gradients:
-        calls = self._pass.run(variants, shape[1], records.places, first_layer)
-        gradients = Gradients(tuple(self._layers.factors(calls, shape)))
-        if pairs and gradients.tiled:
-            gradients = gradients.with_products()
-        return clip(gradients, self._model)
 
 
 def require_finite(gradients: Gradients) -> Gradients:
