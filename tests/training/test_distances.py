@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from betastar.training import GradientError, Records, Secret
+from betastar.training import Records, Secret
 from betastar.training.gradients.distances import RecordDistances
 from betastar.training.gradients.variant_gradients import VariantGradients
 from betastar.training.opacus.adapter import OpacusAdapter, loss_of
 
-from .private import MODELS, VALUES, build, clone, oracle, private, table
+from .private import MODELS, build, clone, oracle, private, table
 
 CRITERION = nn.CrossEntropyLoss()
 
@@ -115,53 +115,3 @@ def test_pruning_finds_the_largest_of_many() -> None:
     records = some(table(3000), 3000)
     assert measure.largest(records) == pytest.approx(float(measure.each(records).max()), rel=1e-6)
     assert measure.largest(records, floor=1.9) == 1.9
-
-
-@pytest.mark.parametrize(
-    ("name", "trusted"), [("tanh", True), ("relu3", True), ("layernorm", True), ("twice", False), ("conv", False)]
-)
-def test_the_table_is_left_out_where_only_linear_layers_read_it(name: str, trusted: bool) -> None:
-    module, data, secret = build(name)
-    measure = measuring(private(module, data), secret)
-    assert measure._variants._table_is_optional == trusted
-    measure.each(some(data))
-    assert measure._variants._table_is_optional == trusted
-
-
-def test_no_records_have_no_distance() -> None:
-    module, data, secret = build("tanh")
-    measure = measuring(private(module, data), secret)
-    assert measure.largest(some(data, 0)) == 0.0
-    assert len(measure.each(some(data, 0))) == 0
-
-
-def test_loss_of_each_record_or_of_all() -> None:
-    module, data, secret = build("tanh")
-    parts = private(module, data)
-    summed = private(clone(module, "tanh"), data, loss_reduction="sum")
-    wanted = measuring(parts, secret).each(some(data))
-    for made, criterion in (
-        (parts, nn.CrossEntropyLoss(reduction="none")),
-        (summed, nn.CrossEntropyLoss(reduction="sum")),
-        (parts, nn.functional.cross_entropy),
-    ):
-        torch.testing.assert_close(measuring(made, secret, criterion=criterion).each(some(data)), wanted)
-
-
-def test_models_that_draw_random_numbers_are_refused() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(6, 9), nn.Dropout(0.5), nn.Linear(9, 2))
-    state = torch.get_rng_state()
-    with pytest.raises(GradientError, match=r"draws random numbers when it runs \(1\)"):
-        measuring(private(module, table()), Secret.column(1, VALUES))
-    assert torch.equal(state, torch.get_rng_state())
-
-
-def test_frozen_layers_do_not_count() -> None:
-    module, data, secret = build("tanh")
-    module[0].requires_grad_(False)
-    copy = clone(module, "tanh")
-    copy[0].requires_grad_(False)
-    wanted = oracle(copy, some(data), secret)
-    parts = private(module, data)
-    torch.testing.assert_close(measuring(parts, secret).each(some(data)), wanted, rtol=1e-4, atol=1e-7)

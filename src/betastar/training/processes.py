@@ -62,14 +62,11 @@ def maxima(values: NDArray[Any]) -> NDArray[Any]:
     """The largest value over all processes, for each entry."""
     if not together():
         return values
-    return _reduced(torch.from_numpy(np.array(values, dtype=np.float64)), distributed.ReduceOp.MAX).numpy()
-
-
-def total(value: int) -> int:
-    """The sum of a number over all processes."""
-    if not together():
-        return value
-    return int(_reduced(torch.tensor([value], dtype=torch.float64), distributed.ReduceOp.SUM)[0])
+    largest = torch.from_numpy(np.array(values, dtype=np.float64))
+    if distributed.get_backend() == "nccl":
+        largest = largest.cuda()
+    distributed.all_reduce(largest, op=distributed.ReduceOp.MAX)
+    return largest.cpu().numpy()
 
 
 def sums(tensor: torch.Tensor) -> torch.Tensor:
@@ -89,10 +86,3 @@ def gathered(parts: list[torch.Tensor]) -> torch.Tensor:
     every: list[torch.Tensor | None] = [None] * distributed.get_world_size()
     distributed.all_gather_object(every, mine)
     return torch.cat([part for part in every if part is not None])
-
-
-def _reduced(tensor: torch.Tensor, how: object) -> torch.Tensor:
-    if distributed.get_backend() == "nccl":
-        tensor = tensor.cuda()
-    distributed.all_reduce(tensor, op=how)
-    return tensor.cpu()

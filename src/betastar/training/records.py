@@ -101,15 +101,13 @@ class Records:
             named={name: made[name] for name in self.named},
         )
 
-    def map(self, change: Callable[[Tensor], Tensor], rows: int | None = None) -> Records:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Records:
         """Change each tensor that has one row for each record.
 
         Parameters
         ----------
         change : callable
             Maps a tensor to another one.
-        rows : int, optional
-            The number of records; by default counted.
 
         Returns
         -------
@@ -121,7 +119,7 @@ class Records:
         ValueError
             If an argument has another number of rows.
         """
-        number, mine = len(self) if rows is None else rows, self.rows()
+        number, mine = len(self), self.rows()
 
         def one(key: int | str, value: Any) -> Any:
             if key not in mine:
@@ -161,22 +159,20 @@ class Records:
         """
         return replace(self, places=torch.arange(len(self)))
 
-    def repeat(self, times: int, rows: int | None = None) -> Records:
+    def repeat(self, times: int) -> Records:
         """Repeat each record.
 
         Parameters
         ----------
         times : int
             How often.
-        rows : int, optional
-            The number of records; by default counted.
 
         Returns
         -------
         Records
             The copies of a record stand one after the other, not numbered.
         """
-        return replace(self.map(lambda tensor: tensor.repeat_interleave(times, dim=0), rows), places=None)
+        return replace(self.map(lambda tensor: tensor.repeat_interleave(times, dim=0)), places=None)
 
     def to(self, device: torch.device) -> Records:
         """Move all tensors to a device.
@@ -203,26 +199,6 @@ class Records:
         """
         return self.changed(lambda _, value: value.detach().clone() if isinstance(value, Tensor) else value)
 
-    def tensors(self) -> list[Tensor]:
-        """List all tensors, shared ones included.
-
-        Returns
-        -------
-        list of Tensor
-            The tensors among the arguments and the target.
-        """
-        return [value for value in self.arguments().values() if isinstance(value, Tensor)]
-
-    def versions(self) -> list[int]:
-        """Give the version of each tensor, which changes when something is written into the tensor.
-
-        Returns
-        -------
-        list of int
-            In the order of `tensors`.
-        """
-        return [tensor._version for tensor in self.tensors()]
-
     def get(self, argument: int | str) -> Any:
         """Give an argument of the model.
 
@@ -237,42 +213,6 @@ class Records:
             The argument.
         """
         return self.inputs[argument] if isinstance(argument, int) else self.named[argument]
-
-    def put(self, argument: int | str, value: object) -> Records:
-        """Replace an argument of the model.
-
-        Parameters
-        ----------
-        argument : int or str
-            Its position or name.
-        value : object
-            The new argument.
-
-        Returns
-        -------
-        Records
-            The changed records.
-        """
-        return self.changed(lambda key, old: value if key == argument else old)
-
-    def fingerprints(self) -> Tensor:
-        """Compute a 64-bit number for each record from all of its contents, which is the same in every batch and order.
-
-        Returns
-        -------
-        Tensor
-            Whole numbers of shape (n,).
-        """
-        total = torch.zeros(len(self), dtype=torch.int64)
-        for number, tensor in enumerate(self.rows().values() if len(self) else ()):
-            bits = (tensor.detach().cpu().double().reshape(len(self), -1) + 0.0).view(
-                torch.int64
-            )  # + 0.0 makes -0.0 and 0.0 the same
-            generator = torch.Generator().manual_seed(number)
-            factors = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=generator) * 2 + 1
-            mixed = (bits ^ (bits >> 29)) * factors  # integer arithmetic wraps around, so that the order of a sum does not matter
-            total += (mixed ^ (mixed >> 31)).sum(dim=1)
-        return total
 
 
 def flattened(records: Records) -> Tensor:

@@ -81,11 +81,6 @@ class Source:
         for some in torch.as_tensor(indices).split(PORTION):
             yield some, self.read(some)
 
-    @cached_property
-    def fingerprints(self) -> Tensor:
-        """`Records.fingerprints` of the whole data set, in its order."""
-        return torch.cat([records.fingerprints() for _, records in self.portions(range(len(self)))])
-
 
 def _holds_tensors(value: object) -> bool:
     """Whether a list, tuple or mapping holds a tensor, at any depth."""

@@ -152,7 +152,6 @@ def centroid(load: Load, sizes: Sequence[int]) -> Tensor:
 
 #: How a diameter is computed.
 DIAMETERS: dict[str, Callable[[Load, Sequence[int]], Tensor]] = {"exact": exact, "centroid": centroid}
-Seen = Callable[[Records, Gradients], None]
 #: The bytes of one forward and backward pass: larger ones are hardly faster.
 PASS = 448 << 20
 #: Records and values that the model is tried on first, to see how much memory it takes.
@@ -220,39 +219,24 @@ class RecordDistances:
         for start in range(0, len(records), size):
             yield records.take(slice(start, start + size))
 
-    def holds_own(self) -> bool:
-        """Whether a chunk holds all variants of a record, with the value that the record holds among them."""
-        return len(self._sizes) == 1
-
-    def own_is_cheaper(self, records: Records) -> bool:
-        """Whether so many records are without the secret that all own gradients are cheaper than variants of these records."""
-        without = len(records) - int(self._secret.concerned(records).sum())
-        return without * len(self._values) > len(records)
-
-    def each(self, records: Records, seen: Seen | None = None) -> Tensor:
-        """The diameter of each record, in clipping norms.
-
-        `seen` is called with records and the gradients of their variants. Without it, those of records that the secret is not
-        about, which are alike, are not computed.
-        """
-        measured = torch.ones(len(records), dtype=torch.bool) if seen else self._secret.concerned(records)
+    def each(self, records: Records) -> Tensor:
+        """The diameter of each record, in clipping norms; 0 of records that the secret is not about, whose variants are alike."""
+        concerned = self._secret.concerned(records)
         distances = torch.zeros(len(records), dtype=torch.float64)
-        if measured.any():
-            parts = [self._measure(part, seen) for part in self._shown(taken(records, measured))]
-            distances[measured] = torch.cat(parts).cpu().double()
+        if concerned.any():
+            parts = [self._measure(part) for part in self._shown(taken(records, concerned))]
+            distances[concerned] = torch.cat(parts).cpu().double()
         return distances
 
-    def largest(self, records: Records, floor: float = 0.0, seen: Seen | None = None) -> float:
+    def largest(self, records: Records, floor: float = 0.0) -> float:
         """The largest diameter, or `floor` if that is larger. Records that cannot have the largest one are left out early."""
         best = floor
         candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds and gradients of records that may have the largest one
-        for part in self._shown(records if seen else taken(records, self._secret.concerned(records))):
-            if len(self._sizes) > 1 or DIAMETERS[self._kind] is not exact:
-                best = max(best, float(self._measure(part, seen).max()))
+        for part in self._shown(taken(records, self._secret.concerned(records))):
+            if len(self._sizes) > 1 or self._kind != "exact":
+                best = max(best, float(self._measure(part).max()))
                 continue
             gradients = self._gradients(part, 0)
-            if seen:
-                seen(part, gradients)
             if gradients.tiled:
                 best = max(best, float(self._exact(gradients).max()))
                 continue
@@ -266,7 +250,7 @@ class RecordDistances:
         for upper, gradients in candidates:
             likely = (upper > best).nonzero().flatten()
             if len(likely):
-                rest = (gradients if len(likely) == len(upper) else gradients.records(likely)).double()
+                rest = gradients.records(likely).double()
                 best = max(best, float(exact(lambda _, rest=rest: rest, self._sizes).max()))  # type: ignore[misc]
         return min(best, 2.0)
 
@@ -291,17 +275,15 @@ class RecordDistances:
         values = self._values[block * width : (block + 1) * width]
         return self._variants.gradients(records, self._secret, values, pairs=len(self._sizes) == 1)
 
-    def _measure(self, records: Records, seen: Seen | None = None) -> Tensor:
+    def _measure(self, records: Records) -> Tensor:
         measure = DIAMETERS[self._kind]
         if len(self._sizes) > 1:
             return measure(lambda block: self._gradients(records, block).double(), self._sizes).clamp(max=2.0)
-        raw = self._gradients(records, 0)
-        if seen:
-            seen(records, raw)
+        gradients = self._gradients(records, 0)
         if measure is exact:
-            return self._exact(raw)
-        gradients = raw.double()
-        return measure(lambda _: gradients, self._sizes).clamp(max=2.0)
+            return self._exact(gradients)
+        double = gradients.double()
+        return measure(lambda _: double, self._sizes).clamp(max=2.0)
 
     def _exact(self, gradients: Gradients) -> Tensor:
         """The diameter over all pairs of one block."""

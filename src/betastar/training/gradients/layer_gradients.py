@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,27 +28,18 @@ class FirstLayer:
     """
 
     def __init__(self, records: Records, columns: Columns, values: Sequence[int]) -> None:
-        self._records, self._argument, self._columns = records, columns.argument, columns.where
+        self._argument, self._columns = columns.argument, columns.where
         self._rest = records.get(columns.argument).clone()
         self._rest[:, self._columns] = 0.0
         self._values = columns.table[list(values)].to(self._rest)
 
-    def without_table(self) -> Records:
-        """The variants with an `AbsentTable` in place of their table, which is then never written out."""
-        rows = len(self._rest) * len(self._values)
-        others = self._records.put(self._argument, None).repeat(len(self._values), len(self._records))
-        table = self._rest.new_full((1, 1), torch.nan).expand(rows, self._rest.shape[1])
-        return others.put(self._argument, table.as_subclass(AbsentTable))
-
     def watch(self, variants: Records) -> None:
         """Remember the table of the variants that the model is run on next."""
         self._table: Tensor = variants.get(self._argument)
-        self._version = 0 if isinstance(self._table, AbsentTable) else self._table._version
+        self._version = self._table._version
 
     def _applies(self, x: Tensor) -> bool:
         """Whether the input of a layer is the table of variants, unchanged."""
-        if isinstance(x, AbsentTable) or isinstance(self._table, AbsentTable):
-            return x is self._table
         return x.data_ptr() == self._table.data_ptr() and x.shape == self._table.shape and x._version == self._version
 
     def forward(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
@@ -78,20 +68,6 @@ def is_table(records: Records, columns: Columns) -> bool:
     """Whether the argument that holds these columns is a table of numbers."""
     tensor = records.get(columns.argument)
     return isinstance(tensor, Tensor) and tensor.ndim == 2 and tensor.is_floating_point()
-
-
-class AbsentTableRead(RuntimeError):  # noqa: N818
-    """The model reads its table in another way than through a linear layer."""
-
-
-class AbsentTable(Tensor):
-    """Has the shape of a table and none of its contents. Every function except the replaced linear layers raises an error."""
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in ("__get__", "size", "dim", "is_floating_point"):
-            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-        raise AbsentTableRead(str(func))
 
 
 @dataclass(frozen=True)
@@ -219,8 +195,6 @@ class LayerGradients:
         try:
             with torch.no_grad():
                 return written_gradients(call.module, call.input.detach(), call.error)
-        except AbsentTableRead:
-            raise
         except Exception as problem:
             raise not_computed(self.name(call.module), str(problem)) from problem
 

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from betastar.training.gradients.factors import Gradients, clip
 from betastar.training.gradients.layer_gradients import (
-    AbsentTableRead,
     CapturedCall,
     FirstLayer,
     LayerGradients,
@@ -227,7 +226,6 @@ class VariantGradients:
         #: The bytes that a pass takes for each variant, as `try_out` has measured it.
         self.bytes_per_variant = 0
         self._masks: DropoutMasks | None = None
-        self._table_is_optional = False  # whether linear layers alone read the table of variants
 
     # ------------------------------------------------------------------ dropout
 
@@ -301,46 +299,25 @@ class VariantGradients:
         Gradients
             In clipping norms.
         """
-        columns = secret.as_columns()
-        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
-        shape = len(records), len(values)
-        if first_layer and self._table_is_optional:
-            try:
-                gradients = self._clipped(first_layer.without_table(), records, shape, first_layer, pairs)
-            except AbsentTableRead:
-                self._table_is_optional = False
-            else:
-                if gradients.norms.isfinite().all():
-                    return gradients
-        return require_finite(self._clipped(secret.variants(records, values), records, shape, first_layer, pairs))
+        calls = self._run_variants(records, secret, values)
+        gradients = Gradients(tuple(self._layers.factors(calls, (len(records), len(values)))))
+        if pairs and gradients.tiled:
+            gradients = gradients.with_products()
+        return require_finite(clip(gradients, self._model))
 
-    def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> Gradients:
-        """Run the model once, measure how much memory a variant takes, and see whether linear layers alone read its table."""
-        columns = secret.as_columns()
-        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
-        shape = len(records), len(values)
-        calls = self._run(secret.variants(records, values), len(values), records.places, first_layer, measure=True)
-        gradients = require_finite(clip(Gradients(tuple(self._layers.factors(calls, shape))), self._model))
-        if first_layer:
-            try:
-                quick = self._clipped(first_layer.without_table(), records, shape, first_layer, pairs=False)
-            except Exception:  # the model reads the table in another way, and is given the real one from now on
-                return gradients
-            self._table_is_optional = torch.allclose(gradients.cross(gradients), quick.cross(quick), rtol=1e-4, atol=1e-7)
-        return gradients
+    def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> None:
+        """Run the model once, and measure how much memory a variant takes."""
+        calls = self._run_variants(records, secret, values, measure=True)
+        require_finite(Gradients(tuple(self._layers.factors(calls, (len(records), len(values))))))
 
     def own(self, records: Records) -> Gradients:
         """The records' own gradients, one variant each, not clipped."""
         return Gradients(tuple(self._layers.factors(self._run(records, 1, records.places), (len(records), 1))))
 
-    def _clipped(
-        self, variants: Records, records: Records, shape: tuple[int, int], first_layer: FirstLayer | None, pairs: bool
-    ) -> Gradients:
-        calls = self._run(variants, shape[1], records.places, first_layer)
-        gradients = Gradients(tuple(self._layers.factors(calls, shape)))
-        if pairs and gradients.tiled:
-            gradients = gradients.with_products()
-        return clip(gradients, self._model)
+    def _run_variants(self, records: Records, secret: Secret, values: Sequence[int], measure: bool = False) -> list[CapturedCall]:
+        columns = secret.as_columns()
+        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
+        return self._run(secret.variants(records, values), len(values), records.places, first_layer, measure)
 
     # ------------------------------------------------------------------ one pass
 

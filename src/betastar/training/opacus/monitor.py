@@ -400,9 +400,8 @@ def _is_copy(given: Tensor, output: Tensor) -> bool:
 def _require_fixed_records(source: Source) -> None:
     """Refuse a data set that gives another record when it is read again."""
     places = preparing.spread(source)
-    again = source.read(places)
-    pairs = zip(source.read(places).tensors(), again.tensors(), strict=True)
-    if any(not torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in pairs):
+    one, again = source.read(places).rows(), source.read(places).rows()
+    if any(not torch.equal(torch.nan_to_num(one[key]), torch.nan_to_num(again[key])) for key in one):
         raise ValueError(
             "loader has a data set that draws random numbers (augmentation); dataset scope needs the same records each time."
         )
