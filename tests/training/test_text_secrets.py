@@ -241,7 +241,7 @@ LABELLED = Secret.tokens(1, [[5], [6]], field=TextField(labels="labels"), name="
         (
             Secret.tokens(0, [[5], [6]], field="ids"),
             text(5),
-            "in argument 'ids', which the model is not called with; there are 0",
+            "in argument 'ids', which the model is not called with; it is called with 0",
         ),
         (
             Secret.tokens(0, [[5], [6]], field=TextField(along={"attention": 0})),

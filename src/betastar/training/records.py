@@ -215,6 +215,21 @@ class Records:
         return self.inputs[argument] if isinstance(argument, int) else self.named[argument]
 
 
+def argument_of(records: Records, argument: int | str, name: str) -> Tensor:
+    """The argument of the model that holds a secret. `name` is the name of the secret."""
+    known = {key: value for key, value in records.arguments().items() if key != TARGET}
+    if argument not in known:
+        raise ValueError(
+            f"the secret {name!r} is in argument {argument!r}, which the model is not called with; it is called with "
+            f"{', '.join(map(repr, known))}. Say which argument holds the secret, as in Secret.column(…, argument=0). If the "
+            f"model gets more than that, {SPLIT}."
+        )
+    if not isinstance(known[argument], Tensor):
+        kind = type(known[argument]).__name__
+        raise ValueError(f"the secret {name!r} is in argument {argument!r}, which is no tensor but {kind}.")
+    return known[argument]
+
+
 def flattened(records: Records) -> Tensor:
     """Everything that belongs to a record in one row of numbers."""
     return torch.cat([value.double().cpu().reshape(len(value), -1) for value in records.rows().values()], dim=1)

@@ -16,7 +16,7 @@ from betastar.training.gradients.side_effects import GradientError
 from betastar.training.gradients.tiled_factor import Call, EmbeddingCall, LinearCall, TiledFactor
 from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.records import Records
-from betastar.training.secrets.secret_types import Columns
+from betastar.training.secrets.secret import Columns
 
 # ---- The first linear layer runs once for each record: the variants of a record differ in a few columns of its table only.
 

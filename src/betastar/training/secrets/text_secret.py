@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from betastar.training.records import Records
-from betastar.training.secrets.secret import Secret, listed
-from betastar.training.secrets.secret_types import argument_of, refuse_unseen
+from betastar.training.records import Records, argument_of
+from betastar.training.secrets.secret import Secret, listed, refuse_unseen
 from betastar.training.secrets.text_tokens import (
     SEVERAL,
     Candidates,

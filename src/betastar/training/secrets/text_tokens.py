@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from betastar.training.records import TARGET, Records
+from betastar.training.records import TARGET, Records, argument_of
 
 # ---- Text fields: which arguments of a model hold the tokens of a text, and what belongs to each token.
 
@@ -174,17 +174,11 @@ def shown(key: int | str) -> int | str:
 
 
 def _argument(records: Records, argument: int | str, name: str) -> Tensor:
-    known = records.arguments()
-    key = _key(argument, records)
-    if key not in known:
-        there = ", ".join(repr(shown(one)) for one in known)
-        raise ValueError(
-            f"the text of the secret {name!r} is in argument {argument!r}, which the model is not called with; there are {there}."
-        )
-    value = known[key]
-    if not isinstance(value, Tensor):
-        raise ValueError(f"the text of the secret {name!r} is in argument {argument!r}, no tensor but {type(value).__name__}.")
-    return value
+    if _key(argument, records) != TARGET:
+        return argument_of(records, argument, name)
+    if not isinstance(records.target, Tensor):
+        raise ValueError(f"the secret {name!r} is in the target, which is no tensor but {type(records.target).__name__}.")
+    return records.target
 
 
 # ---- Spans: where each text holds a value of a secret, and the same text with other values there.
