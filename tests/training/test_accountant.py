@@ -50,14 +50,14 @@ def test_epsilon_of_a_training_run() -> None:
     assert made.accountant.run == run
     assert len(made.accountant) == 30
     add_remove = bs.analyze(run, bs.Membership("add-remove"))
-    assert made.accountant.tpr(0.01) == bs.analyze(run).tpr(0.01)  # of substitution: without a warning
+    assert made.accountant.risk().tpr(0.01) == bs.analyze(run).tpr(0.01)  # of substitution: without a warning
     with pytest.warns(UserWarning, match=DIVISOR):
         assert made.get_epsilon(1e-5) == add_remove.epsilon(1e-5).upper
     other = PRVAccountant()
     other.history = list(made.accountant.history)
     assert made.get_epsilon(1e-5) <= other.get_epsilon(1e-5) <= made.get_epsilon(1e-5) + 0.02  # its tolerance is .01
     assert made.accountant.bayes_security() == bs.analyze(run).bayes_security
-    assert made.accountant.advantage("add-remove") == add_remove.advantage
+    assert made.accountant.risk("add-remove").advantage == add_remove.advantage
 
 
 def test_checkpoints_of_opacus(tmp_path: Path) -> None:

@@ -286,25 +286,5 @@ class Ledger:
         order = order[self.measured[order]][:number]
         return [Exposure(int(i), float(leakage[i]), float(beta[i])) for i in order]
 
-    def histogram(self, bins: int = 30) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Count the records that were measured by their β*.
-
-        Parameters
-        ----------
-        bins : int
-            The number of intervals of β*.
-
-        Returns
-        -------
-        tuple of array
-            The number of records in each interval, and the ends of the intervals.
-
-        Raises
-        ------
-        ValueError
-            If bins is not a whole number of at least 1.
-        """
-        return np.histogram(self.bayes_security[self.measured], bins=validation.whole("bins", bins))
-
     def __repr__(self) -> str:
         return f"Ledger({int(self.measured.sum())} of {len(self.leakage)} records measured, {self.scope} scope)"

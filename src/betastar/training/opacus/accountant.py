@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from numpy.typing import ArrayLike
 from opacus.accountants import IAccountant
 from opacus.accountants.registry import register_accountant
 from opacus.optimizers import DPOptimizer
@@ -282,48 +281,6 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
             If no step was taken yet.
         """
         return self.risk(relation).bayes_security
-
-    def advantage(self, relation: str = "substitution") -> Bound:
-        """Compute the advantage of membership inference.
-
-        Parameters
-        ----------
-        relation : "substitution" or "add-remove"
-            As in `betastar.Membership`.
-
-        Returns
-        -------
-        Bound
-            The advantage and its numerical error.
-
-        Raises
-        ------
-        ValueError
-            If no step was taken yet.
-        """
-        return self.risk(relation).advantage
-
-    def tpr(self, fpr: ArrayLike, relation: str = "substitution") -> Bound:
-        """Compute the true-positive rate of membership inference.
-
-        Parameters
-        ----------
-        fpr : float or array
-            The false-positive rate.
-        relation : "substitution" or "add-remove"
-            As in `betastar.Membership`.
-
-        Returns
-        -------
-        Bound
-            The largest true-positive rate and its numerical error.
-
-        Raises
-        ------
-        ValueError
-            If no step was taken yet.
-        """
-        return self.risk(relation).tpr(fpr)
 
 
 register_accountant("betastar", BetastarAccountant, force=True)
