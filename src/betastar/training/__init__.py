@@ -15,7 +15,7 @@ from betastar.training.private_training import Guarantee, PrivateTraining, Step
 from betastar.training.records import Records, by_name
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.tables import RestatedSecretWarning
-from betastar.training.secrets.text_tokens import TextField
+from betastar.training.secrets.texts import TextField
 from betastar.training.writers import JsonLines
 
 if TYPE_CHECKING:

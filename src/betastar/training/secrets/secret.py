@@ -18,13 +18,12 @@ from torch import Tensor
 
 from betastar import validation
 from betastar.training.records import TARGET, Records, argument_of, concatenated, flattened, interleaved
-from betastar.training.secrets.text_tokens import TextField
 
 if TYPE_CHECKING:
     import pandas as pd
     from sklearn.base import TransformerMixin
 
-    from betastar.training.secrets.text_tokens import Tokenizer
+    from betastar.training.secrets.texts import TextField, Tokenizer
 
 
 #: What is done with records that do not hold exactly one of the candidates.
@@ -307,13 +306,13 @@ class Secret(ABC):
         tensor([[5, 7, 6, 0],
                 [5, 8, 9, 6]])
         """
-        from betastar.training.secrets.text_secret import Tokens
+        from betastar.training.secrets.texts import Tokens
 
         if isinstance(start, bool) or not isinstance(start, int | str) or (isinstance(start, int) and start < 0):
             raise ValueError(f"start must be a position of at least 0 or the name of an argument of the model, got {start!r}.")
         spans = [_token_tuple(one) for one in candidates]
         shown = list(spans) if labels is None else list(labels)
-        return Tokens(start, spans, _field(field), shown, name, unseen)
+        return Tokens(start, spans, field, shown, name, unseen)
 
     @staticmethod
     def word(
@@ -369,8 +368,7 @@ class Secret(ABC):
         tensor([[4, 3, 1],
                 [4, 3, 2]])
         """
-        from betastar.training.secrets.text_secret import Word
-        from betastar.training.secrets.text_tokens import HuggingFaceTokenizer, WordBoundaries, word_forms
+        from betastar.training.secrets.texts import HuggingFaceTokenizer, Word, WordBoundaries, word_forms
 
         keeps = validation.choice("others", others, OTHERS) == "keep"
         words = [candidates] if isinstance(candidates, str) else list(candidates)
@@ -378,7 +376,7 @@ class Secret(ABC):
             raise ValueError(f"candidates must be at least two words, got {candidates!r}.")
         forms = word_forms(tokenizer, words)
         boundaries = WordBoundaries(tokenizer) if isinstance(tokenizer, HuggingFaceTokenizer) else None
-        return Word(forms, boundaries, _field(field), words, name, unseen, keeps)
+        return Word(forms, boundaries, field, words, name, unseen, keeps)
 
     @staticmethod
     def joint(*secrets: Secret) -> Secret:
@@ -720,10 +718,6 @@ def _table(name: str, values: ArrayLike | Tensor) -> Tensor:
     return table
 
 
-def _field(field: int | str | TextField) -> TextField:
-    return field if isinstance(field, TextField) else TextField(field)
-
-
 def _token_tuple(candidate: Sequence[int]) -> tuple[int, ...]:
     """The tokens of one candidate, as whole numbers of Python."""
     given = candidate.tolist() if hasattr(candidate, "tolist") else candidate
@@ -1019,7 +1013,7 @@ class Joint(Secret):
 
 def _refuse_with_text(parts: Sequence[Secret]) -> None:
     """Refuse a secret in a text together with one that may be in the same text: each would move or change the other."""
-    from betastar.training.secrets.text_secret import TextSecret
+    from betastar.training.secrets.texts import TextSecret
 
     for one in parts:
         for other in parts:
