@@ -28,11 +28,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from betastar.audit.challenges import Canaries
+from betastar.audit.watched_optimizers import has_clipped_sum
 from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment
 from betastar.dpsgd import batches_per_epoch as batches
 from betastar.steps.poisson import log_mixture
 from betastar.training import Records, Secret
-from betastar.training.opacus.watched_optimizers import has_clipped_sum
 from betastar.training.private_training import STEPPING
 
 # --- The attacker on updates

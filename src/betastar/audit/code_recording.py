@@ -23,9 +23,9 @@ from torch.utils.data import Subset, dataloader
 from betastar.audit.challenges import Data, digest, leaves
 from betastar.audit.code_findings import ReplayError
 from betastar.audit.one_game import seeded
+from betastar.audit.watched_optimizers import StepSettings, WatchedOptimizers, is_split, scheme_of_batches
 from betastar.drawn_steps import SamplingScheme
 from betastar.training import processes
-from betastar.training.opacus.watched_optimizers import StepSettings, WatchedOptimizers, is_split, scheme_of_batches
 
 # --- The batches that a training draws from the data: noted in one training, and given again in another
 

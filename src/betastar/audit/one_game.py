@@ -29,9 +29,9 @@ from betastar.audit.attackers import (
     weights,
 )
 from betastar.audit.challenges import Canaries, Challenge, Data
+from betastar.audit.watched_optimizers import is_private
 from betastar.dpsgd import DPSGD
 from betastar.training import Records, Secret
-from betastar.training.opacus.watched_optimizers import is_private
 
 Factory = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Any], object]

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from betastar.training.gradients.factors import Factor, Gradients, Rest, clip
 from betastar.training.gradients.record_gradients import is_linear, is_transposed_linear, written_gradients
@@ -26,39 +27,32 @@ from betastar.training.secrets.secret import Columns, Secret
 # ---- The first linear layer runs once for each record: the variants of a record differ in a few columns of its table only.
 
 
-class FirstLayer:
-    """Runs a linear layer that reads the table of variants. They differ in a few columns, so that each record is run once.
+class FirstLayer(TorchFunctionMode):
+    """Runs linear layers that read the table of variants. They differ in a few columns, so that each record is run once.
 
     W x_i = W x_rest + W_columns v_i, and x_i·x_j = ‖x_rest‖² + v_i·v_j: the columns v_i and √‖x_rest‖² stand for x_i.
     """
 
-    def __init__(self, records: Records, columns: Columns, values: Sequence[int]) -> None:
-        self._argument, self._columns = columns.argument, columns.where
-        self._rest = records.get(columns.argument).clone()
+    def __init__(self, records: Records, variants: Records, columns: Columns, values: Sequence[int]) -> None:
+        super().__init__()
+        self._columns, self._rest = columns.where, records.get(columns.argument).clone()
         self._rest[:, self._columns] = 0.0
         self._values = columns.table[list(values)].to(self._rest)
-
-    def watch(self, variants: Records) -> None:
-        """Remember the table of the variants that the model is run on next."""
-        self._table: Tensor = variants.get(self._argument)
+        self._table: Tensor = variants.get(columns.argument)
         self._version = self._table._version
 
     def _applies(self, x: Tensor) -> bool:
         """Whether the input of a layer is the table of variants, unchanged."""
         return x.data_ptr() == self._table.data_ptr() and x.shape == self._table.shape and x._version == self._version
 
-    def forward(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
-        """The forward function that replaces the layer's own."""
-
-        def run(x: Tensor) -> Tensor:
-            if not self._applies(x):
-                return functional.linear(x, layer.weight, layer.bias)
-            with torch.no_grad():
-                base = functional.linear(self._rest, layer.weight, layer.bias)
-                moves = functional.linear(self._values, layer.weight[:, self._columns])
-                return (base[:, None] + moves).flatten(0, 1).requires_grad_()
-
-        return run
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Replace a linear function of the table, and call every other function."""
+        if func is not functional.linear or kwargs or not self._applies(args[0]):
+            return func(*args, **(kwargs or {}))
+        _, weight, *bias = args
+        with torch.no_grad():
+            base, moves = functional.linear(self._rest, weight, *bias), functional.linear(self._values, weight[:, self._columns])
+            return (base[:, None] + moves).flatten(0, 1).requires_grad_()
 
     def narrow(self, x: Tensor) -> tuple[Tensor, Rest] | None:
         """The columns in which variants differ with the norm of the rest, and the rest; None for another input than the table."""
@@ -67,12 +61,6 @@ class FirstLayer:
         n, a = len(self._rest), len(self._values)
         rest = torch.linalg.vector_norm(self._rest, dim=1)[:, None, None].expand(n, a, 1)
         return torch.cat([self._values.expand(n, a, -1), rest], dim=2).flatten(0, 1), Rest(self._rest, self._columns)
-
-
-def is_table(records: Records, columns: Columns) -> bool:
-    """Whether the argument that holds these columns is a table of numbers."""
-    tensor = records.get(columns.argument)
-    return isinstance(tensor, Tensor) and tensor.ndim == 2 and tensor.is_floating_point()
 
 
 @dataclass(frozen=True)
@@ -104,119 +92,6 @@ REFUSED = {
     nn.EmbeddingBag: "use nn.Embedding and take the mean or sum in the forward pass",
     nn.Bilinear: "use nn.Linear on an outer product or on both inputs side by side",
 }
-
-
-class LayerGradients:
-    """Makes factors of captured calls.
-
-    Parameters
-    ----------
-    model : TrainedModel
-        The model that is trained.
-    """
-
-    def __init__(self, model: TrainedModel) -> None:
-        self._model = model
-        self._names = {id(module): name or type(module).__name__ for name, module in model.module.named_modules()}
-
-    def name(self, module: nn.Module) -> str:
-        """How error messages name a layer."""
-        return f"{self._names.get(id(module), '')} ({type(module).__name__})"
-
-    def require_one_input(self, module: nn.Module, inputs: tuple[object, ...], output: object) -> Tensor:
-        """Give the input of a layer, and refuse a layer that does not map one tensor to one tensor."""
-        tensors = [x for x in inputs if isinstance(x, Tensor)]
-        if type(module) in REFUSED or len(tensors) != 1 or not isinstance(output, Tensor):
-            way = REFUSED.get(type(module), "give each of its tensors to a layer of its own")
-            raise not_computed(
-                self.name(module),
-                f"it must map a tensor to a tensor, but takes {len(tensors)} and returns a {type(output).__name__}. "
-                f"To go on, {way}, or freeze it with requires_grad_(False).",
-            )
-        return tensors[0]
-
-    def factors(self, calls: Sequence[CapturedCall], shape: tuple[int, int]) -> Iterator[Factor | TiledFactor]:
-        """Make the factors of the gradients of n records with a variants each; shape is (n, a)."""
-        self._require_complete(calls, shape[0] * shape[1])
-        times = Counter(id(p) for call in calls for p in call.module.parameters(recurse=False))
-        small: dict[nn.Parameter, Tensor] = {}
-        tiled: dict[nn.Parameter, list[Call]] = {}
-        for call in calls:
-            module = call.module
-            once = all(times[id(p)] == 1 for p in module.parameters(recurse=False) if p.requires_grad)
-            if is_linear(module) and call.input.ndim == 2 and once:
-                yield from self._table(module, call, shape)  # type: ignore[arg-type]
-            elif is_linear(module) or is_transposed_linear(module):
-                self._positions(call, shape, tiled, small)
-            elif type(module) is nn.Embedding:
-                error = call.error.reshape(*shape, -1, module.embedding_dim)
-                if module.padding_idx is not None and not self._model.ignores_padding_idx:
-                    error = error * (call.input.reshape(*shape, -1, 1) != module.padding_idx)
-                assert isinstance(module.weight, nn.Parameter)
-                tiled.setdefault(module.weight, []).append(EmbeddingCall(error, call.input.reshape(*shape, -1)))
-            else:
-                for parameter, samples in self._samples(call).items():
-                    _add(small, parameter, samples.reshape(*shape, -1))
-        for weight, some in tiled.items():
-            yield TiledFactor(tuple(some), (weight,))
-        if self._model.flat and len(small) > 1:
-            yield Factor(torch.cat(list(small.values()), dim=2), parameters=tuple(small))
-        else:
-            yield from (Factor(rows, parameters=(parameter,)) for parameter, rows in small.items())
-
-    def _table(self, layer: nn.Linear, call: CapturedCall, shape: tuple[int, int]) -> Iterator[Factor]:
-        """A layer that reads one row for each variant: its gradient is an outer product."""
-        weight, bias = layer.weight.requires_grad, layer.bias is not None and layer.bias.requires_grad
-        input, rest = call.narrow or (call.input.detach(), None)
-        rows, errors = input.reshape(*shape, -1), call.error.reshape(*shape, -1)
-        if weight and bias and self._model.flat:
-            yield Factor(errors, rows, 1.0, (layer.weight, layer.bias), rest=rest)
-            return
-        if weight:
-            yield Factor(errors, rows, 0.0, (layer.weight,), rest=rest)
-        if bias:
-            yield Factor(errors, parameters=(layer.bias,))
-
-    def _positions(
-        self,
-        call: CapturedCall,
-        shape: tuple[int, int],
-        tiled: dict[nn.Parameter, list[Call]],
-        small: dict[nn.Parameter, Tensor],
-    ) -> None:
-        """A layer that reads several positions of each variant, or that is called several times or shares its weight."""
-        weight, bias = call.module.weight, call.module.bias
-        error = call.error.reshape(*shape, -1, call.error.shape[-1])
-        assert isinstance(weight, nn.Parameter)
-        if weight.requires_grad:
-            x = call.input.detach().reshape(*shape, -1, call.input.shape[-1])
-            rows_of, columns_of = (x, error) if is_transposed_linear(call.module) else (error, x)
-            tiled.setdefault(weight, []).append(LinearCall(rows_of, columns_of))
-        if isinstance(bias, nn.Parameter) and bias.requires_grad:
-            _add(small, bias, error.sum(dim=2))
-
-    def _samples(self, call: CapturedCall) -> dict[nn.Parameter, Tensor]:
-        """The gradients of single records."""
-        try:
-            with torch.no_grad():
-                return written_gradients(call.module, call.input.detach(), call.error)
-        except Exception as problem:
-            raise not_computed(self.name(call.module), str(problem)) from problem
-
-    def _require_complete(self, calls: Sequence[CapturedCall], rows: int) -> None:
-        """Refuse calls without one row for each variant, and trainable parameters that take part in no call."""
-        for call in calls:
-            if len(call.error) != rows:
-                raise not_computed(
-                    self.name(call.module),
-                    f"it sees {len(call.error)} rows for {rows} records; a gradient must belong to one record (no packed "
-                    "sequences, no reshaping across records).",
-                )
-        called = {id(p) for call in calls for p in call.module.parameters() if p.requires_grad}
-        missing = {id(p) for p in self._model.parameters} - called
-        if missing:
-            names = [name for name, p in self._model.module.named_parameters() if id(p) in missing]
-            raise not_computed(names[0], "its module was not called in the forward pass.")
 
 
 def _add(small: dict[nn.Parameter, Tensor], parameter: nn.Parameter, rows: Tensor) -> None:
@@ -305,7 +180,8 @@ class VariantGradients:
     """
 
     def __init__(self, model: TrainedModel, total_loss: TotalLoss) -> None:
-        self._model, self._total_loss, self._layers = model, total_loss, LayerGradients(model)
+        self._model, self._total_loss = model, total_loss
+        self._names = {id(module): name or type(module).__name__ for name, module in model.module.named_modules()}
         #: The bytes that a pass takes for each variant, as `try_out` has measured it.
         self.bytes_per_variant = 0
         self._masks: DropoutMasks | None = None
@@ -383,7 +259,7 @@ class VariantGradients:
             In clipping norms.
         """
         calls = self._run_variants(records, secret, values)
-        gradients = Gradients(tuple(self._layers.factors(calls, (len(records), len(values)))))
+        gradients = Gradients(tuple(self._factors(calls, (len(records), len(values)))))
         if pairs and gradients.tiled:
             gradients = gradients.with_products()
         return require_finite(clip(gradients, self._model))
@@ -391,16 +267,18 @@ class VariantGradients:
     def try_out(self, records: Records, secret: Secret, values: Sequence[int]) -> None:
         """Run the model once, and measure how much memory a variant takes."""
         calls = self._run_variants(records, secret, values, measure=True)
-        require_finite(Gradients(tuple(self._layers.factors(calls, (len(records), len(values))))))
+        require_finite(Gradients(tuple(self._factors(calls, (len(records), len(values))))))
 
     def own(self, records: Records) -> Gradients:
         """The records' own gradients, one variant each, not clipped."""
-        return Gradients(tuple(self._layers.factors(self._run(records, 1, records.places), (len(records), 1))))
+        return Gradients(tuple(self._factors(self._run(records, 1, records.places), (len(records), 1))))
 
     def _run_variants(self, records: Records, secret: Secret, values: Sequence[int], measure: bool = False) -> list[CapturedCall]:
-        columns = secret.as_columns()
-        first_layer = FirstLayer(records, columns, values) if columns and is_table(records, columns) else None
-        return self._run(secret.variants(records, values), len(values), records.places, first_layer, measure)
+        columns, variants = secret.as_columns(), secret.variants(records, values)
+        tensor = records.get(columns.argument) if columns else None
+        table = isinstance(tensor, Tensor) and tensor.ndim == 2 and tensor.is_floating_point()
+        first_layer = FirstLayer(records, variants, columns, values) if columns and table else None
+        return self._run(variants, len(values), records.places, first_layer, measure)
 
     # ------------------------------------------------------------------ one pass
 
@@ -417,12 +295,10 @@ class VariantGradients:
         With `measure`, the memory that the pass takes is measured.
         """
         seen: list[tuple[nn.Module, Tensor, Tensor, Any]] = []
-        if first_layer:
-            first_layer.watch(variants)
         rows = len(variants)
 
         def note(module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
-            input = self._layers.require_one_input(module, inputs, output)
+            input = self._one_input(module, inputs, output)
             narrow = first_layer.narrow(input) if first_layer and is_linear(module) else None
             assert isinstance(output, Tensor)
             seen.append((module, input, output, narrow))
@@ -432,7 +308,8 @@ class VariantGradients:
             self._model.silence(),
             without_checkpointing(self._model.module),
             unchanged(self._model.module, self._model.device),
-            self._listening(note, first_layer, rows),
+            self._listening(note, rows),
+            first_layer or nullcontext(),
             self.masks_of(places, times),
             torch.enable_grad(),
             torch.autocast(self._model.device.type, enabled=False),
@@ -443,7 +320,7 @@ class VariantGradients:
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
             errors = torch.autograd.grad(total, outputs, allow_unused=True)
         if len(seen) > len(outputs):
-            again = self._layers.name(seen[len(outputs)][0])
+            again = self._name(seen[len(outputs)][0])
             raise not_computed(again, f"the backward pass calls it again. {CHECKPOINTING}")
         if kept:
             self.bytes_per_variant = -(-kept.whole_pass(outputs) // max(1, rows))
@@ -454,38 +331,127 @@ class VariantGradients:
 
     def _connected(self, module: nn.Module, output: Tensor) -> Tensor:
         if not output.requires_grad:
-            raise not_computed(self._layers.name(module), f"it is called without them. {CHECKPOINTING}")
+            raise not_computed(self._name(module), f"it is called without them. {CHECKPOINTING}")
         return output
 
     @contextmanager
-    def _listening(self, note: Callable[..., None], first_layer: FirstLayer | None, rows: int) -> Iterator[None]:
+    def _listening(self, note: Callable[..., None], rows: int) -> Iterator[None]:
         units = self._model.units()
+        embeddings = [unit for unit in units if type(unit) is nn.Embedding]
         handles = [unit.register_forward_hook(note) for unit in units]
-        handles += [
-            unit.register_forward_pre_hook(lambda unit, inputs: self._one_row_each(unit, inputs, rows))
-            for unit in units
-            if type(unit) is nn.Embedding
-        ]
-        replaced = []
-        if first_layer:
-            for unit in units:
-                if is_linear(unit) and "forward" not in vars(unit):
-                    unit.forward = first_layer.forward(unit)  # type: ignore[arg-type]
-                    replaced.append(unit)
+        handles += [unit.register_forward_pre_hook(lambda unit, inputs: _one_row_each(inputs, rows)) for unit in embeddings]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
-            for unit in replaced:
-                del unit.forward
 
-    def _one_row_each(self, unit: nn.Module, inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
-        """Repeat numbers of positions that a model makes itself, in one row for all records, so that each has a gradient."""
-        ids = inputs[0]
-        if not len(ids) == 1 < rows:
-            return inputs
-        return (ids.expand(rows, *ids.shape[1:]), *inputs[1:])
+    # ------------------------------------------------------------------ factors of calls
+
+    def _name(self, module: nn.Module) -> str:
+        """How error messages name a layer."""
+        return f"{self._names.get(id(module), '')} ({type(module).__name__})"
+
+    def _one_input(self, module: nn.Module, inputs: tuple[object, ...], output: object) -> Tensor:
+        """Give the input of a layer, and refuse a layer that does not map one tensor to one tensor."""
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        if type(module) in REFUSED or len(tensors) != 1 or not isinstance(output, Tensor):
+            way = REFUSED.get(type(module), "give each of its tensors to a layer of its own")
+            raise not_computed(
+                self._name(module),
+                f"it must map a tensor to a tensor, but takes {len(tensors)} and returns a {type(output).__name__}. "
+                f"To go on, {way}, or freeze it with requires_grad_(False).",
+            )
+        return tensors[0]
+
+    def _factors(self, calls: Sequence[CapturedCall], shape: tuple[int, int]) -> Iterator[Factor | TiledFactor]:
+        """Make the factors of the gradients of n records with a variants each; shape is (n, a)."""
+        self._require_complete(calls, shape[0] * shape[1])
+        times = Counter(id(p) for call in calls for p in call.module.parameters(recurse=False))
+        small: dict[nn.Parameter, Tensor] = {}
+        tiled: dict[nn.Parameter, list[Call]] = {}
+        for call in calls:
+            module = call.module
+            once = all(times[id(p)] == 1 for p in module.parameters(recurse=False) if p.requires_grad)
+            if is_linear(module) and call.input.ndim == 2 and once:
+                yield from self._table(module, call, shape)  # type: ignore[arg-type]
+            elif is_linear(module) or is_transposed_linear(module):
+                self._positions(call, shape, tiled, small)
+            elif type(module) is nn.Embedding:
+                error = call.error.reshape(*shape, -1, module.embedding_dim)
+                if module.padding_idx is not None and not self._model.ignores_padding_idx:
+                    error = error * (call.input.reshape(*shape, -1, 1) != module.padding_idx)
+                assert isinstance(module.weight, nn.Parameter)
+                tiled.setdefault(module.weight, []).append(EmbeddingCall(error, call.input.reshape(*shape, -1)))
+            else:
+                for parameter, samples in self._samples(call).items():
+                    _add(small, parameter, samples.reshape(*shape, -1))
+        for weight, some in tiled.items():
+            yield TiledFactor(tuple(some), (weight,))
+        if self._model.flat and len(small) > 1:
+            yield Factor(torch.cat(list(small.values()), dim=2), parameters=tuple(small))
+        else:
+            yield from (Factor(rows, parameters=(parameter,)) for parameter, rows in small.items())
+
+    def _table(self, layer: nn.Linear, call: CapturedCall, shape: tuple[int, int]) -> Iterator[Factor]:
+        """A layer that reads one row for each variant: its gradient is an outer product."""
+        weight, bias = layer.weight.requires_grad, layer.bias is not None and layer.bias.requires_grad
+        input, rest = call.narrow or (call.input.detach(), None)
+        rows, errors = input.reshape(*shape, -1), call.error.reshape(*shape, -1)
+        if weight and bias and self._model.flat:
+            yield Factor(errors, rows, 1.0, (layer.weight, layer.bias), rest=rest)
+            return
+        if weight:
+            yield Factor(errors, rows, 0.0, (layer.weight,), rest=rest)
+        if bias:
+            yield Factor(errors, parameters=(layer.bias,))
+
+    def _positions(
+        self,
+        call: CapturedCall,
+        shape: tuple[int, int],
+        tiled: dict[nn.Parameter, list[Call]],
+        small: dict[nn.Parameter, Tensor],
+    ) -> None:
+        """A layer that reads several positions of each variant, or that is called several times or shares its weight."""
+        weight, bias = call.module.weight, call.module.bias
+        error = call.error.reshape(*shape, -1, call.error.shape[-1])
+        assert isinstance(weight, nn.Parameter)
+        if weight.requires_grad:
+            x = call.input.detach().reshape(*shape, -1, call.input.shape[-1])
+            rows_of, columns_of = (x, error) if is_transposed_linear(call.module) else (error, x)
+            tiled.setdefault(weight, []).append(LinearCall(rows_of, columns_of))
+        if isinstance(bias, nn.Parameter) and bias.requires_grad:
+            _add(small, bias, error.sum(dim=2))
+
+    def _samples(self, call: CapturedCall) -> dict[nn.Parameter, Tensor]:
+        """The gradients of single records."""
+        try:
+            with torch.no_grad():
+                return written_gradients(call.module, call.input.detach(), call.error)
+        except Exception as problem:
+            raise not_computed(self._name(call.module), str(problem)) from problem
+
+    def _require_complete(self, calls: Sequence[CapturedCall], rows: int) -> None:
+        """Refuse calls without one row for each variant, and trainable parameters that take part in no call."""
+        for call in calls:
+            if len(call.error) != rows:
+                raise not_computed(
+                    self._name(call.module),
+                    f"it sees {len(call.error)} rows for {rows} records; a gradient must belong to one record (no packed "
+                    "sequences, no reshaping across records).",
+                )
+        called = {id(p) for call in calls for p in call.module.parameters() if p.requires_grad}
+        missing = {id(p) for p in self._model.parameters} - called
+        if missing:
+            names = [name for name, p in self._model.module.named_parameters() if id(p) in missing]
+            raise not_computed(names[0], "its module was not called in the forward pass.")
+
+
+def _one_row_each(inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
+    """Repeat numbers of positions that a model makes itself, in one row for all records, so that each has a gradient."""
+    ids = inputs[0]
+    return (ids.expand(rows, *ids.shape[1:]), *inputs[1:]) if len(ids) == 1 < rows else inputs
 
 
 def require_finite(gradients: Gradients) -> Gradients:
