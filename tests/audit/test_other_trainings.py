@@ -138,7 +138,7 @@ def private_training(model: nn.Module, data: Any, secret: Secret, gap: float, no
         torch.optim.SGD(model.parameters(), lr=0.1),
         data,
         nn.CrossEntropyLoss(),
-        batch_size=BATCH,
+        batch_size=len(data) // 5,
         max_grad_norm=NORM,
         noise_multiplier=noise,
         sampling=sampling,
@@ -148,9 +148,9 @@ def private_training(model: nn.Module, data: Any, secret: Secret, gap: float, no
     )
 
 
-def gap_clipped(gap: float, noise: float, sampling: str | None = None, secret: Secret = FLAG) -> Any:
+def gap_clipped(gap: float, noise: float, sampling: str | None = None, secret: Secret = FLAG, epochs: int = 1) -> Any:
     def train(model: nn.Module, data: Any) -> None:
-        list(private_training(model, data, secret, gap, noise, sampling or "poisson").epoch())
+        private_training(model, data, secret, gap, noise, sampling or "poisson").fit(epochs, progress=False)
 
     return train
 
@@ -166,12 +166,12 @@ def test_gap_clipping(sampling: str | None) -> None:
 
 def test_a_gap_that_is_not_clipped_is_found() -> None:
     """The training clips to a gap of 1.9, which does little, and 0.02 is promised; the attacker does not believe it."""
-    x, y = flags(RECORDS).tensors
+    x, y = flags(10).tensors
     x[:, 1] = 16.0 * x[:, 1] - 8.0
     wide = Secret.column(1, values=[-8.0, 8.0], name="wide")
-    given = {"data": TensorDataset(x, y), "run": bs.DPSGD(0.1, BATCH / RECORDS, 5), "secret": wide, "challenge": 4}
+    given = {"data": TensorDataset(x, y), "run": bs.DPSGD(0.1, 0.2, 15), "secret": wide, "challenge": 4}
     promised = bs.AttributeInference(0.02)
-    broken = play(train=gap_clipped(1.9, 0.1, secret=wide), threat=promised, references=49, games=150, **given)
+    broken = play(train=gap_clipped(1.9, 0.1, secret=wide, epochs=3), threat=promised, references=9, games=60, **given)
     assert broken.violated
     assert broken.beyond is not None
     with pytest.raises(ValueError, match="gap must be left out without a secret"):

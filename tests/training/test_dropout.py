@@ -131,7 +131,9 @@ def test_gap_clipping_has_one_mask_for_all_values(name: str) -> None:
     x, y = data[made._draws.indices(0)]
     copy.load_state_dict(module.state_dict())
     batch = Records((x,), y)
-    points = variants_in_turn(copy, batch, secret, torch.get_rng_state(), criterion, 0.5)
+    with made._own_masks(0):
+        state = torch.get_rng_state()
+    points = variants_in_turn(copy, batch, secret, state, criterion, 0.5)
     made.step()
     mean = torch.einsum("na,nad->nd", secret.shares(batch), points)
     away = points[torch.arange(len(x)), secret.own(batch)] - mean

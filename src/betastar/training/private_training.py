@@ -43,7 +43,7 @@ from betastar.training.gradients.factors import TINY
 from betastar.training.gradients.record_gradients import CANCELLATION, RecordGradients, RecordLosses, UnknownLayer, apart
 from betastar.training.gradients.side_effects import DropoutMasks, GeneratorStates, GradientError, recording, restored
 from betastar.training.gradients.trained_model import TrainedModel
-from betastar.training.gradients.variant_gradients import SavedBytes, VariantGradients
+from betastar.training.gradients.variant_gradients import SavedBytes, VariantGradients, without_checkpointing
 from betastar.training.measurement import AttributeMeasurement, checked_options, measure_dataset
 from betastar.training.records import Records, pair
 from betastar.training.saved_training import SavedTraining, private_display, private_files
@@ -467,7 +467,9 @@ class PrivateTraining(SavedTraining):
         saved, before = SavedBytes(self.model), self._checksum()
         with torch.no_grad():
             for some in (records, records.take(slice(0, max(1, len(records) - 1)))):
-                self._losses.learn(self.model(*some.inputs, **some.named), some.target, len(some))
+                for as_trained in (True, False):  # without checkpointing, a model may return more
+                    with nullcontext() if as_trained else without_checkpointing(self.model):
+                        self._losses.learn(self.model(*some.inputs, **some.named), some.target, len(some))
         with saved.counting(), torch.enable_grad():
             self._losses(self.model(*records.inputs, **records.named), records.target, len(records))
         if before != self._checksum():

@@ -48,7 +48,7 @@ class RecordLosses:
     def __init__(self, criterion: Callable[..., Tensor]) -> None:
         self.criterion = criterion
         self._vectorized = True
-        self._rows: list[bool] | None = None  # which parts of output and target have one row for each record
+        self._rows: dict[int, list[bool]] = {}  # by the number of parts of output and target, which have one row a record
 
     def __call__(self, output: Any, target: Any, records: int) -> Tensor:
         """One loss for each record, (records,)."""
@@ -56,8 +56,8 @@ class RecordLosses:
         if known is not None:
             return known
         leaves, structure = pytree.tree_flatten((output, target))
-        rows = _counted(leaves, records) if self._rows is None else self._rows
-        if not any(rows) or len(rows) != len(leaves) or any(map(gt, rows, _counted(leaves, records))):
+        rows = self._rows.get(len(leaves), []) if self._rows else _counted(leaves, records)
+        if not any(rows) or any(map(gt, rows, _counted(leaves, records))):
             raise ValueError("the model must give one row of output for each record, so that its loss can be told apart.")
 
         def alone(*parts: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class RecordLosses:
     def learn(self, output: Any, target: Any, records: int) -> None:
         """See from batches of different sizes which parts of output and target have one row for each record."""
         rows = _counted(pytree.tree_leaves((output, target)), records)
-        self._rows = rows if self._rows is None else [a and b for a, b in zip(self._rows, rows, strict=True)]
+        self._rows[len(rows)] = [a and b for a, b in zip(self._rows.get(len(rows), rows), rows, strict=True)]
 
     def one(self, output: Any, target: Any) -> Tensor:
         """The loss of one record, from an output and a target with one row."""
