@@ -74,19 +74,29 @@ def encode(
             f"the transformer contains {doubtful[0]}, whose output may depend on the whole record: pass records=... (raw "
             "records, a table) so that the values can be tried on them, or use Secret.function."
         )
-    tried = [*rows, *_other_categories(transformer, names, rows[0])]
-    tables = []
-    for template in _templates(transformer, known, records):
-        frame = pd.DataFrame([template] * len(tried), columns=known)
+
+    def transformed(template: list[Any], rows: Sequence[tuple[Any, ...]]) -> NDArray[Any]:
+        """What the transformer makes of a record with each of some values."""
+        frame = pd.DataFrame([template] * len(rows), columns=known)
         for k, name in enumerate(names):
-            frame[name] = [row[k] for row in tried]
-        tables.append(_dense(transformer.transform(frame)))
-    moved = [_moved(table) for table in tables]
-    with_gap = _with_missing(transformer, known, names, rows[0], records)
-    moved = [sorted({*columns, *with_gap}) for columns in moved]
+            content = [row[k] for row in rows]
+            frame[name] = pd.Series(content, dtype=object if any(isinstance(one, str) for one in content) else None)
+        table = transformer.transform(frame)
+        return np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64)
+
+    templates = list(_templates(transformer, known, records))
+    tried = [*rows, *_other_categories(transformer, names, rows[0])]
+    tables = [transformed(template, tried) for template in templates]
+    # Columns that say that the raw value is missing: a record may have them set, but none of its variants.
+    missing = tuple(None if isinstance(value, str) else np.nan for value in rows[0])
+    try:
+        with_gap = _moved(transformed(templates[0], [rows[0], missing]))
+    except ValueError:  # the transformer takes no missing values
+        with_gap = []
+    moved = [sorted({*_moved(table), *with_gap}) for table in tables]
+    first = tables[0][: len(rows), moved[0]]
     if any(
-        columns != moved[0] or not np.allclose(t[: len(rows), columns], tables[0][: len(rows), columns])
-        for t, columns in zip(tables, moved, strict=True)
+        columns != moved[0] or not np.allclose(t[: len(rows), columns], first) for t, columns in zip(tables, moved, strict=True)
     ):
         raise ValueError(
             f"the encoding of {column!r} depends on other columns of the record (an interaction or a normalisation by row); "
@@ -94,27 +104,12 @@ def encode(
         )
     if not moved[0]:
         raise ValueError(f"the transformer drops the column {column!r}: the model never sees it.")
-    return moved[0], np.ascontiguousarray(tables[0][: len(rows), moved[0]], dtype=np.float64), shown
+    return moved[0], np.ascontiguousarray(first), shown
 
 
 def _moved(table: NDArray[Any]) -> list[int]:
     """The columns in which the rows of a table differ."""
     return [int(column) for column in np.flatnonzero((table != table[0]).any(axis=0))]
-
-
-def _with_missing(transformer: Any, known: list[str], names: list[str], row: tuple[Any, ...], records: Any) -> list[int]:
-    """Output columns that say that the raw value is missing. A record may have them set, but none of its variants."""
-    import pandas as pd
-
-    frame = pd.DataFrame([next(_templates(transformer, known, records))] * 2, columns=known)
-    for k, name in enumerate(names):
-        frame[name] = pd.Series(
-            [row[k], None if isinstance(row[k], str) else np.nan], dtype=object if isinstance(row[k], str) else None
-        )
-    try:
-        return _moved(_dense(transformer.transform(frame)))
-    except ValueError:  # the transformer takes no missing values
-        return []
 
 
 def _kinds(transformer: Any) -> Iterator[str]:
@@ -140,11 +135,6 @@ def _columns(transformer: Any) -> list[str]:
             f"the transformer must be fitted on a DataFrame, to know its columns by name; got {type(transformer).__name__}."
         )
     return [str(name) for name in names]
-
-
-def _dense(table: Any) -> NDArray[Any]:
-    """A table of numbers, from a dense or a sparse one."""
-    return np.asarray(table.toarray() if hasattr(table, "toarray") else table, dtype=np.float64)
 
 
 def _templates(transformer: Any, known: list[str], records: Any) -> Iterator[list[Any]]:
@@ -274,7 +264,8 @@ def restated(frame: pd.DataFrame, sensitive: str, along: Sequence[str] = ()) -> 
     for name in frame.columns:
         if name == sensitive or name in along:
             continue
-        if _numeric(frame[name]) and _numeric(frame[sensitive]) and _alike(frame[name], frame[sensitive]):
+        numeric = _numeric(frame[name]) and _numeric(frame[sensitive])
+        if numeric and abs(frame[name].corr(frame[sensitive], method="spearman")) > ALIKE:
             columns.append(Restated(name, (), 1.0))
             continue
         sure = _sure(frame[name], _coarse(frame[sensitive]))
@@ -287,11 +278,6 @@ def restated(frame: pd.DataFrame, sensitive: str, along: Sequence[str] = ()) -> 
 def _numeric(column: pd.Series) -> bool:
     """Whether a column holds numbers of more than two different values."""
     return column.dtype.kind in "iuf" and column.nunique() > 2
-
-
-def _alike(one: pd.Series, other: pd.Series) -> bool:
-    """Whether one number follows from another one."""
-    return bool(abs(one.corr(other, method="spearman")) > ALIKE)
 
 
 def _coarse(column: pd.Series) -> pd.Series:
