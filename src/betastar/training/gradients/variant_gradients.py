@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointError
 
 from betastar.training.gradients.factors import Factor, Gradients, Rest, clip
 from betastar.training.gradients.record_gradients import is_linear, is_transposed_linear, written_gradients
@@ -318,7 +319,10 @@ class VariantGradients:
                 output = self._model.module(*variants.inputs, **variants.named)
                 total = self._total_loss(output, variants.target, rows)
             outputs = [self._connected(module, out) for module, _, out, _ in seen]
-            errors = torch.autograd.grad(total, outputs, allow_unused=True)
+            try:
+                errors = torch.autograd.grad(total, outputs, allow_unused=True)
+            except CheckpointError:  # the first layer, which is not replaced in the backward pass
+                seen += seen[:1]
         if len(seen) > len(outputs):
             again = self._name(seen[len(outputs)][0])
             raise not_computed(again, f"the backward pass calls it again. {CHECKPOINTING}")

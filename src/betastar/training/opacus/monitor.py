@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import torch
 from numpy.typing import ArrayLike
@@ -230,7 +230,7 @@ class AttributeMonitor(AttributeMeasurement):
             batch = Records(inputs, target, named, self._source.shared).copied()
             self._batches.append((batch, draws))
             self._fresh = False
-        elif self._target is target or (isinstance(target, Tensor) and torch.equal(target, cast(Tensor, self._target))):
+        elif self._target is target or _is_copy(target, self._target):
             self._parts.append(place)  # another head, or another term, of the same pass
         else:
             self._others = True
@@ -349,10 +349,8 @@ class AttributeMonitor(AttributeMeasurement):
 
 def _place(given: object, output: Any) -> tuple[Any, ...] | None:
     """Where a part of an output is: keys that lead to it, none if it is the whole; None if it is no part of the output."""
-    if given is output:
+    if given is output or _is_copy(given, output):
         return ()
-    if isinstance(given, Tensor) and isinstance(output, Tensor):
-        return () if _is_copy(given, output) else None
     items = output.items() if isinstance(output, Mapping) else enumerate(output) if isinstance(output, list | tuple) else ()
     for key, part in items:
         found = _place(given, part)
@@ -391,8 +389,10 @@ def _follows_from(given: object, output: Any) -> bool:
     return bool(seen & sources)
 
 
-def _is_copy(given: Tensor, output: Tensor) -> bool:
-    """Whether a tensor is an output of the model as hooks or a copy of it pass it on."""
+def _is_copy(given: object, output: object) -> bool:
+    """Whether a tensor is another one as hooks or a copy of the model pass it on."""
+    if not isinstance(given, Tensor) or not isinstance(output, Tensor):
+        return False
     alike = (given.shape, given.dtype) == (output.shape, output.dtype)
     return alike and torch.equal(torch.nan_to_num(given), torch.nan_to_num(output))
 

@@ -189,6 +189,8 @@ def _argument(records: Records, argument: int | str, name: str) -> Tensor:
 
 # ---- Spans: where each text holds a value of a secret, and the same text with other values there.
 
+#: Tokens that are looked at in one go.
+AT_ONCE = 1 << 21
 #: The number of the value of a text that holds none, and of one that holds several different ones.
 NONE, SEVERAL = -1, -2
 
@@ -221,6 +223,38 @@ class Candidates:
     def differ(self) -> bool:
         """Whether candidates of a form have different lengths."""
         return bool((self.lengths != self.lengths[:, :1]).any())
+
+    def longest(self, form: int, ids: Tensor, may_end: Tensor | None = None) -> Tensor:
+        """Find the longest candidate of a form that starts at each position.
+
+        Parameters
+        ----------
+        form : int
+            The number of the form.
+        ids : Tensor
+            The tokens of texts, (n, positions).
+        may_end : Tensor, optional
+            Whether a candidate may end before each position, (n, positions + 1).
+
+        Returns
+        -------
+        Tensor
+            The numbers of candidates, -1 where none starts, (n, positions).
+        """
+        tokens, lengths = self.tokens[form].to(ids.device), self.lengths[form].to(ids.device)
+        offset, width = torch.arange(tokens.shape[1], device=ids.device), ids.shape[1]
+        beyond = offset >= lengths[:, None]
+        padded = functional.pad(ids.long(), (0, len(offset)), value=-1)
+        found = torch.full_like(ids, -1, dtype=torch.long)
+        starts = torch.isin(ids, tokens[:, 0]).nonzero()
+        for rows, columns in (some.unbind(dim=1) for some in starts.split(AT_ONCE // tokens.numel() + 1)):
+            window = padded[rows[:, None], columns[:, None] + offset]
+            fits = ((window[:, None] == tokens) | beyond).all(dim=2)
+            if may_end is not None:
+                fits &= may_end[rows[:, None], (columns[:, None] + lengths).clamp(max=width)]
+            size, number = (fits * lengths).max(dim=1)
+            found[rows, columns] = torch.where(size > 0, number, -1)
+        return found
 
     def to(self, device: torch.device) -> Candidates:
         """The same on a device."""
@@ -358,61 +392,6 @@ def _write_tokens(made: Tensor, one: TokenEntries, spans: Spans, splices: Splice
             old = made.gather(2, index)[:, :, 0]
             new = tokens[spans.forms[:, k], :, offset].to(made.dtype)
             made.scatter_(2, index, torch.where(wanted & (old != one.filler), new, old)[:, :, None])
-
-
-class TokenTrie:
-    """A prefix tree of token sequences. All texts walk through it at once, and the result is exact.
-
-    Parameters
-    ----------
-    sequences : sequence of tuple of int
-        Different sequences of at least one token.
-    """
-
-    def __init__(self, sequences: Sequence[tuple[int, ...]]) -> None:
-        self._base = 1 + max(token for tokens in sequences for token in tokens)
-        self._depth = max(map(len, sequences))
-        steps: dict[tuple[int, int], int] = {}  # (node, token) -> node
-        ends: dict[int, int] = {}  # node -> number of the sequence that ends there
-        for number, tokens in enumerate(sequences):
-            node = 0
-            for token in tokens:
-                node = steps.setdefault((node, token), len(steps) + 1)
-            ends[node] = number
-        size = len(steps) + 2  # the last node is the one from which no step leads on
-        keys, nodes = zip(*sorted((node * self._base + token, to) for (node, token), to in steps.items()), strict=True)
-        self._keys, self._nodes = torch.tensor(keys), torch.tensor(nodes)
-        self._ends = torch.tensor([ends.get(node, -1) for node in range(size)])
-
-    def longest(self, ids: Tensor, may_end: Tensor | None = None) -> Tensor:
-        """Find the longest sequence that starts at each position.
-
-        Parameters
-        ----------
-        ids : Tensor
-            The tokens of texts, (n, positions).
-        may_end : Tensor, optional
-            Whether a sequence may end before each position, (n, positions + 1).
-
-        Returns
-        -------
-        Tensor
-            The numbers of sequences, -1 where none starts, (n, positions).
-        """
-        keys, nodes, ends = (table.to(ids.device) for table in (self._keys, self._nodes, self._ends))
-        node, found = torch.zeros_like(ids, dtype=torch.long), torch.full_like(ids, -1, dtype=torch.long)
-        for depth in range(min(self._depth, ids.shape[1])):
-            inside = slice(0, ids.shape[1] - depth)
-            token = ids[:, depth:].long()
-            key = node[:, inside] * self._base + token
-            place = torch.searchsorted(keys, key).clamp_(max=len(keys) - 1)
-            known = (keys[place] == key) & (token >= 0) & (token < self._base)
-            node = torch.where(known, nodes[place], len(ends) - 1)
-            number = ends[node]
-            if may_end is not None:
-                number = torch.where(may_end[:, depth + 1 :], number, -1)
-            found[:, inside] = torch.where(number >= 0, number, found[:, inside])
-        return found
 
 
 # ---- Words: how a tokenizer writes a word in a text, and between which tokens words end.
@@ -657,9 +636,6 @@ def _refuse(wrong: Tensor, sentence: str, name: str) -> None:
 
 # ---- Secrets
 
-#: Tokens of variants that are looked at in one go when a secret is checked.
-AT_ONCE = 1 << 21
-
 
 class TextSecret(Secret):
     """A span of a text that could have been one of several candidates. All of its occurrences in a text change together.
@@ -853,7 +829,6 @@ class Tokens(TextSecret):
         self.start = start
         if isinstance(start, int):
             self._refuse_positions()
-        self._trie = TokenTrie(candidates)
 
     def place(self) -> tuple[object, ...]:
         return (self.start,)
@@ -876,7 +851,7 @@ class Tokens(TextSecret):
         longest = self.candidates.tokens.shape[2]
         window = starts[:, None] + torch.arange(longest, device=ids.device)
         tokens = torch.where(window < ids.shape[1], ids.gather(1, window.clamp(max=ids.shape[1] - 1)), -1)
-        value = self._trie.longest(tokens)[:, :1]
+        value = self.candidates.longest(0, tokens)[:, :1]
         found = torch.zeros_like(ids, dtype=torch.bool).scatter(1, starts[:, None], value >= 0)
         return Spans.at(found, value.expand_as(ids), torch.zeros_like(ids), self.candidates)
 
@@ -908,7 +883,7 @@ class Tokens(TextSecret):
         """Spans of ones in a mask, which must be candidates as a whole."""
         edges = functional.pad(mask, (1, 1)).diff(dim=1)
         begins, ends = edges[:, :-1] == 1, edges == -1
-        value = self._trie.longest(torch.where(mask == 1, ids, -1), may_end=ends)
+        value = self.candidates.longest(0, torch.where(mask == 1, ids, -1), may_end=ends)
         # A run of ones that is no candidate makes the record one that holds none of them.
         broken = (begins & (value < 0)).any(dim=1, keepdim=True)
         return Spans.at(begins & ~broken, value, torch.zeros_like(ids), self.candidates)
@@ -938,7 +913,6 @@ class Word(TextSecret):
         super().__init__(field, forms, labels, name, unseen)
         self.keeps_others = keeps_others
         self._boundaries = boundaries
-        self._tries = [TokenTrie(form) for form in forms]
         self._without_space = [boundaries is not None and boundaries.without_space(form) for form in forms]
 
     way_out = 'Leave such records out, or keep them as they are with others="keep": nothing is then said about them.'
@@ -948,9 +922,9 @@ class Word(TextSecret):
         lengths = self.candidates.lengths.to(ids.device)
         may_end = None if self._boundaries is None else self._boundaries.may_end(ids)
         value, form, length = (torch.full_like(ids, fill, dtype=torch.long) for fill in (-1, 0, 0))
-        for number, trie in enumerate(self._tries):
-            found = trie.longest(ids, may_end)
-            if self._boundaries is not None and self._without_space[number]:
+        for number, without_space in enumerate(self._without_space):
+            found = self.candidates.longest(number, ids, may_end)
+            if self._boundaries is not None and without_space:
                 found = torch.where(self._boundaries.may_start(ids), found, -1)
             size = torch.where(found >= 0, lengths[number][found], 0)
             longer = size > length
