@@ -202,7 +202,7 @@ def test_figures_after_a_state_was_loaded() -> None:
     _, _, other = attach()
     other.load_state_dict(monitor.state_dict())
     assert other.metrics() == monitor.metrics()
-    assert other.summary() == monitor.summary()
+    assert other.entries() == monitor.entries()
     assert other.progress() == monitor.progress()
 
 
@@ -210,5 +210,5 @@ def test_figures_after_a_state_was_loaded() -> None:
 def test_a_monitor_claims_no_proof(scope: str) -> None:
     parts, criterion, monitor = attach(scope=scope, ledger=True)
     fit(parts, criterion, 2)
-    texts = [str(monitor), repr(monitor), monitor.label, monitor.progress(), str(monitor.summary()), str(monitor.metrics())]
+    texts = [str(monitor), repr(monitor), monitor.label, monitor.progress(), str(monitor.entries()), str(monitor.metrics())]
     assert not any("proved" in text.lower() for text in texts)

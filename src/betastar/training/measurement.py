@@ -380,23 +380,6 @@ class AttributeMeasurement(SavedTraining):
         entry = self.entry()
         return {f"privacy/{self.scope}/{name}": float(entry[name]) for name in names}
 
-    def summary(self) -> dict[str, Any]:
-        """Give all figures in one mapping.
-
-        Returns
-        -------
-        dict
-            It can be written as JSON.
-        """
-        answers = {"secret": self.secret.name, "values": self.secret.count, "scope": self.scope, "label": self.label}
-        answers |= {"diameter": self.diameter, "steps": self.steps, "skipped": self.skipped}
-        if self.steps:
-            answers["largest_distance"] = float(self.distances.max())
-            for name, risk in (("attribute", self.risk()), ("membership", self.membership())):
-                bound = risk.bayes_security
-                answers[name] = {"bayes_security": [float(bound.lower), float(bound.estimate), float(bound.upper)]}
-        return answers
-
     # ------------------------------------------------------------------ saving
 
     def state_dict(self) -> dict[str, Any]:

@@ -27,8 +27,6 @@ Load = Callable[[int], Gradients]
 TILE = 1 << 22
 #: Up to this many values, all inner products of a record are in memory at once.
 FEW = 256
-#: The error of single precision in a squared distance of vectors of norm at most 1.
-ROUNDING = 2e-6
 #: A larger error, which is assumed where records are left out because of it.
 SLACK = 1e-4
 #: The square of the smallest distance that gives a direction: below it, rounding would turn the direction.
@@ -45,24 +43,6 @@ def exact(load: Load, sizes: Sequence[int]) -> Tensor:
             best = squares if best is None else torch.maximum(best, squares)
     assert best is not None
     return best.clamp(min=0.0).sqrt()
-
-
-def quick_exact(gradients: Gradients) -> Tensor:
-    """The distance of the farthest pair: single precision finds the pair, and double precision measures it.
-
-    Single precision may find another pair that is almost as far apart. Where that could matter by more than SLACK (relative),
-    all pairs are measured in double precision.
-    """
-    a = gradients.shape[1]
-    squares = gradients.cross(gradients).mul_(-2.0).add_(gradients.norms[:, :, None]).add_(gradients.norms[:, None, :])
-    number = squares.flatten(1).argmax(dim=1)
-    first, second = gradients.pick(number // a).double(), gradients.pick(number % a).double()
-    farthest = (first.norms + second.norms - 2.0 * first.cross(second)[:, 0])[:, 0]
-    small = (farthest < ROUNDING / SLACK).nonzero().flatten()
-    if len(small):
-        some = gradients.records(small).double()
-        farthest[small] = _farthest(some, some)
-    return farthest.clamp(min=0.0).sqrt()
 
 
 def farthest_apart(products: Tensor) -> Tensor:
@@ -287,10 +267,8 @@ class RecordDistances:
 
     def _exact(self, gradients: Gradients) -> Tensor:
         """The diameter over all pairs of one block."""
-        if gradients.tiled:
+        if gradients.tiled or len(self._values) <= FEW:
             return farthest_apart(gradients.differences()).clamp(max=2.0)
-        if len(self._values) <= FEW:
-            return quick_exact(gradients).clamp(max=2.0)
         double = gradients.double()
         return exact(lambda _: double, self._sizes).clamp(max=2.0)
 

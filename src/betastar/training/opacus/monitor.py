@@ -315,12 +315,6 @@ class AttributeMonitor(AttributeMeasurement):
 
     def _require_single_records(self, records: Records, variants: VariantGradients) -> None:
         """Refuse a model or loss whose gradients are not sums of gradients of single records, as Opacus takes them to be."""
-        reduction = getattr(self._loss, "reduction", None)
-        if isinstance(reduction, str) and reduction not in (self._adapter.loss_reduction, "none"):
-            raise ValueError(
-                f"criterion has reduction {reduction!r}, but the optimizer assumes {self._adapter.loss_reduction!r}: make both "
-                "alike (loss_reduction of make_private), or use reduction 'none'."
-            )
         parts = self._adapter.module.modules()
         padded = {id(part.weight) for part in parts if isinstance(part, nn.Embedding) and part.padding_idx is not None}
         parameters = [p for p in self._adapter.parameters if id(p) not in padded]
@@ -341,9 +335,10 @@ class AttributeMonitor(AttributeMeasurement):
         distance, _ = apart(made, dict(zip(parameters, wanted, strict=True)))
         if distance > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
             raise GradientError(
-                "the sum of the gradients of single records is not that of the batch: a model or a criterion that mixes records "
-                "(class weights with reduction 'mean': use 'sum' and loss_reduction='sum'), or a weight that is used outside of "
-                "its module's forward pass, which Opacus leaves out."
+                "the sum of the gradients of single records is not that of the batch: the criterion has another reduction than "
+                f"the optimizer assumes, {self._adapter.loss_reduction!r} (loss_reduction of make_private), the model or the "
+                "criterion mixes records (class weights with reduction 'mean': use 'sum' and loss_reduction='sum'), or a weight "
+                "is used outside of its module's forward pass, which Opacus leaves out."
             )
 
 
