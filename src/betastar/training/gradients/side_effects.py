@@ -218,33 +218,24 @@ class _Dropout(TorchFunctionMode):
                 return self._attention(**given)
         return func(*args, **named)
 
-    def _attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
+    def _attention(self, query: Tensor, key: Tensor, value: Tensor, **given: Any) -> Tensor:
         """Attention whose weights have a mask of dropout, computed as PyTorch does on a CPU."""
+        mask, scale = given.get("attn_mask"), given.get("scale")
         if query.device.type != "cpu":
             raise GradientError(
                 f"the masks of dropout inside scaled_dot_product_attention are not known on {query.device.type}: set the "
                 "probability of attention dropout to 0, or build the model with attn_implementation='eager'."
             )
-        if enable_gqa:
+        if given.get("enable_gqa"):
             key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], dim=-3) for one in (key, value))
         scores = (query @ key.mT) * (query.shape[-1] ** -0.5 if scale is None else scale)
-        if is_causal:
-            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        if attn_mask is not None:
-            scores = scores + attn_mask if attn_mask.is_floating_point() else scores.masked_fill(~attn_mask, -torch.inf)
+        if given.get("is_causal"):
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        if mask is not None:
+            scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -torch.inf)
         hidden = (scores == -torch.inf).all(dim=-1, keepdim=True)  # positions that may look at none get zeros
         weights = scores.masked_fill(hidden, 0.0).softmax(dim=-1).masked_fill(hidden, 0.0)
-        return self._drop(weights, dropout_p, torch.dropout) @ value
+        return self._drop(weights, given["dropout_p"], torch.dropout) @ value
 
     def _drop(self, x: Tensor, p: float, function: Any) -> Tensor:
         kept = self.kept(x, p, function).to(x.dtype)

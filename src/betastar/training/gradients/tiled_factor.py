@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import gcd
 from typing import Self
 
 import torch
@@ -119,8 +118,6 @@ TILE = 1 << 20
 ALIGNED = 64
 #: The largest number of entries of what is not used again at once.
 LARGE = 1 << 22
-#: The number of pieces that a tile is cut into for inner products, and the fewest columns of a piece.
-PIECES, SHORT = 16, 1024
 #: A product in double precision takes so many times that of single precision.
 DOUBLE = 2
 
@@ -174,18 +171,10 @@ class TiledFactor:
             single = [call.map(lambda t, i=i: t[i : i + 1].double()).products_by_position() for i in range(n)]  # type: ignore[misc]
             return replace(self, products=about_first(torch.cat(single)))
         total = torch.zeros(n, a, a, dtype=torch.float64, device=call.delta.device)
-        for some, tile in self._narrow_side_first()._tiles():
+        for some, tile in self._tiles():
             tile[:, 1:] -= tile[:, :1]
-            total[some] += inner_products(tile)
+            total[some] += torch.bmm(tile, tile.transpose(1, 2))
         return replace(self, products=total)
-
-    def _narrow_side_first(self) -> TiledFactor:
-        """Gradients, or transposed ones, which have the same inner products: tiles of few long rows are written out faster."""
-        calls = [call for call in self.calls if isinstance(call, LinearCall)]
-        if len(calls) < len(self.calls) or self.size[0] <= self.size[1]:
-            return self
-        transposed = tuple(LinearCall(call.x, call.delta) for call in calls)
-        return replace(self, calls=transposed, parameters=(self.parameters[0].detach().T,))
 
     def _positions_are_cheaper(self, call: LinearCall) -> bool:
         """Whether products of positions take fewer operations than writing gradients out and multiplying them."""
@@ -354,19 +343,6 @@ class TiledFactor:
                 tile = part if tile is None else tile + part
             assert tile is not None
             yield slice(i, i + 1), tile.flatten(2).to(self._dtype)
-
-
-def inner_products(tile: Tensor) -> Tensor:
-    """⟨g_i, g_j⟩ of rows g_i of a tile, (n, a, entries) -> (n, a, a).
-
-    A product of few rows with many columns is slow, so that the columns of a single record are cut into pieces.
-    """
-    n, _, entries = tile.shape
-    pieces = gcd(entries, PIECES)
-    if n > 1 or entries < SHORT * pieces:
-        return torch.bmm(tile, tile.transpose(1, 2))
-    parts = tile[0].unflatten(1, (pieces, -1)).transpose(0, 1)
-    return torch.bmm(parts, parts.transpose(1, 2)).sum(dim=0, keepdim=True)
 
 
 def about_first(products: Tensor) -> Tensor:
