@@ -424,8 +424,10 @@ def _everywhere(drawn: frozenset[int] | None) -> frozenset[int] | None:
     """The records that any of the processes has drawn."""
     if not processes.together():
         return drawn
-    every = processes.gathered([torch.tensor(sorted(drawn or ()), dtype=torch.int64)])
-    return frozenset(every.tolist()) if len(every) or drawn is not None else None
+    every: list[Any] = [None] * processes.count()
+    torch.distributed.all_gather_object(every, drawn)
+    known = [one for one in every if one is not None]
+    return frozenset().union(*known) if known else None
 
 
 def _plain(name: str) -> str:

@@ -23,10 +23,6 @@ def _of_one_distance(step: Segment, distance: float) -> NDArray[Any]:
     return step_leakage(step, distance)
 
 
-def _leakage_of(step: Segment, distances: NDArray[Any] | float) -> NDArray[Any]:
-    return _of_one_distance(step, float(distances)) if np.ndim(distances) == 0 else step_leakage(step, distances)
-
-
 class LeakageSum:
     """The leakage of each of several records, or a single sum that stands for all of them.
 
@@ -62,7 +58,8 @@ class LeakageSum:
         self, distances: NDArray[Any] | float, drawn: DrawnBatch, noise: float, records: NDArray[Any] | slice
     ) -> NDArray[Any]:
         """What one step adds to the sums of some records."""
-        leaks = _leakage_of(drawn.scheme.one_step(noise), distances)
+        step = drawn.scheme.one_step(noise)
+        leaks = _of_one_distance(step, float(distances)) if np.ndim(distances) == 0 else step_leakage(step, distances)
         if not drawn.scheme.in_epochs or drawn.epoch != self._epoch:
             return leaks
         with np.errstate(invalid="ignore"):
@@ -216,14 +213,7 @@ class Ledger:
         ----------
         state : mapping
             What `state_dict` returned.
-
-        Raises
-        ------
-        ValueError
-            If the state was saved by a version that did not keep the largest distances.
         """
-        if "any_record" not in state:
-            raise ValueError("the state of the ledger was saved by an earlier version of betastar: go on with that version.")
         self.steps, self._last, self.counts = state["steps"], state["last"], np.array(state["counts"])
         self._leakage.load_state_dict(state["leakage"])
         self._any_record.load_state_dict(state["any_record"])

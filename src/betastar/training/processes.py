@@ -76,13 +76,3 @@ def sums(tensor: torch.Tensor) -> torch.Tensor:
     total = tensor.clone()
     distributed.all_reduce(total, op=distributed.ReduceOp.SUM)
     return total
-
-
-def gathered(parts: list[torch.Tensor]) -> torch.Tensor:
-    """The parts of all processes, one after the other."""
-    mine = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64)
-    if not together():
-        return mine
-    every: list[torch.Tensor | None] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(every, mine)
-    return torch.cat([part for part in every if part is not None])

@@ -29,8 +29,6 @@ TILE = 1 << 22
 FEW = 256
 #: A larger error, which is assumed where records are left out because of it.
 SLACK = 1e-4
-#: The square of the smallest distance that gives a direction: below it, rounding would turn the direction.
-THIN = 1e-2
 
 
 def exact(load: Load, sizes: Sequence[int]) -> Tensor:
@@ -66,46 +64,19 @@ def _farthest(first: Gradients, second: Gradients) -> Tensor:
     return best
 
 
-def bounds(gradients: Gradients) -> tuple[Tensor, Tensor, Tensor]:
+def bounds(gradients: Gradients) -> tuple[Tensor, Tensor]:
     """Cheap bounds (lower, upper) of the diameter of each record, from the distances to a few of its variants.
 
     The lower bound is a distance that occurs. The upper bound is, by the triangle inequality, the sum of the two largest
-    distances from one of these variants. The squared distances to these variants, (n, a, few), are returned as well.
+    distances from one of these variants.
     """
     a = gradients.shape[1]
     anchors = sorted({0, a // 2, a - 1})
     norms = gradients.norms
     squares = gradients.variants(anchors).cross(gradients).mul_(-2.0).add_(norms[:, anchors, None]).add_(norms[:, None, :])
-    squares = squares.transpose(1, 2)
     lower = squares.sub(SLACK).clamp_(min=0.0).flatten(1).amax(dim=1).sqrt()
-    top = squares.add(SLACK).clamp_(min=0.0).sqrt().topk(min(2, a), dim=1).values.sum(dim=1)
-    return lower, top.amin(dim=1), squares
-
-
-def upper_bound_in_plane(squares: Tensor) -> Tensor:
-    """An upper bound of the diameter of each record, from squared distances to its first, middle and last variant, (n, a, 3).
-
-    With c the middle one, p_i the part of g_i - c in the plane through the three, and r_i the norm of the rest,
-        ‖g_i - g_j‖² ≤ ‖p_i - p_j‖² + (r_i + r_j)².
-    """
-    to_first, to_middle, to_last = squares.clamp(min=0.0).unbind(dim=2)
-    first_side, last_side = to_middle[:, :1], to_middle[:, -1:]
-    first = _along(0.5 * (to_middle + first_side - to_first), first_side)  # ⟨g_i - c, b - c⟩ / ‖b - c‖, b the first variant
-    overlap = first[:, -1:]
-    last = 0.5 * (to_middle + last_side - to_last) - overlap * first
-    second = _along(last, last_side - overlap.square())
-    away = (to_middle - first.square() - second.square()).clamp(min=0.0).add(SLACK).sqrt()
-    flat = torch.stack([first, second], dim=2)
-    size = flat.square().sum(dim=2) + away.square()
-    products = torch.cat([flat, away[..., None]], dim=2)
-    mirrored = torch.cat([flat, -away[..., None]], dim=2)
-    pairs = torch.baddbmm(size[:, :, None] + size[:, None, :], products, mirrored.transpose(1, 2), alpha=-2.0)
-    return pairs.flatten(1).amax(dim=1).add(4.0 * SLACK).sqrt()
-
-
-def _along(products: Tensor, square: Tensor) -> Tensor:
-    """Inner products divided by a norm; 0 if the norm is too small for a direction."""
-    return torch.where(square > THIN, products / square.clamp(min=THIN).sqrt(), 0.0)
+    top = squares.add(SLACK).clamp_(min=0.0).sqrt().topk(min(2, a), dim=2).values.sum(dim=2)
+    return lower, top.amin(dim=1)
 
 
 def centroid(load: Load, sizes: Sequence[int]) -> Tensor:
@@ -220,11 +191,9 @@ class RecordDistances:
             if gradients.tiled:
                 best = max(best, float(self._exact(gradients).max()))
                 continue
-            lower, upper, squares = bounds(gradients)
+            lower, upper = bounds(gradients)
             best = max(best, float(lower.max()))
             likely = (upper > best).nonzero().flatten()
-            if len(likely) and squares.shape[2] == 3:
-                likely = likely[upper_bound_in_plane(squares[likely]) > best]
             if len(likely):
                 candidates.append((upper[likely], gradients.records(likely)))
         for upper, gradients in candidates:

@@ -36,14 +36,6 @@ OF_MAKE_PRIVATE = ("data_loader", "optimizer", "get_optimizer_hook_fn")
 #: An attribute that adaptive clipping of `opacus.utils.adaptive_clipping` writes on an optimizer in each backward pass.
 LEFT_BY_ADAPTIVE_CLIPPING = "_adjusted_noise_multiplier"
 
-#: Names that objects of betastar and PyTorch have as well, so that their use tells nothing.
-SHARED_NAMES = frozenset({"_module", "noise_multiplier", "max_grad_norm", "loss_reduction", "params"})
-#: The names that no module outside of this adapter may use.
-UNPROMISED = (
-    frozenset(name for _, names in OF_OPACUS for name in names)
-    | {*OF_MODEL, *OF_OPTIMIZER, *OF_LAYERWISE_OPTIMIZER, LEFT_BY_ADAPTIVE_CLIPPING}
-) - SHARED_NAMES
-
 
 class UnsupportedOpacus(RuntimeError):  # noqa: N818
     """The installed version of Opacus lacks a part that the figures rest on."""

@@ -1032,11 +1032,12 @@ class Function(Secret):
     """The candidates that a function returns for each record."""
 
     quick_check = False
+    _every: Records | None = None  # the candidates of some records, for which the function is then called once a record
 
     def __init__(self, candidates: Callable[[Records], Records], labels: list[Any], name: str) -> None:
         self._candidates, self.labels, self.name = candidates, labels, name
 
-    def variants(self, records: Records, values: Sequence[int]) -> Records:
+    def _called(self, records: Records, values: Sequence[int]) -> Records:
         made = []
         for i in range(len(records)):
             candidates = self._candidates(records.take(slice(i, i + 1)))
@@ -1048,54 +1049,25 @@ class Function(Secret):
         return concatenated(made)
 
     def of(self, records: Records) -> Secret:
-        return Offered(self, records)
-
-    def own(self, records: Records) -> Tensor:
-        return self.of(records).own(records)
-
-    def with_prior(self, prior: ArrayLike | Tensor) -> NoReturn:
-        raise ValueError(f"prior cannot be given for {self.name!r}: each record has candidates of its own.")
-
-    def shares(self, records: Records) -> Tensor:
-        return self.of(records).shares(records)
-
-    def check(self, records: Records, complete: bool) -> None:
-        """Refuse records that are not their own candidates, and candidates that have other candidates.
-
-        The attacker's choice would otherwise depend on the secret.
-        """
-        for i in range(min(len(records), LOOK_AT)):
-            one = records.take(slice(i, i + 1))
-            offered = self.variants(one, range(self.count))
-            if not _among(one, offered).all():
-                raise ValueError(f"candidates must contain the record itself, which they do not for record {i}.")
-            for k in range(min(self.count, LOOK_AT)):
-                others = self.variants(offered.take(slice(k, k + 1)), range(self.count))
-                if not (_among(others, offered).all() and _among(offered, others).all()):
-                    raise ValueError(
-                        f"candidates of a candidate must be the same records again, which they are not for candidate {k} of "
-                        f"record {i}: which records the attacker considers must not depend on the secret."
-                    )
-
-
-class Offered(Function):
-    """The candidates of some records, for which the function is called once a record. All questions are about these records."""
-
-    def __init__(self, function: Function, records: Records) -> None:
-        super().__init__(function._candidates, function.labels, function.name)
-        self._every = Function.variants(self, records, range(self.count))
-        self._rows = flattened(self._every).unflatten(0, (len(records), self.count))
-
-    def of(self, records: Records) -> Secret:
-        return self
+        if self._every is not None:
+            return self
+        made = copy(self)
+        made._every = self._called(records, range(self.count))
+        return made
 
     def variants(self, records: Records, values: Sequence[int]) -> Records:
+        if self._every is None:
+            return self._called(records, values)
         return self._every.take((torch.arange(len(records))[:, None] * self.count + torch.tensor(list(values))).flatten())
 
     def own(self, records: Records) -> Tensor:
-        held = zip(flattened(records).split(1), self._rows, strict=True)
-        numbers = [numbers_held(one, rows, self) for one, rows in held]
-        return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.long)
+        if not len(records):
+            return torch.zeros(0, dtype=torch.long)
+        rows = flattened(self.variants(records, range(self.count))).split(self.count)
+        return torch.cat([numbers_held(one, some, self) for one, some in zip(flattened(records).split(1), rows, strict=True)])
+
+    def with_prior(self, prior: ArrayLike | Tensor) -> NoReturn:
+        raise ValueError(f"prior cannot be given for {self.name!r}: each record has candidates of its own.")
 
     def shares(self, records: Records) -> Tensor:
         """Count each different candidate once, however often and in whichever order the function returns it.
@@ -1104,11 +1076,12 @@ class Offered(Function):
         is looked at for one record, which nobody can foresee.
         """
         looked, shares = secrets.randbelow(max(1, len(records))), torch.zeros(len(records), self.count, dtype=torch.float64)
-        for i, rows in enumerate(self._rows):
-            different, which, times = rows.unique(dim=0, return_inverse=True, return_counts=True)
+        every = self.variants(records, range(self.count)) if len(records) else records
+        for i in range(len(records)):
+            own = every.take(slice(i * self.count, (i + 1) * self.count))
+            different, which, times = flattened(own).unique(dim=0, return_inverse=True, return_counts=True)
             for k in range(self.count) if i == looked else ():
-                one = self._every.take([i * self.count + k])
-                others = flattened(Function.variants(self, one, range(self.count)))
+                others = flattened(self._called(own.take([k]), range(self.count)))
                 if not torch.equal(others.unique(dim=0), different):
                     raise ValueError(
                         "candidates of a candidate must be the same records again, bit for bit, which they are not for "
@@ -1116,6 +1089,24 @@ class Offered(Function):
                     )
             shares[i] = 1.0 / (len(times) * times[which])
         return shares
+
+    def check(self, records: Records, complete: bool) -> None:
+        """Refuse records that are not their own candidates, and candidates that have other candidates.
+
+        The attacker's choice would otherwise depend on the secret.
+        """
+        for i in range(min(len(records), LOOK_AT)):
+            one = records.take(slice(i, i + 1))
+            offered = self._called(one, range(self.count))
+            if not _among(one, offered).all():
+                raise ValueError(f"candidates must contain the record itself, which they do not for record {i}.")
+            for k in range(min(self.count, LOOK_AT)):
+                others = self._called(offered.take(slice(k, k + 1)), range(self.count))
+                if not (_among(others, offered).all() and _among(offered, others).all()):
+                    raise ValueError(
+                        f"candidates of a candidate must be the same records again, which they are not for candidate {k} of "
+                        f"record {i}: which records the attacker considers must not depend on the secret."
+                    )
 
 
 def _no_table(tensor: Tensor) -> str:
