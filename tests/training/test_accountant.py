@@ -82,7 +82,7 @@ def test_states_that_do_not_say_how_batches_were_drawn() -> None:
     accountant, state = BetastarAccountant(), other.state_dict()
     with pytest.raises(ValueError, match=r"the accountant 'prv' cannot be loaded: .* accountant\.history = state\['history'\]"):
         accountant.load_state_dict(state)
-    with pytest.raises(ValueError, match=r"an older version of betastar and cannot be loaded"):
+    with pytest.raises(ValueError, match=r"the accountant 'betastar' cannot be loaded: it does not say how batches were drawn"):
         accountant.load_state_dict(state | {"mechanism": "betastar"})
     with pytest.raises(ValueError, match="empty or not the state of an accountant"):
         accountant.load_state_dict({})

@@ -120,9 +120,9 @@ def test_models_that_read_the_table_in_other_ways(make: Any) -> None:
 
 
 def test_several_batches_in_one_step() -> None:
-    shuffled, criterion = private(mlp(), table(), poisson_sampling=False), nn.CrossEntropyLoss()
-    monitor = AttributeMonitor(*shuffled, criterion, SECRET, amplification=False)
-    model, optimizer, loader = shuffled
+    parts, criterion = private(mlp(), table()), nn.CrossEntropyLoss()
+    monitor = AttributeMonitor(*parts, criterion, SECRET)
+    model, optimizer, loader = parts
     batches = list(loader)[:2]
     wanted = max(float(oracle(clone(model._module, "tanh"), Records((x,), y), SECRET).max()) for x, y in batches)
     for x, y in batches:

@@ -242,13 +242,6 @@ def concatenated(parts: Sequence[Records]) -> Records:
     return replace(whole, places=None)
 
 
-def interleaved(parts: Sequence[Records]) -> Records:
-    """The first record of each part, then the second one of each, and so on."""
-    rows, size = len(parts[0]), len(parts)
-    order = torch.arange(rows * size).reshape(size, rows).T.flatten()
-    return concatenated(parts).take(order)
-
-
 def pair(batch: Any) -> Records:
     """Turn the usual batch, (inputs, target, ...), into `Records`. What follows the target is left out."""
     if not isinstance(batch, Sequence) or isinstance(batch, str | bytes) or len(batch) < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -130,12 +130,18 @@ def recording(draws: Draws | None, device: torch.device) -> Iterator[list[Tensor
         If the model has not drawn the same random numbers again.
     """
     states = GeneratorStates.now(device)
-    recorder = _Recording()
+    masks: list[Tensor] = []
+
+    def kept(x: Tensor, p: float, function: Any) -> Tensor:
+        # The order in which entries are drawn depends on the strides of a tensor, which ones_like keeps.
+        masks.append(function(torch.ones_like(x), p, True) != 0)
+        return masks[-1]
+
     try:
         if draws is not None:
             draws.before.restore()
-        with recorder:
-            yield recorder.masks
+        with _Dropout(kept):
+            yield masks
         if draws is not None and not draws.after.same(GeneratorStates.now(device)):
             raise GradientError(
                 "the model drew other random numbers when its forward pass was repeated, so that its dropout is not known: draw "
@@ -172,10 +178,16 @@ class DropoutMasks:
         times : int
             The number of variants of each record.
         """
-        mode = _Applying(self, places, times)
-        with mode:
+        used = 0
+
+        def kept(x: Tensor, p: float, function: Any) -> Tensor:
+            nonlocal used
+            used += 1
+            return self.rows(used - 1, places, times, x.shape)
+
+        with _Dropout(kept):
             yield
-        if mode.used != len(self.masks):
+        if used != len(self.masks):
             raise _other_calls(len(self.masks))
 
     def rows(self, call: int, places: Tensor, times: int, shape: torch.Size) -> Tensor:
@@ -199,9 +211,9 @@ class DropoutMasks:
 class _Dropout(TorchFunctionMode):
     """Replaces every function that draws a mask of dropout."""
 
-    def kept(self, x: Tensor, p: float, function: Any) -> Tensor:
-        """Which entries of a tensor are kept."""
-        raise NotImplementedError
+    def __init__(self, kept: Callable[[Tensor, float, Any], Tensor]) -> None:
+        super().__init__()
+        self._kept = kept  # which entries of a tensor are kept, by the probability and the replaced function
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace dropout, and call every other function."""
@@ -238,34 +250,8 @@ class _Dropout(TorchFunctionMode):
         return self._drop(weights, given["dropout_p"], torch.dropout) @ value
 
     def _drop(self, x: Tensor, p: float, function: Any) -> Tensor:
-        kept = self.kept(x, p, function).to(x.dtype)
+        kept = self._kept(x, p, function).to(x.dtype)
         return x * (kept.div_(1.0 - p) if p < 1.0 else kept)
-
-
-class _Recording(_Dropout):
-    """Draws masks as the replaced functions do, and keeps them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.masks: list[Tensor] = []
-
-    def kept(self, x: Tensor, p: float, function: Any) -> Tensor:
-        # The order in which entries are drawn depends on the strides of a tensor, which ones_like keeps.
-        self.masks.append(function(torch.ones_like(x), p, True) != 0)
-        return self.masks[-1]
-
-
-class _Applying(_Dropout):
-    """Applies masks to the variants of some records."""
-
-    def __init__(self, masks: DropoutMasks, places: Tensor, times: int) -> None:
-        super().__init__()
-        self._masks, self._places, self._times = masks, places, times
-        self.used = 0
-
-    def kept(self, x: Tensor, p: float, function: Any) -> Tensor:
-        self.used += 1
-        return self._masks.rows(self.used - 1, self._places, self._times, x.shape)
 
 
 def _other_calls(number: int) -> GradientError:

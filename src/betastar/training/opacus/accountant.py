@@ -206,11 +206,9 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
         mechanism = (state_dict or {}).get("mechanism")
         if mechanism is None:
             raise ValueError("state_dict is empty or not the state of an accountant, and cannot be loaded.")
-        if mechanism != self.mechanism():
-            raise ValueError(f"the state of the accountant {mechanism!r} cannot be loaded: {STATE_POISSON}")
-        if state_dict.get("refusal") or "drawn" not in state_dict:
+        if mechanism != self.mechanism() or "drawn" not in state_dict or state_dict.get("refusal"):  # of an older version
             why = state_dict.get("refusal") or STATE_POISSON
-            raise ValueError(f"the state was saved by an older version of betastar and cannot be loaded: {why}")
+            raise ValueError(f"the state of the accountant {mechanism!r} cannot be loaded: {why}")
         self._drawn, self._assigned = DrawnSteps(), False
         self._drawn.load_state_dict(state_dict["drawn"])
         self._divisor = state_dict.get("divisor", "")

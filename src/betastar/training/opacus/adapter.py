@@ -22,9 +22,9 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from opacus.utils import batch_memory_manager, fast_gradient_clipping_utils
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
-from betastar.drawn_steps import DrawnBatch, poisson
+from betastar.drawn_steps import DrawnBatch
 from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.opacus import internals, samplers
 from betastar.training.opacus.internals import require_internals, require_parts
@@ -40,15 +40,7 @@ def logical_sampler(loader: DataLoader[Any]) -> Any:
 
 def drawn_by(loader: Any) -> DrawnBatch:
     """How the last batch of a loader was drawn. Raises `TypeError` or `ValueError` if that is not known or not analysed."""
-    if not isinstance(loader, DataLoader):
-        raise TypeError(
-            f"loader must be a DataLoader of PyTorch, got {type(loader).__name__}: nobody knows how it draws batches."
-        )
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        raise ValueError(
-            f"loader must draw batches of records by their numbers, got one of {type(loader.dataset).__name__} without a batch "
-            "sampler: how it draws is not known. Use a data set with a length, and make_private or private_loader."
-        )
+    samplers.require_numbers(loader)
     # With a record x in an otherwise empty batch the sum is g(x), and without x it is the gradient of the random record: the two
     # are up to 2C apart, not C.
     if getattr(loader.collate_fn, "rand_on_empty", False):
@@ -171,9 +163,6 @@ class OpacusAdapter(TrainedModel):
     ----------
     model, optimizer, loader : objects
         What `make_private` returned.
-    amplification : bool
-        Whether steps are charged as the loader draws its batches, which must be in a way that can be analysed. Otherwise every
-        step is charged as if all records took part in it.
 
     Raises
     ------
@@ -186,13 +175,7 @@ class OpacusAdapter(TrainedModel):
     ignores_padding_idx = True
     limits_cancellation = False
 
-    def __init__(
-        self,
-        model: Any,
-        optimizer: Any,
-        loader: DataLoader[Any],
-        amplification: bool = True,
-    ) -> None:
+    def __init__(self, model: Any, optimizer: Any, loader: DataLoader[Any]) -> None:
         require_internals()
         if not isinstance(model, GradSampleHooks):
             raise TypeError(
@@ -228,12 +211,8 @@ class OpacusAdapter(TrainedModel):
         self.noise_multiplier()
         self.max_grad_norm()
         self.loss_reduction: str = optimizer.loss_reduction
-        self._amplified = amplification
-        if amplification:
-            self.drawn()
-            samplers.warn_of_shuffling(logical_sampler(loader))
-        else:
-            samplers.refuse_repeating(logical_sampler(loader))
+        self.drawn()
+        samplers.warn_of_shuffling(logical_sampler(loader))
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -274,13 +253,13 @@ class OpacusAdapter(TrainedModel):
         return {} if self.flat else dict(zip(self.optimizer.params, self.optimizer.max_grad_norms, strict=True))
 
     def drawn(self) -> DrawnBatch:
-        """How the last batch of the loader was drawn; without amplification, as if every batch held all records."""
-        return drawn_by(self.loader) if self._amplified else poisson(1.0)
+        """How the last batch of the loader was drawn."""
+        return drawn_by(self.loader)
 
     @property
-    def hooks_are_enabled(self) -> bool:
-        """Whether Opacus computes gradients of single records."""
-        return bool(self.model.hooks_enabled)
+    def trains(self) -> bool:
+        """Whether a forward pass at this moment belongs to the training."""
+        return not self.quiet and self.model.hooks_enabled and self.outer.training and torch.is_grad_enabled()
 
     def units(self) -> list[nn.Module]:
         """Modules for each of which Opacus computes gradients of single records."""

@@ -58,7 +58,8 @@ class AttributeMonitor(AttributeMeasurement):
     Parameters
     ----------
     model, optimizer, loader : objects
-        What `make_private` of Opacus returned.
+        What `make_private` of Opacus returned. What the loader does is analysed: Poisson sampling of Opacus, a loader of
+        `private_loader`, or shuffling of PyTorch, of which little is known.
     criterion : callable
         The loss that the training loop calls as `criterion(model(inputs), target)`. If it is a plain function and not a module,
         the loop has to call `monitor.criterion` in its place.
@@ -79,9 +80,6 @@ class AttributeMonitor(AttributeMeasurement):
         Where the figures of each step are written.
     split : callable
         Turns a batch of the loader into `Records`, if batches are not (inputs, target, ...).
-    amplification : bool
-        False analyses any loader without replacement as if every record took part in every step. True analyses what the loader
-        does: Poisson sampling of Opacus, a loader of `private_loader`, or shuffling of PyTorch, of which little is proved.
     memory : int, optional
         The number of bytes that passes over variants may take; by default up to 640 MiB, or up to 1 GiB if all values of one
         record need it.
@@ -137,13 +135,12 @@ class AttributeMonitor(AttributeMeasurement):
         ledger: bool | int = False,
         writers: Sequence[Writer] = (),
         split: Callable[[Any], Records] = pair,
-        amplification: bool = True,
         memory: int | None = None,
     ) -> None:
         options = checked_options(secret, scope, diameter, every, ledger)
         if not callable(criterion):
             raise TypeError(f"criterion must be callable, got {criterion!r}.")
-        self._adapter = OpacusAdapter(model, optimizer, loader, amplification)
+        self._adapter = OpacusAdapter(model, optimizer, loader)
         self._loss = loss_of(criterion)
         #: Where the criterion's argument is in the output, for each of its calls; not known before the first one.
         self._parts: list[tuple[Any, ...]] = []
@@ -194,25 +191,19 @@ class AttributeMonitor(AttributeMeasurement):
         """Stop measuring. The figures of the steps so far stay."""
         for handle in self._handles:
             handle.remove()
-        self._handles = []
-
-    def _training(self) -> bool:
-        """Whether a forward pass at this moment belongs to the training."""
-        adapter = self._adapter
-        here = bool(self._handles) and not adapter.quiet and adapter.hooks_are_enabled
-        return here and adapter.outer.training and torch.is_grad_enabled()
+        self._handles, self._seen = [], None
 
     def _sees_model(self, args: tuple[Any, ...]) -> None:
-        if self._training():
+        if self._adapter.trains:
             self._before = GeneratorStates.now(self._adapter.device)
 
     def _saw_model(self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        if self._training() and self._before is not None:
+        if self._adapter.trains and self._before is not None:
             self._seen = (args, kwargs, output, Draws(self._before, GeneratorStates.now(self._adapter.device)))
             self._fresh = True
 
     def _saw_loss(self, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Tensor) -> None:
-        if not self._training() or self._seen is None:
+        if not self._adapter.trains or self._seen is None:
             return
         given = list(args) + [kwargs.pop(name) for name in ("input", "target") if name in kwargs]
         inputs, named, output, draws = self._seen

@@ -22,8 +22,6 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     Sampler,
-    SequentialSampler,
-    SubsetRandomSampler,
 )
 
 from betastar import validation
@@ -183,10 +181,7 @@ def private_loader(
     >>> len(loader), sum(len(inputs) for inputs, in loader)
     (5, 100)
     """
-    if not isinstance(loader, DataLoader):
-        raise TypeError(f"loader must be a DataLoader of PyTorch, got {loader!r}.")
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
-        raise ValueError("loader must draw batches of records by their numbers, got one without a batch sampler.")
+    require_numbers(loader)
     validation.choice("sampling", sampling, SAMPLINGS)
     scheme = _scheme(sampling, len(cast(Sized, loader.dataset)), len(loader), max_batch_size)
     collate = loader.collate_fn
@@ -200,6 +195,17 @@ def private_loader(
         persistent_workers=loader.persistent_workers,
         **{name: getattr(loader, name) for name in kept},
     )
+
+
+def require_numbers(loader: object) -> None:
+    """Refuse what is no loader of PyTorch that draws records by their numbers."""
+    if not isinstance(loader, DataLoader):
+        raise TypeError(f"loader must be a DataLoader of PyTorch, got {type(loader).__name__}: how it draws is not known.")
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        raise ValueError(
+            f"loader must draw batches of records by their numbers, got one of {type(loader.dataset).__name__} without a batch "
+            "sampler: how it draws is not known. Use a data set with a length, and make_private or private_loader."
+        )
 
 
 def _scheme(sampling: str, records: int, steps: int, most: int | None) -> SamplingScheme:
@@ -346,7 +352,6 @@ def scheme_of(sampler: object, records: int) -> SamplingScheme:
         if made != records:
             raise ValueError(f"loader has a sampler for {made} records, but its data set has {records}: make both of one size.")
         return sampler.scheme
-    refuse_repeating(sampler)
     if _shuffles(sampler):
         batch_sampler = cast(BatchSampler, sampler)
         inner = _unwrapped(batch_sampler.sampler)
@@ -356,9 +361,8 @@ def scheme_of(sampler: object, records: int) -> SamplingScheme:
     raise ValueError(
         "loader must sample each record with the same probability, independently (Poisson), got "
         f"{type(_unwrapped(getattr(sampler, 'sampler', sampler))).__name__}. "
-        "Use the loader that make_private returns with poisson_sampling=True, one that private_loader makes, "
-        "or analyse every step as if all records took part: amplification=False of a monitor, or sample_rate=1 in steps that you "
-        "count yourself with BetastarAccountant().step."
+        "Use the loader that make_private returns with poisson_sampling=True, or one that private_loader makes. If each record "
+        "takes part in a step once at most, you can count steps yourself: BetastarAccountant().step with sample_rate=1."
     )
 
 
@@ -369,39 +373,10 @@ def _shuffles(sampler: object) -> bool:
     inner = _unwrapped(sampler.sampler)
     if type(inner) is RandomSampler:
         return not inner.replacement and inner.num_samples == len(inner.data_source)
-    return type(inner) is DistributedSampler and bool(inner.shuffle)
+    if type(inner) is not DistributedSampler or not inner.shuffle:
+        return False  # unless all processes have equally many records, it gives some to two of them
+    return inner.drop_last or inner.total_size == len(cast(Sized, inner.dataset))
 
 
 def _unwrapped(sampler: object) -> object:
     return sampler.inner if isinstance(sampler, CountedSampler) else sampler
-
-
-def refuse_repeating(sampler: object) -> None:
-    """Refuse a sampler that may draw a record twice for one step: its gradient then counts twice, whatever the rate.
-
-    Parameters
-    ----------
-    sampler : object
-        The batch sampler of a loader.
-
-    Raises
-    ------
-    ValueError
-        If the sampler is not known to draw each record at most once.
-    """
-    inside = _unwrapped(sampler.sampler if isinstance(sampler, BatchSampler) else sampler)
-    if isinstance(inside, DistributedSampler):  # unless all processes have equally many records, it gives some to two of them
-        fine = inside.drop_last or inside.total_size == len(inside.dataset)  # type: ignore[arg-type]
-    elif isinstance(inside, SubsetRandomSampler):
-        fine = len(set(inside.indices)) == len(inside.indices)
-    elif isinstance(inside, RandomSampler):
-        fine = not inside.replacement and inside.num_samples <= len(inside.data_source)
-    else:
-        fine = isinstance(inside, (SequentialSampler, EpochSampler, *POISSON))
-    if fine:
-        return
-    raise ValueError(
-        f"loader has the sampler {type(inside).__name__}, which may draw a record more than once for a step, so that its "
-        "gradient counts more than once: use the loader that make_private returns with poisson_sampling=True, or a sampler of "
-        "PyTorch without replacement and amplification=False."
-    )

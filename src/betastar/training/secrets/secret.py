@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from betastar import validation
-from betastar.training.records import TARGET, Records, argument_of, concatenated, flattened, interleaved
+from betastar.training.records import TARGET, Records, argument_of, concatenated, flattened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -368,14 +368,14 @@ class Secret(ABC):
         tensor([[4, 3, 1],
                 [4, 3, 2]])
         """
-        from betastar.training.secrets.texts import HuggingFaceTokenizer, Word, WordBoundaries, word_forms
+        from betastar.training.secrets.texts import Word, WordBoundaries, is_hugging_face, word_forms
 
         keeps = validation.choice("others", others, OTHERS) == "keep"
         words = [candidates] if isinstance(candidates, str) else list(candidates)
         if len(words) < 2:
             raise ValueError(f"candidates must be at least two words, got {candidates!r}.")
         forms = word_forms(tokenizer, words)
-        boundaries = WordBoundaries(tokenizer) if isinstance(tokenizer, HuggingFaceTokenizer) else None
+        boundaries = WordBoundaries(tokenizer) if is_hugging_face(tokenizer) else None
         return Word(forms, boundaries, field, words, name, unseen, keeps)
 
     @staticmethod
@@ -985,7 +985,8 @@ class Joint(Secret):
                 digit = number // prod(self._sizes[k + 1 :]) % self._sizes[k]
                 one = part.variants(one, [digit])
             made.append(one)
-        return interleaved(made)
+        order = torch.arange(len(made) * len(records)).reshape(len(made), -1).T.flatten()  # those of a record in a row
+        return concatenated(made).take(order)
 
     def places(self) -> set[Hashable] | None:
         every = [part.places() for part in self.parts]

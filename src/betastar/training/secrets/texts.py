@@ -6,10 +6,10 @@ Below: which arguments hold the tokens of a text, where they hold a value of the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -400,19 +400,13 @@ def _write_tokens(made: Tensor, one: TokenEntries, spans: Spans, splices: Splice
 SPACES, WITHIN = ("Ġ", "▁"), "##"
 
 
-@runtime_checkable
-class HuggingFaceTokenizer(Protocol):
-    """What is used of a tokenizer of Hugging Face."""
-
-    unk_token_id: int | None
-
-    def __len__(self) -> int: ...
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]: ...
-    def convert_tokens_to_string(self, tokens: list[str]) -> str: ...
+#: A tokenizer of Hugging Face, or a function from a text to the ids of its tokens.
+Tokenizer: TypeAlias = Any
 
 
-Tokenizer = HuggingFaceTokenizer | Callable[[str], Sequence[int]]
+def is_hugging_face(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer is one of Hugging Face, which knows how its tokens are written."""
+    return hasattr(tokenizer, "convert_ids_to_tokens")
 
 
 def word_forms(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[tuple[int, ...]]]:
@@ -430,7 +424,7 @@ def word_forms(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[tuple[in
     list
         One list for each form, with the tokens of each word.
     """
-    if not isinstance(tokenizer, HuggingFaceTokenizer) and not callable(tokenizer):
+    if not is_hugging_face(tokenizer) and not callable(tokenizer):
         raise TypeError(f"tokenizer must be one of Hugging Face or a function from a text to ids, got {tokenizer!r}.")
     wrong = [word for word in words if not isinstance(word, str) or not word.strip() or word != word.strip()]
     if wrong:
@@ -444,7 +438,7 @@ def word_forms(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[tuple[in
             )
     forms = [alone]
     # The first candidate is a word that the tokenizer is known to take. A function may know no punctuation.
-    contexts = [" ", " ("] if isinstance(tokenizer, HuggingFaceTokenizer) else [" "]
+    contexts = [" ", " ("] if is_hugging_face(tokenizer) else [" "]
     for context in contexts:
         before = alone[0] if context == " " else _ids(tokenizer, words[0] + context)
         both = [_ids(tokenizer, words[0] + context + word) for word in words]
@@ -469,9 +463,9 @@ def word_forms(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[tuple[in
 
 def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """The tokens of a text, without those that mark its beginning and end."""
-    if isinstance(tokenizer, HuggingFaceTokenizer):
+    if is_hugging_face(tokenizer):
         return tuple(tokenizer.encode(text, add_special_tokens=False))
-    given: Any = tokenizer(text)
+    given = tokenizer(text)
     try:
         return tuple(int(token) for token in given)
     except (TypeError, ValueError):
@@ -487,7 +481,7 @@ class WordBoundaries:
         It knows how its tokens are written.
     """
 
-    def __init__(self, tokenizer: HuggingFaceTokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         tokens = [token or "" for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
         self._spaced = {number for number, token in enumerate(tokens) if token.startswith(SPACES)}
         if self._spaced:
@@ -546,7 +540,7 @@ class WordBoundaries:
         return table.to(ids.device)[ids.clamp(0, len(table) - 1)]
 
 
-def _letters(tokenizer: HuggingFaceTokenizer, token: str) -> str:
+def _letters(tokenizer: Tokenizer, token: str) -> str:
     """A token as people read it, without the mark of a space. Byte-level BPE writes letters beyond ASCII as other letters."""
     text = token.lstrip("".join(SPACES))
     return text if text.isascii() else tokenizer.convert_tokens_to_string([text])
@@ -645,6 +639,8 @@ class TextSecret(Secret):
 
     #: Whether records that do not hold exactly one of the candidates are left as they are.
     keeps_others = False
+    #: Where the span is; empty if it may be anywhere.
+    start: int | str = ""
     #: What to do about a record that does not hold exactly one of the candidates.
     way_out = "Leave such records out, or describe the secret with Secret.function."
 
@@ -690,10 +686,7 @@ class TextSecret(Secret):
         return self.candidates.tokens, self.candidates.lengths
 
     def digest(self) -> str:
-        text = self.text
-        where = (text.ids, text.labels, sorted(text.along.items(), key=repr), text.fixed, text.pad, text.padding_side)
-        parts = (super().digest(), where, text.ignored, text.next_token, self.keeps_others, *self.place())
-        return sha256(repr(parts).encode()).hexdigest()
+        return sha256(repr((super().digest(), self.text, self.keeps_others, self.start)).encode()).hexdigest()
 
     def mask(self, records: Records) -> str | None:
         """Name the keyword argument that is 1 at the tokens of the span and 0 at others.
@@ -709,16 +702,6 @@ class TextSecret(Secret):
             None if there is no such argument.
         """
         return None
-
-    def place(self) -> tuple[object, ...]:
-        """Where the span is, as far as that is the same for all records.
-
-        Returns
-        -------
-        tuple
-            It is empty if the span may be anywhere.
-        """
-        return ()
 
     def check(self, records: Records, complete: bool) -> None:
         """Refuse records that hold none of the candidates, and records with a variant whose span would not be found again."""
@@ -829,9 +812,6 @@ class Tokens(TextSecret):
         self.start = start
         if isinstance(start, int):
             self._refuse_positions()
-
-    def place(self) -> tuple[object, ...]:
-        return (self.start,)
 
     def mask(self, records: Records) -> str | None:
         if isinstance(self.start, int) or argument_of(records, self.start, self.name).ndim != 2:
