@@ -130,7 +130,7 @@ def test_criteria() -> None:
     other = r"another reduction than the optimizer assumes, '{}'"
     refuse(other.format("mean"), parts, nn.CrossEntropyLoss(reduction="sum"), kind=GradientError)
     weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))
-    refuse(r"criterion mixes records \(class weights", parts, weighted, kind=GradientError)
+    refuse(r"a criterion that mixes records \(class weights", parts, weighted, kind=GradientError)
     refuse(r"criterion must give one loss, or one for each record, got shape \(\d+, 2\)", parts, lambda out, y: out)
     summed = private(mlp(), table(), loss_reduction="sum")
     refuse(other.format("sum"), summed, kind=GradientError)

@@ -16,9 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from betastar.training import AttributeMonitor, GradientError, Records, Secret
+from betastar.training import AttributeMonitor, GradientError, Records, Secret, private_loader
 
 from .private import VALUES, build, clone, fit, oracle, private, table
 from .test_attach import mlp, refuse
@@ -120,7 +120,8 @@ def test_models_that_read_the_table_in_other_ways(make: Any) -> None:
 
 
 def test_several_batches_in_one_step() -> None:
-    parts, criterion = private(mlp(), table()), nn.CrossEntropyLoss()
+    loader = private_loader(DataLoader(table(), batch_size=20), "fixed-size")
+    parts, criterion = private(mlp(), table(), poisson_sampling=False, loader=loader), nn.CrossEntropyLoss()
     monitor = AttributeMonitor(*parts, criterion, SECRET)
     model, optimizer, loader = parts
     batches = list(loader)[:2]

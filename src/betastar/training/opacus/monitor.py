@@ -326,10 +326,10 @@ class AttributeMonitor(AttributeMeasurement):
         distance, _ = apart(made, dict(zip(parameters, wanted, strict=True)))
         if distance > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
             raise GradientError(
-                "the sum of the gradients of single records is not that of the batch: the criterion has another reduction than "
-                f"the optimizer assumes, {self._adapter.loss_reduction!r} (loss_reduction of make_private), the model or the "
-                "criterion mixes records (class weights with reduction 'mean': use 'sum' and loss_reduction='sum'), or a weight "
-                "is used outside of its module's forward pass, which Opacus leaves out."
+                "the sum of the gradients of single records is not that of the batch: a model or a criterion that mixes records "
+                "(class weights with reduction 'mean': use 'sum' and loss_reduction='sum'), another reduction than the optimizer "
+                f"assumes, {self._adapter.loss_reduction!r} (loss_reduction of make_private), or a weight that is used outside "
+                "of its module's forward pass, which Opacus leaves out."
             )
 
 
