@@ -377,7 +377,7 @@ class AttributeMonitor(AttributeMeasurement):
             id(m.weight) for m in self._adapter.module.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None
         }
         kept = {p: g for p, g in wanted.items() if id(p) not in padded}
-        distance, _ = apart({p: given[p].reshape(p.shape).to(p.dtype) for p in kept if p in given}, kept)
+        distance = apart({p: given[p].reshape(p.shape).to(p.dtype) for p in kept if p in given}, kept)
         if distance > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
             raise GradientError(
                 "the sum of the gradients of single records is not that of the batch: a model or a criterion that mixes records "
