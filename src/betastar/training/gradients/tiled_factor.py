@@ -274,16 +274,9 @@ class TiledFactor:
             total += record
         return [total.view(self.size)]
 
-    def widened(self) -> TiledFactor:
+    def written(self) -> TiledFactor:
         """The same: nothing was left out."""
         return self
-
-    def written(self, parameter: Tensor) -> Tensor:
-        """The gradients of the weight in full, (n, a, entries)."""
-        matrices = self.calls[0].rows(slice(0, self.size[0]))
-        for call in self.calls[1:]:
-            matrices = matrices + call.rows(slice(0, self.size[0]))
-        return matrices.flatten(2)
 
     # ------------------------------------------------------------------ parts of it
 
