@@ -451,7 +451,7 @@ def test_secure_noise_reaches_the_weights_without_holes(secure: bool) -> None:
     training.step()
     deviation = training.noise_multiplier * training.max_grad_norm * (1.0 + 1e-5 + 2.0**-23 * 8)
     rounded = torch.tensor(training._noise.normal(2000, 0)).float()
-    holes = (rounded * deviation / training._draws.divisor).view(2, 1000) == model.weight.grad
+    holes = (rounded * (deviation / training._draws.divisor)).view(2, 1000) == model.weight.grad
     assert bool(holes.all()) != secure
 
 

@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from betastar.threats import FARTHEST
 from betastar.training.gradients.distances import RecordDistances, taken
-from betastar.training.gradients.factors import ROUNDING, Gradients, clip
+from betastar.training.gradients.factors import ROUNDING, Factor, Gradients, clip
 from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.gradients.variant_gradients import VariantGradients, require_finite
 from betastar.training.records import Records
@@ -46,9 +46,11 @@ def written_sum(gradients: Gradients, own: Tensor, shares: Tensor, gap: float) -
     """
     parts, squares = [], torch.zeros(len(own), dtype=torch.float64, device=own.device)
     for factor in gradients.factors:  # one after the other, so that they are in the processor's cache
-        one = Gradients((factor.widened(),))
-        mean = one.combine(shares)
-        away = one.pick(own).combine(torch.ones_like(shares[:, :1])) - mean
+        one = Gradients((factor.written(),))
+        mean, mine = one.combine(shares), one.pick(own).combine(torch.ones_like(shares[:, :1]))
+        if isinstance(factor, Factor):  # few entries, so that what follows costs little in double precision
+            mean, mine = mean.double(), mine.double()
+        away = mine - mean
         squares += away.norms()
         parts.append((one, mean, away))
     shrink = _shrink(squares, 0.5 * gap)
@@ -177,7 +179,8 @@ class GapClippedSum:
             flags = asked[which]
             for part in self._chunks(taken(batch, which)) if bool(which.any()) else ():
                 mine, flags = flags[: len(part)], flags[len(part) :]
-                gradients, total = self._clipped(part) if about else self._own(part)
+                with torch.autocast(self._model.device.type, enabled=False):
+                    gradients, total = self._clipped(part) if about else self._own(part)
                 if check is not None and bool(mine.any()):
                     self._check(part, gradients, int(mine.nonzero()[0, 0]), check)
                 for parameter, one in total.items():
@@ -191,7 +194,7 @@ class GapClippedSum:
         own = secret.own(part).to(gradients.norms.device)
         secrets = [secret] if len(self._secrets) == 1 else self._secrets
         shares = [one.shares(part).to(own.device) for one in secrets]
-        if gradients.tiled and len(shares) == 1:
+        if len(shares) == 1 and gradients.quickly_written:
             return gradients, written_sum(gradients, own, shares[0], self._gaps[0])
         return gradients, gradients.totals(self.weights(gradients, own, shares))
 
@@ -205,8 +208,8 @@ class GapClippedSum:
 
         def written(value: int) -> dict[Tensor, Tensor]:
             number = value if gradients.shape[1] > 1 else 0
-            whole = gradients.whole(torch.full((len(part),), number, device=gradients.norms.device))
-            one = whole.records(torch.tensor([place], device=gradients.norms.device))
+            device = gradients.norms.device
+            one = gradients.records(torch.tensor([place], device=device)).whole(torch.tensor([number], device=device))
             return one.totals(torch.ones_like(one.norms))
 
         check(part.take(slice(place, place + 1)), written)

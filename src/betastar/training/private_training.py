@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import default_collate
 
 from betastar import validation
@@ -40,7 +41,7 @@ from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, Not
 from betastar.training.draws import Draws
 from betastar.training.gap_clipping import GapClippedSum, clipped_secrets
 from betastar.training.gradients.factors import TINY
-from betastar.training.gradients.record_gradients import CANCELLATION, RecordGradients, RecordLosses, UnknownLayer, apart
+from betastar.training.gradients.record_gradients import CANCELLATION, RecordGradients, RecordLosses, UnknownLayer, apart, norm_of
 from betastar.training.gradients.side_effects import DropoutMasks, GeneratorStates, GradientError, recording, restored
 from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.gradients.variant_gradients import SavedBytes, VariantGradients, without_checkpointing
@@ -62,6 +63,8 @@ FIXED = ("model", "optimizer", "criterion", "max_grad_norm", "noise_multiplier",
 TRAINED: WeakKeyDictionary[nn.Module, DrawnSteps] = WeakKeyDictionary()
 #: Copies of the trained weights that a step makes: sums, noise, gradients, and two gradients of a single record.
 COPIES = 5
+#: Tensors with at most so many numbers are compared together, in rows of so many bytes.
+TOGETHER, ROW = 1 << 16, 1 << 9
 #: The training whose optimizer is making a step at this moment, for audits.
 STEPPING: ContextVar[PrivateTraining | None] = ContextVar("STEPPING", default=None)
 WRITES = "a pass of the model or the criterion writes into weights, buffers or tensors of its own, which noise does not cover."
@@ -490,9 +493,7 @@ class PrivateTraining(SavedTraining):
             if words and not self.gaps:
                 warnings.warn(f"gradients are computed by {words}, which takes longer ({why}).", stacklevel=4)
             break
-        weights = sum(p.nbytes for p in self._model.parameters)
-        written = 2 * weights if self.gradients.way != "layers" else 0
-        self._per_record = max(1, saved.whole_pass([]) // max(1, len(records)) + written)
+        self._per_record = max(1, (saved.whole_pass([]) + made.nbytes) // max(1, len(records)))
 
     def _uses_random_numbers(self, records: Records) -> bool:
         before = GeneratorStates.now(self._model.device)
@@ -516,24 +517,26 @@ class PrivateTraining(SavedTraining):
         Where torch.func draws random numbers, the masks of dropout are not known: the record alone must repeat itself then.
         """
         unknown = self._draws_masks and masks is None
-        state = torch.get_rng_state()
+        state = torch.get_rng_state() if unknown else None
         with nullcontext() if masks is None else masks.applied(torch.tensor([place]), 1):
             _, wanted = self.gradients.alone(alone)
-        if unknown:
+        if state is not None:
             torch.set_rng_state(state)
         if unknown or self.gradients.way == "single":
             _, gradient = self.gradients.alone(alone)
             self._require_equal(gradient, wanted, record)
         if not unknown:
-            self._require_equal(made.one(place), wanted, record)
-            counted, norm = float(made.squares[place]) ** 0.5, apart({}, wanted)[1]
+            norm = self._require_equal(made.one(place), wanted, record)
+            counted = float(made.squares[place]) ** 0.5
             if counted < norm * (1.0 - AGREE[0]) - AGREE[1] * self.max_grad_norm:
                 raise GradientError(f"the norm of the gradient of record {record} is {norm:g}, and {counted:g} was computed.")
 
-    def _require_equal(self, gradient: Mapping[Any, Tensor], wanted: Mapping[Any, Tensor], record: int) -> None:
-        distance, norm = apart(gradient, wanted)
+    def _require_equal(self, gradient: Mapping[Any, Tensor], wanted: Mapping[Any, Tensor], record: int) -> float:
+        """Refuse a gradient that is not the wanted one, whose norm is returned."""
+        distance, norm = apart(gradient, wanted), norm_of(wanted.values())
         if not distance <= AGREE[0] * norm + AGREE[1] * self.max_grad_norm:
             raise GradientError(MIXES.format(record, distance / max(norm, 1e-30)))
+        return norm
 
     def _plain_sums(self, batch: Records, indices: Tensor) -> tuple[dict[Any, Tensor], float]:
         """Σ of clipped gradients for each parameter, and the sum of losses."""
@@ -738,9 +741,9 @@ class PrivateTraining(SavedTraining):
         both = []
         for value in values:
             _, gradient = self.gradients.alone(secret.variants(record, [int(value)]))
-            _, norm = apart({}, gradient)
+            norm = norm_of(gradient.values())
             both.append({p: g / max(norm + TINY, self.max_grad_norm) for p, g in gradient.items()})
-        distance, _ = apart(*both)
+        distance = apart(*both)
         if not distance <= largest * (1.0 + AGREE[0]) + AGREE[1]:
             self._void = (
                 f"record {index} has a distance of {distance:.4g} where at most {largest:.4g} was measured: nothing is proved."
@@ -791,10 +794,11 @@ class PrivateTraining(SavedTraining):
         terms = CANCELLATION if self._cancels else 1.0
         deviation = self.noise_multiplier * self.max_grad_norm * (1.0 + NORM_ROUNDING + SUM_ROUNDING * most * terms)
         for parameter, one in zip(parameters, self._noise.like(parameters, number), strict=True):
-            total = totals.get(parameter)
-            wide = one if total is None else one.to(torch.promote_types(one.dtype, total.dtype))
-            noisy = wide.mul_(deviation) if total is None else wide.mul_(deviation).add_(total)
-            parameter.grad = noisy.div_(self._draws.divisor).to(parameter.dtype)
+            noisy = one.mul_(deviation / self._draws.divisor)
+            if parameter in totals:
+                noisy = noisy.to(torch.promote_types(one.dtype, totals[parameter].dtype))
+                noisy.add_(totals[parameter], alpha=1.0 / self._draws.divisor)
+            parameter.grad = noisy.to(parameter.dtype)
         for parameter in self.model.parameters():
             if not parameter.requires_grad:
                 parameter.grad = None
@@ -1000,8 +1004,15 @@ class PrivateTraining(SavedTraining):
         return [tensor.detach() for tensor in found]
 
     def _checksum(self) -> list[int]:
-        """A number for each weight and buffer that changes whenever its bits do, unless by a rare accident."""
-        return [_bits(tensor) for tensor in self._state()]
+        """Numbers that change whenever the bits of a weight or buffer do, unless by a rare accident."""
+        small: dict[torch.device, list[Tensor]] = {}
+        found = []
+        for tensor in self._state():
+            if tensor.numel() > TOGETHER:
+                found.append(_bits(tensor.flatten()))
+            elif tensor.numel():
+                small.setdefault(tensor.device, []).append(tensor.flatten().view(torch.uint8))
+        return found + [_bits(torch.cat(bits)) for bits in small.values()]
 
     def state_dict(self) -> dict[str, Any]:
         """Give everything that a training needs to go on, as copies.
@@ -1139,12 +1150,12 @@ def _check_parts(model: object, optimizer: object, criterion: object) -> None:
 def _check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Refuse an optimizer of other parameters than those that the model trains."""
     given = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    names = {id(p): name for name, p in model.named_parameters()}
-    if given - names.keys():
+    own = list(model.parameters())
+    if given - set(map(id, own)):
         raise ValueError("optimizer has parameters that the model has not: only the model's gradients are private.")
-    idle = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in given]
-    if idle:
-        raise ValueError(f"{idle[0]} is trainable but not in the optimizer: add it, or freeze it with requires_grad_(False).")
+    if any(p.requires_grad and id(p) not in given for p in own):
+        idle = next(name for name, p in model.named_parameters() if p.requires_grad and id(p) not in given)
+        raise ValueError(f"{idle} is trainable but not in the optimizer: add it, or freeze it with requires_grad_(False).")
 
 
 def _check_records(source: Source) -> None:
@@ -1202,15 +1213,12 @@ def _one_each(name: str, given: Any, secrets: list[Secret]) -> list[Any]:
     return values
 
 
-def _bits(tensor: Tensor) -> int:
-    """A number that follows from the bits of a tensor and their places, read as whole numbers."""
-    if not tensor.numel():
-        return 0
-    real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[real.element_size()]
-    table = real.contiguous().view(whole).reshape(len(real) if real.ndim else 1, -1)
+def _bits(flat: Tensor) -> int:
+    """A number that follows from the bits of a vector and their places, read as whole numbers."""
+    octets = flat.view(torch.uint8)
+    table = functional.pad(octets, (0, -len(octets) % ROW)).view(torch.int64).view(-1, ROW // 8)
     total = 0
     for dim in (0, 1):
-        sums = table.sum(dim=dim, dtype=torch.int64)
+        sums = table.sum(dim=dim)
         total = 31 * total + int((sums * torch.arange(1, 2 * len(sums), 2, device=sums.device)).sum())
     return total

@@ -37,7 +37,7 @@ class Factor:
 
     delta: Tensor  # (n, a, e)
     x: Tensor | None = None  # (n, a, d)
-    plus: float = 1.0
+    plus: float | Tensor = 1.0
     parameters: tuple[Tensor, ...] = ()
     scale: Tensor | None = None  # s, (n, a): the factors of clipping
     rest: Rest | None = None  # the shared part of the input, if x leaves it out
@@ -124,30 +124,30 @@ class Factor:
         parts = entries.split([p.numel() for p in self.parameters])
         return [part.reshape(p.shape) for part, p in zip(parts, self.parameters, strict=True)]
 
-    def written(self, parameter: Tensor) -> Tensor:
-        """The gradients of one of the parameters in full, (n, a, entries)."""
-        if self.x is None:
-            parts = self.delta.split([p.numel() for p in self.parameters], dim=2)
-            return next(part for part, p in zip(parts, self.parameters, strict=True) if p is parameter)
-        if parameter is not self.parameters[0]:
-            return self.delta
-        return (self.delta[..., :, None] * self.x[..., None, :]).flatten(2)
-
     def sums(self, part: tuple[Tensor | None, Tensor]) -> list[Tensor]:
         """The sum over records of what `combine` gives, for each of the parameters and in double precision."""
         matrix, vector = part
         total = vector.sum(dim=0, dtype=torch.float64)
         if matrix is None:
             return self.split(total)
-        return [matrix.sum(dim=0, dtype=torch.float64), total][: len(self.parameters)]
+        summed = matrix.sum(dim=0, dtype=torch.float64)
+        if self.rest is not None:
+            narrow, summed = summed, vector.T.double() @ self.rest.table.double()
+            summed[:, self.rest.columns] = narrow
+        return [summed, total][: len(self.parameters)]
 
-    def widened(self) -> Factor:
-        """The same with the whole input of each variant, if the shared part was left out."""
+    def written(self) -> Factor:
+        """The same with columns of the gradient alone: those of the shared part of the input are δ times its table."""
         if self.rest is None or self.x is None:
             return self
-        x = self.rest.table[:, None].repeat(1, self.shape[1], 1)
-        x[..., self.rest.columns] = self.x[..., :-1]
-        return replace(self, x=x, rest=None)
+        squares = torch.linalg.vector_norm(self.rest.table, dim=1, dtype=torch.float64).square()
+        return replace(self, x=self.x[..., :-1], plus=self.plus + squares)
+
+    def sizes(self) -> tuple[int, int]:
+        """The number of entries of a combination of variants, for each record, and of all variants."""
+        _, a, e = self.delta.shape
+        width = 0 if self.x is None else self.x.shape[2]
+        return e * (width + 1), a * (e + width)
 
     def whole(self, number: Tensor) -> Factor:
         """One variant of each record, before clipping, with its whole input. `number` is the variant of each record."""
@@ -160,7 +160,8 @@ class Factor:
 
     def records(self, index: Tensor) -> Factor:
         """Some records."""
-        return self._map(lambda tensor: tensor[index])
+        rest = None if self.rest is None else Rest(self.rest.table[index], self.rest.columns)
+        return replace(self._map(lambda tensor: tensor[index]), rest=rest)
 
     def variants(self, index: slice | list[int]) -> Factor:
         """Some variants of each record."""
@@ -201,6 +202,12 @@ class Gradients:
     def tiled(self) -> bool:
         """Whether gradients of some weights are written out in tiles."""
         return any(isinstance(factor, TiledFactor) for factor in self.factors)
+
+    @cached_property
+    def quickly_written(self) -> bool:
+        """Whether it takes less to write out a combination of the variants of a record than to read the variants."""
+        sizes = [factor.sizes() for factor in self.factors if isinstance(factor, Factor)]
+        return self.tiled or sum(entries for entries, _ in sizes) <= sum(read for _, read in sizes)
 
     def with_products(self) -> Gradients:
         """The same, with the inner products of all pairs of variants where gradients have to be written out for them."""
@@ -297,7 +304,7 @@ class Centre:
     """A combination of gradients for each record, in full, layer by layer."""
 
     parts: list[tuple[Tensor | None, Tensor]]
-    plus: list[float]
+    plus: list[float | Tensor]
 
     def norms(self) -> Tensor:
         """‖centre‖², (n,), in double precision."""
@@ -307,6 +314,10 @@ class Centre:
             if matrix is not None:
                 total += torch.linalg.vector_norm(matrix, dim=(1, 2), dtype=torch.float64).square()
         return total
+
+    def double(self) -> Centre:
+        """The same in double precision."""
+        return Centre([(None if m is None else m.double(), v.double()) for m, v in self.parts], self.plus)
 
     def __add__(self, other: Centre) -> Centre:
         return self.plus_multiple(other, torch.ones(len(self.parts[0][1]), device=self.parts[0][1].device))

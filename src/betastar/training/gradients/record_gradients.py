@@ -11,7 +11,7 @@ A model that these rules do not fit is differentiated record by record (`torch.f
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +30,8 @@ from betastar.training.records import Records
 
 #: The terms that add up to a clipped gradient are, together, at most this times the clipping norm.
 CANCELLATION = 64.0
+#: So many squares are added up in single precision, whose rounding is then at most 1e-5 of a norm.
+PIECE = 256
 
 # ---- Losses of single records
 
@@ -127,7 +129,7 @@ class MatrixCall:
     def _rows(self) -> Tensor | None:
         """The gradients themselves, (n, e, d), where writing them out takes less time than products of positions."""
         _, s, e = self.delta.shape
-        if s == 1 or self.tokens or 2 * self.width * e >= s * (self.width + e):
+        if s == 1 or self.tokens or self.width * e * (s + 8) > 2 * s * (s + 4) * (self.width + e):
             return None
         return torch.bmm(self.delta.transpose(1, 2), self.x)
 
@@ -143,7 +145,7 @@ class MatrixCall:
     def square(self) -> Tensor:
         """‖∇‖² of each record, (n,), in double precision."""
         if self._rows is not None:
-            return torch.linalg.vector_norm(self._rows, dim=(1, 2), dtype=torch.float64).square()
+            return _square(self._rows)
         return self.terms().square() if self.delta.shape[1] == 1 else inner(self, self)
 
     def terms(self) -> Tensor:
@@ -289,6 +291,12 @@ class LayerPass:
         return torch.stack(parts).sum(dim=0) if parts else torch.zeros_like(self.losses, dtype=torch.float64)
 
     @property
+    def nbytes(self) -> int:
+        """The number of bytes of gradients that are written out."""
+        rows = [call._rows for calls in self.matrices.values() for call, _ in calls]
+        return sum(value.nbytes for value in (*self.written.values(), *rows) if value is not None)
+
+    @property
     def cancels(self) -> bool:
         """Whether gradients are sums of terms that may cancel."""
         return any(len(calls) > 1 or calls[0][0].cancels for calls in self.matrices.values())
@@ -319,6 +327,11 @@ class WrittenPass:
 
     cancels = False
 
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the gradients, which are in memory twice while they are made."""
+        return 2 * sum(value.nbytes for value in self.written.values())
+
     @cached_property
     def squares(self) -> Tensor:
         """‖∇‖² of each record, (n,), in double precision."""
@@ -334,8 +347,14 @@ class WrittenPass:
 
 
 def _square(rows: Tensor) -> Tensor:
-    """The squared norm of each row of written gradients, in double precision."""
-    return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64).square()
+    """The squared norm of each row of written gradients, in double precision, or in single precision for each piece of it."""
+    flat = rows.flatten(1)
+    whole = flat.shape[1] - flat.shape[1] % PIECE
+    rest = torch.linalg.vector_norm(flat[:, whole:], dim=1, dtype=torch.float64).square()
+    if not whole:
+        return rest
+    pieces = torch.linalg.vector_norm(flat[:, :whole].unflatten(1, (-1, PIECE)), dim=2)
+    return rest + torch.linalg.vector_norm(pieces, dim=1, dtype=torch.float64).square()
 
 
 # ---- The three ways to gradients of single records
@@ -482,11 +501,14 @@ def _add(made: LayerPass, module: Any, x: Tensor, delta: Tensor) -> None:
 
 def units(module: nn.Module) -> list[nn.Module]:
     """The layers that have trainable parameters of their own, which no layer inside of them has as well."""
-    direct = {part: {id(p) for p in part.parameters(recurse=False) if p.requires_grad} for part in module.modules()}
-    inner = {
-        part: {key for other in part.modules() if other is not part for key in direct[other]} for part in direct if direct[part]
-    }
-    return [part for part, others in inner.items() if direct[part] - others]
+    found = []
+    for part in module.modules():
+        direct = {id(p) for p in part._parameters.values() if p is not None and p.requires_grad}
+        if direct and part._modules:
+            direct -= {id(p) for inside in part.children() for p in inside.parameters()}
+        if direct:
+            found.append(part)
+    return found
 
 
 @contextmanager
@@ -502,7 +524,11 @@ def _listening(module: nn.Module, note: Callable[..., None], before: Callable[..
             handle.remove()
 
 
-def apart(one: Mapping[Any, Tensor], other: Mapping[Any, Tensor]) -> tuple[float, float]:
-    """The distance of two gradients, and the norm of the second one. A parameter that one lacks counts as zeros."""
-    between = [float(torch.dist(one[p], g) if p in one else g.norm()) for p, g in other.items()]
-    return hypot(*between), hypot(*(float(g.norm()) for g in other.values()))
+def norm_of(gradient: Iterable[Tensor]) -> float:
+    """The norm of a gradient."""
+    return hypot(*(float(torch.linalg.vector_norm(part)) for part in gradient))
+
+
+def apart(one: Mapping[Any, Tensor], other: Mapping[Any, Tensor]) -> float:
+    """The distance of two gradients. A parameter that the first one lacks counts as zeros."""
+    return norm_of(one[p] - g if p in one else g for p, g in other.items())

@@ -263,7 +263,7 @@ class TiledFactor:
             total += record
         return [total.view(self.size)]
 
-    def widened(self) -> TiledFactor:
+    def written(self) -> TiledFactor:
         """The same: nothing was left out."""
         return self
 

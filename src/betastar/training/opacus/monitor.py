@@ -323,7 +323,7 @@ class AttributeMonitor(AttributeMeasurement):
             ) from problem
         given = own.totals(torch.ones_like(own.norms))
         made = {p: given[p].reshape(p.shape).to(p.dtype) for p in parameters}
-        distance, _ = apart(made, dict(zip(parameters, wanted, strict=True)))
+        distance = apart(made, dict(zip(parameters, wanted, strict=True)))
         if distance > 1e-2 * float(own.norms.sqrt().sum()) + 1e-6:
             raise GradientError(
                 "the sum of the gradients of single records is not that of the batch: a model or a criterion that mixes records "
