@@ -189,7 +189,7 @@ def test_two_iterations_at_a_time_are_two_epochs() -> None:
 @pytest.mark.parametrize(("sampling", "most"), [("balls-in-bins", None), ("fixed-size", None), ("poisson", 14)])
 def test_a_loader_has_as_many_batches_as_before(sampling: str, most: int | None) -> None:
     made = private_loader(loader(shuffle=True), sampling, max_batch_size=most)
-    assert made.batch_sampler.sample_rate == 0.2  # type: ignore[union-attr]
+    assert made.batch_sampler.scheme.sample_rate == 0.2  # type: ignore[union-attr]
     assert len(made) == len(list(made)) == 5
     for inputs, numbers in made:
         assert inputs[:, 0].tolist() == numbers.tolist()

@@ -182,7 +182,6 @@ class RecordDistances:
     def largest(self, records: Records, floor: float = 0.0) -> float:
         """The largest diameter, or `floor` if that is larger. Records that cannot have the largest one are left out early."""
         best = floor
-        candidates: list[tuple[Tensor, Gradients]] = []  # upper bounds and gradients of records that may have the largest one
         for part in self._shown(taken(records, self._secret.concerned(records))):
             if len(self._sizes) > 1 or self._kind != "exact":
                 best = max(best, float(self._measure(part).max()))
@@ -193,10 +192,6 @@ class RecordDistances:
                 continue
             lower, upper = bounds(gradients)
             best = max(best, float(lower.max()))
-            likely = (upper > best).nonzero().flatten()
-            if len(likely):
-                candidates.append((upper[likely], gradients.records(likely)))
-        for upper, gradients in candidates:
             likely = (upper > best).nonzero().flatten()
             if len(likely):
                 rest = gradients.records(likely).double()

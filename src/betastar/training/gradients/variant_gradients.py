@@ -284,12 +284,7 @@ class VariantGradients:
     # ------------------------------------------------------------------ one pass
 
     def _run(
-        self,
-        variants: Records,
-        times: int,
-        places: Tensor | None,
-        first_layer: FirstLayer | None = None,
-        measure: bool = False,
+        self, variants: Records, times: int, places: Tensor | None, first_layer: FirstLayer | None = None, measure: bool = False
     ) -> list[CapturedCall]:
         """Run the model and its loss on `times` variants of each record, forward and backward: the calls of layers.
 
@@ -411,11 +406,7 @@ class VariantGradients:
             yield Factor(errors, parameters=(layer.bias,))
 
     def _positions(
-        self,
-        call: CapturedCall,
-        shape: tuple[int, int],
-        tiled: dict[nn.Parameter, list[Call]],
-        small: dict[nn.Parameter, Tensor],
+        self, call: CapturedCall, shape: tuple[int, int], tiled: dict[nn.Parameter, list[Call]], small: dict[nn.Parameter, Tensor]
     ) -> None:
         """A layer that reads several positions of each variant, or that is called several times or shares its weight."""
         weight, bias = call.module.weight, call.module.bias

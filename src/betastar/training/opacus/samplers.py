@@ -15,14 +15,7 @@ import torch
 from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    IterableDataset,
-    RandomSampler,
-    Sampler,
-)
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, Sampler
 
 from betastar import validation
 from betastar.drawn_steps import DrawnBatch, SamplingScheme
@@ -55,11 +48,6 @@ class EpochSampler(Sampler[list[int]]):
         self._left: list[Tensor] = []  # the batches that this epoch still has, each the numbers of its records
         self._resumed = False  # whether the next iteration goes on with what is left
 
-    @property
-    def sample_rate(self) -> float:
-        """The probability of each record at each step."""
-        return self.scheme.sample_rate
-
     def __len__(self) -> int:
         return cast(int, self.scheme.batches)
 
@@ -86,7 +74,7 @@ class EpochSampler(Sampler[list[int]]):
             return torch.randperm(records, generator=self.generator)[: self.scheme.batch_size].sort().values
         # In double precision: single precision has 2²⁴ values, so that a small probability would be off by some of its digits.
         coins = torch.rand(records, generator=self.generator, dtype=torch.float64)
-        drawn, most = (coins < self.sample_rate).nonzero().flatten(), cast(int, self.scheme.max_batch_size)
+        drawn, most = (coins < self.scheme.sample_rate).nonzero().flatten(), cast(int, self.scheme.max_batch_size)
         if len(drawn) <= most:
             return drawn
         return drawn[torch.randperm(len(drawn), generator=self.generator)[:most]].sort().values

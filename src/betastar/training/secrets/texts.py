@@ -725,7 +725,7 @@ class TextSecret(Secret):
         spans = self.find(records)
         if not self.keeps_others and bool((spans.number < 0).any()):
             row = int((spans.number < 0).nonzero()[0])
-            found = "several different ones" if int(spans.number[row]) == SEVERAL else self.found_instead(records, row)
+            found = "several different ones" if int(spans.number[row]) == SEVERAL else "none of them"
             raise ValueError(
                 f"each record must hold one of the candidates of {self.name!r} ({listed(self.labels)}), but record {row} holds "
                 f"{found}. {self.way_out}"
@@ -735,23 +735,6 @@ class TextSecret(Secret):
         if self.candidates.differ:
             require_room(entries, spans, self.text, self.candidates, self.name)
         return spans
-
-    def found_instead(self, records: Records, row: int) -> str:
-        """Say what a record holds that holds none of the candidates.
-
-        Parameters
-        ----------
-        records : Records
-            The records.
-        row : int
-            Which of them.
-
-        Returns
-        -------
-        str
-            The end of a sentence.
-        """
-        return "none of them"
 
     def _require_found_again(self, records: Records, spans: Spans) -> None:
         """Refuse a record of which a variant would be read as another one, by the tokens beside its span.
@@ -867,14 +850,6 @@ class Tokens(TextSecret):
         # A run of ones that is no candidate makes the record one that holds none of them.
         broken = (begins & (value < 0)).any(dim=1, keepdim=True)
         return Spans.at(begins & ~broken, value, torch.zeros_like(ids), self.candidates)
-
-    def found_instead(self, records: Records, row: int) -> str:
-        ids = token_ids(self.text, records, self.name)
-        starts = self._marked(records, ids)
-        if starts.ndim == 2:
-            return f"the tokens {ids[row][starts[row] == 1].tolist()} where argument {self.start!r} is 1"
-        begin = int(starts[row])
-        return f"{ids[row, begin : begin + self.candidates.tokens.shape[2]].tolist()} from position {begin} on"
 
 
 class Word(TextSecret):
