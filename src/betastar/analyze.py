@@ -134,7 +134,9 @@ def _outcomes(run: DPSGD, threat: Threat, method: str, tolerance: float, effort:
         raise TypeError(f"threat must be Membership, AttributeInference or another object with steps(run), got {threat!r}.")
     validation.choice("method", method, METHODS)
     validation.choice("effort", effort, EFFORTS)
-    tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
+    tolerance = validation.numbers(
+        "tolerance", validation.one("tolerance", tolerance), "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True
+    )
     if method == "paper" and not all_plain(run):
         raise WrongValueError("method", "{argument} paper is about Poisson sampling, got {run}; use exact.", {"run": repr(run)})
     return [_outcome(reduction(threat, scalar), method, tolerance, effort, both_ends) for scalar in run.scalars()]

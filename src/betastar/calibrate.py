@@ -204,8 +204,8 @@ def _named(metric: dict[str, float]) -> str:
 
 def _in_range(name: str, value: Any) -> float:
     if name in ("epsilon", "gdp_mu"):
-        return float(validation.numbers(name, value, "a finite number of at least 0", low=0.0, high=inf))
-    return float(validation.probability(name, value, strict=True))
+        return float(validation.numbers(name, validation.one(name, value), "a finite number of at least 0", low=0.0, high=inf))
+    return float(validation.probability(name, validation.one(name, value), strict=True))
 
 
 def _number(text: str, percent: bool) -> float:

@@ -301,8 +301,8 @@ class DPSGD:
             validation.fraction("sample_rate", sample_rate),
             validation.whole("steps", steps),
             validation.choice("sampling", sampling, SAMPLINGS),
-            None if max_batch_size is None else int(validation.whole("max_batch_size", max_batch_size)),
-            None if dataset_size is None else int(validation.whole("dataset_size", dataset_size)),
+            None if max_batch_size is None else validation.one_whole("max_batch_size", max_batch_size),
+            None if dataset_size is None else validation.one_whole("dataset_size", dataset_size),
         )
         check_segment(segment)
         self._set((segment,))
@@ -314,6 +314,8 @@ class DPSGD:
             fields = [np.shape(number) for segment in segments for number in segment.numbers]
             shapes = ", ".join(str(shape) for shape in fields)
             raise ValueError(f"noise_multiplier, sample_rate and steps must broadcast together, got shapes {shapes}.") from None
+        for number in (number for segment in segments for number in segment.numbers if isinstance(number, np.ndarray)):
+            number.setflags(write=False)  # those of a copy or of a saved run can be changed
         object.__setattr__(self, "segments", segments)
         object.__setattr__(self, "shape", shape)
 
