@@ -605,12 +605,9 @@ def _strictest(runs: Sequence[DPSGD]) -> DPSGD:
 
 def _widest(target: Target, run: DPSGD, how: dict[str, Any]) -> float:
     """The widest gap that meets the target."""
-    # A gap of 2 is membership inference, of which balls in bins have no certificate; of any smaller gap they have one.
-    bins = any(segment.sampling == "balls-in-bins" for segment in run.segments)
-    farthest = float(np.nextafter(FARTHEST, 0.0)) if bins else FARTHEST
-    if target.met(reliable(run, AttributeInference(farthest), **how)):
+    if target.met(reliable(run, AttributeInference(FARTHEST), **how)):
         return FARTHEST
-    search = Search("gap", lambda distance: (run, AttributeInference(distance)), enforced(0.0), farthest, True, False, 0.1)
+    search = Search("gap", lambda distance: (run, AttributeInference(distance)), enforced(0.0), FARTHEST, True, False, 0.1)
     distance = found(search, target, **how)
     return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))
 
@@ -644,7 +641,9 @@ def found(search: Search, target: Target, method: str, tolerance: float, effort:
 
     @cache
     def rough(value: float) -> Risk:
-        return reliable(*search.make(value), method, max(tolerance, ROUGH_TOLERANCE), "normal")
+        run, threat = search.make(value)
+        bins = any(segment.sampling == "balls-in-bins" for segment in run.segments)
+        return reliable(run, threat, "exact" if bins else method, max(tolerance, ROUGH_TOLERANCE), "normal")
 
     if takes_seconds(*search.make(search.low), method, effort):
         return _solve_with_few(search, target, risk, rough)

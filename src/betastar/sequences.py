@@ -40,11 +40,6 @@ class StepSequence:
     oriented: bool
     in_order: tuple[PoissonStep, ...] | None = None
 
-    @property
-    def certifiable(self) -> bool:
-        """Whether the certified method answers for all steps."""
-        return all(step.certifiable for step in self.steps)
-
 
 @dataclass(frozen=True)
 class Reduction:
@@ -131,6 +126,8 @@ def _in_order(segments: Sequence[SegmentSteps]) -> tuple[PoissonStep, ...] | Non
 
 #: Distance of two opposite gradients of norm 1.
 OPPOSITE = 2.0
+#: Different distances, at most, whose epochs are put on a grid: each takes about a second.
+DIFFERENT_EPOCHS = 4
 
 
 @dataclass(frozen=True)
@@ -243,7 +240,8 @@ def _truncated(segment: Segment, steps: tuple[PoissonStep, ...], mirrored: bool)
 
 
 def _balls_in_bins(segment: Segment, distances: Distances) -> SegmentSteps:
-    """Distance 2: exact. Less: all that is known is one step without sampling an epoch, and the figure of distance 2.
+    """Distance 2: exact. Less: one step without sampling an epoch, the figure of distance 2, and an epoch's curve above all pairs
+    of gradients.
 
     Attacks: gradients at R/2 and -R/2, or one of them at 0.
     """
@@ -259,7 +257,12 @@ def _balls_in_bins(segment: Segment, distances: Distances) -> SegmentSteps:
     leaking = [(distance, count) for distance, count in smallest if distance > 0.0]
     mirrored = tuple(AllocationStep(length, sigma * OPPOSITE / distance, True, count) for distance, count in leaking)
     alone = tuple(AllocationStep(length, sigma / min(distance, 1.0), False, count) for distance, count in leaking)
-    return SegmentSteps((open_, exact), None, mirrored, alone)
+    proved = [open_, exact]
+    if len(largest) <= DIFFERENT_EPOCHS:
+        proved.append(
+            tuple(AllocationStep(length, sigma, True, count, distance) for distance, count in largest if distance > 0.0)
+        )
+    return SegmentSteps(tuple(proved), None, mirrored, alone)
 
 
 def _shuffled(segment: Segment, distances: Distances) -> SegmentSteps:
