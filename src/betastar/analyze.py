@@ -152,8 +152,8 @@ def _outcome(reduced: Reduction, method: str, tolerance: float, effort: str, bot
     if attacks is None:
         return solve(proved[0], tolerance, effort, both_ends)
     if method == "affinity" or effort != "best":  # these take a grid
-        proved = tuple(one for one in proved if all(step.integrable for step in one.steps))
-    elif method == "certified" and not all(step.integrable for step in proved[-1].steps):
+        proved, attacks = (tuple(one for one in every if one.integrable) for every in (proved, attacks))
+    elif method == "certified" and not proved[-1].integrable:
         proved = (proved[0], proved[-1])  # an epoch's curve at a distance is below that at distance 2
     above = [solve(sequence, tolerance, effort, False) for sequence in proved]
     if not both_ends:
@@ -192,7 +192,7 @@ def _exact(sequence: StepSequence, tolerance: float, effort: str, both_ends: boo
     """The integral; where attackers adapt, the programme's two ends as well."""
     if (little := _invisible(sequence)) is not None:
         return little
-    if not all(step.integrable for step in sequence.steps):
+    if not sequence.integrable:
         return _certified(sequence, tolerance, effort, both_ends)
     worst, attacks, adapts = _exact_curves(sequence, effort, both_ends)
     bottom, bottom_error = worst[0].overlap()
@@ -260,7 +260,7 @@ def _certified(sequence: StepSequence, tolerance: float, effort: str, both_ends:
     else:
         proof = enclosure.certify(sequence.steps, False, tolerance, both_ends)
     lower, upper = max(proof.lower, 0.0), min(max(proof.upper, TINY), 1.0)
-    if proof.adaptive or not all(step.integrable for step in sequence.steps):
+    if proof.adaptive or not sequence.integrable:
         middle = 0.5 * (lower + upper) if both_ends else lower
     else:
         middle = min(max(_exact(sequence, tolerance, effort, both_ends).bayes_security.estimate, lower), upper)

@@ -245,6 +245,7 @@ def calibrate(
     opacus: bool | None = None,
     sampling: str = "poisson",
     max_batch_size: int | None = None,
+    times_per_epoch: int = 1,
     threat: Threat | None = None,
     method: str = "exact",
     tolerance: float = TOLERANCE,
@@ -278,6 +279,8 @@ def calibrate(
         How the batches are drawn, as for `DPSGD`.
     max_batch_size : int, optional
         With "poisson": of a larger batch, this many records are kept at random.
+    times_per_epoch : int
+        With "balls-in-bins": in how many batches of an epoch each record is.
     threat : Threat, optional
         Who attacks; membership inference by substitution by default.
     method : str
@@ -319,10 +322,11 @@ def calibrate(
         raise WrongTypeError("", text)
     name = missing[0]
     _refuse(name, sampling, "dataset_size" in given)
-    unit = _unit(name, given, sampling)
+    unit = _unit(name, given, sampling, times_per_epoch)
     # Nobody is warned of Opacus's rate at each step of a search.
     quiet = bool(opacus) if sampling == "poisson" and "sample_rate" not in needed else opacus
     drawn: dict[str, Any] = {"sampling": sampling, "max_batch_size": max_batch_size, "opacus": quiet}
+    drawn |= {"times_per_epoch": times_per_epoch}
 
     def make(value: float) -> tuple[DPSGD, Threat]:
         return DPSGD.from_numbers(**{**given, name: value * unit}, **drawn), threat
@@ -360,13 +364,13 @@ def _refuse(name: str, sampling: str, records_given: bool) -> None:
         raise WrongValueError(name, text + instead)
 
 
-def _unit(name: str, given: dict[str, Any], sampling: str) -> int:
+def _unit(name: str, given: dict[str, Any], sampling: str, times: int) -> int:
     """What one of a parameter stands for in the search."""
     if name == "dataset_size":
         # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
         return int(validation.whole("batch_size", given["batch_size"]))
     if name == "steps" and sampling in IN_EPOCHS:
-        return int(batches_per_epoch(validation.fraction("sample_rate", given["sample_rate"]), sampling))
+        return int(batches_per_epoch(validation.fraction("sample_rate", given["sample_rate"]), sampling, times))
     return 1
 
 

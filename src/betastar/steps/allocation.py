@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from betastar.steps.base import LEAST, MOST, Directions, Family, Step, StepFactor, Transform, complex_expm1, complex_log1p
-from betastar.steps.epoch_bounds import Direction, epoch_curve
+from betastar.steps.epoch_bounds import Direction, EpochCurve, attack_curve, epoch_curve
 from betastar.steps.poisson import PoissonStep, line
 
 #: Step of the nodes in units of e(a), which is at most WIDEST deviations and grows from GROWS deviations on.
@@ -104,7 +104,9 @@ class AllocationStep(Step):
             step = PoissonStep(1.0, self.noise, self.distance if self.mirrored else 1.0, self.count)
             return step.directions(symmetric, above, slack)
         ways: tuple[Direction, ...] = ("replaced",) if self.mirrored else ("added", "removed")
-        curves = [epoch_curve(self.batches, self.noise, way, self.distance) for way in ways]
+        return self._of([epoch_curve(self.batches, self.noise, way, self.distance) for way in ways], above)
+
+    def _of(self, curves: list[EpochCurve], above: bool) -> Directions:
         ahead, behind = curves[0], curves[-1]
         # Both directions agree at α = 1, up to their errors.
         advantage = min(one.above[0] for one in curves) if above else max(one.gain[0] for one in curves)
@@ -138,6 +140,47 @@ class AllocationStep(Step):
 
     def gap(self) -> float:
         return (self.distance if self.mirrored else 1.0) / (self.noise * sqrt(self.batches))
+
+
+@dataclass(frozen=True)
+class RepeatedAllocationAttack(AllocationStep):
+    """An attack on `count` epochs in each of which every record is in `times` of the batches (theory, section 15)."""
+
+    times: int = 1
+
+    @property
+    def integrable(self) -> bool:
+        return False
+
+    def factor(self, family: Family) -> EpochFactor:
+        """An estimate of how much the step leaks, for the choice of grids."""
+        return EpochFactor(self.count * self.times, max(1, self.batches // self.times), self.noise, self.mirrored)
+
+    def directions(self, symmetric: bool, above: bool, slack: float) -> Directions:
+        ways: tuple[Direction, ...] = ("replaced",) if self.mirrored else ("added", "removed")
+        return self._of([attack_curve(self.batches, self.times, self.noise, way) for way in ways], above)
+
+    def advantage(self) -> float:
+        """As if the batches were known."""
+        return erf(sqrt(self.times) * (1.0 + self.mirrored) / (2.0 * sqrt(2.0) * self.noise))
+
+    def attained_step(self, symmetric: bool) -> AllocationStep:
+        return self
+
+
+def blocks(batches: int, times: int, noise: float, mirrored: bool, count: int) -> tuple[Step, ...]:
+    """Steps that dominate `count` epochs in each of which every record is in `times` of the batches.
+
+    The batches are divided at random into `times` blocks, which everybody may know; the record is in one batch of each.
+    """
+    size, longer = divmod(batches, times)
+    every: list[Step] = []
+    for batches_of_block, number in ((size, times - longer), (size + 1, longer)):
+        if number and batches_of_block == 1:
+            every.append(PoissonStep(1.0, noise, 2.0 if mirrored else 1.0, count * number))
+        elif number:
+            every.append(AllocationStep(batches_of_block, noise, mirrored, count * number))
+    return tuple(every)
 
 
 @dataclass(frozen=True)

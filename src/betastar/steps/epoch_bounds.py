@@ -35,6 +35,8 @@ DENSE, PER_OCTAVE = 192, 64
 RARE, DEVIATIONS, LARGEST = 1e-2, 7.0, 2.0
 #: Thresholds on each side: steps per deviation of the loss up to so many deviations, then so many per octave.
 PER_DEVIATION, LINEAR, SPARSE = 50, 2.5, 20
+#: Cells of an outcome that an attacker sees, and cells of their statistic in one of its deviations.
+ROUNDED, STATISTIC = 20_000, 2000
 #: Hockey sticks below this one are not looked at, nor losses above the other one.
 FLOOR, FARTHEST = 1e-12, 600.0
 #: So many thresholds without a smaller value are the last ones.
@@ -116,6 +118,83 @@ def epoch_curve(batches: int, noise: float, direction: Direction, distance: floa
             break  # nothing but rounding is left
     above, gain, mass = (np.array(column) for column in zip(*lines, strict=True))
     return EpochCurve(np.array(losses), above, gain, mass)
+
+
+@lru_cache(maxsize=128)
+def attack_curve(batches: int, times: int, noise: float, direction: Direction) -> EpochCurve:
+    """The curve of one attack on epochs in which a record is in `times` of the batches, from both sides.
+
+    The attacker adds up what each batch would say if the record were in it with the probability times/batches, by itself:
+    log (1 - p + pX)/(1 - p + pY), rounded. This sum has the same law whichever batches the record is in.
+    """
+    s, rate = 1.0 / noise, times / batches
+    z = np.linspace(-9.0 - 2.0 * s, 9.0 + 2.0 * s, ROUNDED)
+    middle = 0.5 * (z[1:] + z[:-1])
+    ahead = np.logaddexp(np.log1p(-rate) if rate < 1.0 else -inf, log(rate) + s * middle - 0.5 * s * s)
+    behind = ahead[::-1] if direction == "replaced" else np.zeros(len(middle))
+    said = np.concatenate([[ahead[0] - behind[0]], ahead - behind, [ahead[-1] - behind[-1]]])
+    low, high = np.append(-inf, z), np.append(z, inf)
+    (plain, e0), (first, e1), (second, e2) = (
+        _normal(low, high, mean) for mean in (0.0, s, -s if direction == "replaced" else 0.0)
+    )
+    d = max(sqrt(batches * float(plain @ said**2)) / STATISTIC, 1e-300)
+    index = np.round(said / d).astype(np.int64)
+    laws, wrong = [], []
+    for hit in (first, second):
+        index_of_sum, law, error = _sum_of_two_kinds(plain, batches - times, hit, times, index, d)
+        laws.append((index_of_sum, law))
+        wrong.append(error + 2.0 * batches * float(e0.sum() + e1.sum() + e2.sum()))
+    start, stop = min(i[0] for i, _ in laws), max(i[-1] for i, _ in laws) + 1
+    p, q = np.zeros(stop - start), np.zeros(stop - start)
+    for whole, (places, law) in zip((p, q), laws, strict=True):
+        whole[places[0] - start : places[-1] + 1 - start] = np.maximum(law, 0.0)
+    if direction == "removed":
+        p, q, wrong = q[::-1], p[::-1], wrong[::-1]
+    return _curve_of_laws(p, q, d, wrong[0] + PAD, wrong[1] + PAD)
+
+
+def _curve_of_laws(p: NDArray[Any], q: NDArray[Any], d: float, error_p: float, error_q: float) -> EpochCurve:
+    """The curve of a statistic on a lattice that has these laws up to errors of their probabilities, and grows with log p/q."""
+    above_p, above_q = (np.cumsum(law[::-1], dtype=np.longdouble)[::-1].astype(np.float64) for law in (p, q))
+    deviation = max(sqrt(max(1.0 - float(np.sqrt(p * q).sum()), 0.0)), 1e-6) * sqrt(8.0)
+    fine = deviation / PER_DEVIATION * np.arange(ceil(PER_DEVIATION * LINEAR))
+    losses = np.append(fine, LINEAR * deviation * 2.0 ** (np.arange(8 * SPARSE) / SPARSE))
+    losses = losses[losses < FARTHEST]
+    columns: list[tuple[float, float, float]] = []
+    for loss in losses.tolist():
+        best = int(np.argmax(above_p - exp(loss) * above_q))
+        gain, mass = float(above_p[best] - above_q[best]) - error_p - error_q, float(above_q[best]) + error_q
+        value = float(np.maximum(p - exp(loss) * q, 0.0).sum()) + error_p + exp(loss) * error_q
+        columns.append((min(value, columns[-1][0] if columns else 1.0), gain, mass))
+        if value < FLOOR or (len(columns) > PATIENCE and columns[-1][0] == columns[-PATIENCE][0]):
+            break
+    above, gains, masses = np.array(columns).T
+    return EpochCurve(losses[: len(above)], above, gains, masses)
+
+
+def _sum_of_two_kinds(
+    plain: NDArray[Any], others: int, hit: NDArray[Any], times: int, index: NDArray[Any], d: float
+) -> tuple[NDArray[Any], NDArray[Any], float]:
+    """Law of a sum of `others` terms of one kind and `times` of another: its places on the lattice, and a bound of its error."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
+    ends = np.array([_window(law, index * d, count) for law, count in ((plain, others), (hit, times)) if count])
+    start, stop = floor(float(ends[:, 0].sum()) / d) - 1, ceil(float(ends[:, 1].sum()) / d) + 2
+    length = next_fast_len(min(stop - start, MOST_POINTS), real=True)
+    wrapped = 4.0 * WRAPPED if stop - start <= length else 1.0
+    power, doubt, each = 0.0 + 0.0j, 0.0, FFT_ERROR * log2(length)
+    for law, count in ((plain, others), (hit, times)):
+        if count:
+            transform = rfft(np.bincount(index % length, weights=law, minlength=length))
+            with np.errstate(divide="ignore"):
+                power = power + count * np.log(transform)
+            doubt = doubt + count * (each / np.maximum(np.abs(transform), EPS) + 8.0 * EPS)
+    alive = power.real > DEAD
+    composed = np.where(alive, np.exp(np.where(alive, power, 0.0)), 0.0)
+    grown = np.abs(composed) * np.expm1(np.minimum(doubt, 50.0))
+    error = sqrt(2.0 * float(grown @ grown)) + each * sqrt(2.0 * float(np.sum(np.abs(composed) ** 2)))
+    error += 2.0 * exp(DEAD) * len(composed) + wrapped
+    return start + np.arange(length), np.roll(irfft(composed, length), -start), error
 
 
 class _Cells(NamedTuple):

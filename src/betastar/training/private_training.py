@@ -206,6 +206,9 @@ class PrivateTraining(SavedTraining):
         How batches are drawn, as in `betastar.DPSGD`.
     max_batch_size : int, optional
         With Poisson sampling: of a larger batch, so many records are kept at random.
+    times_per_epoch : int
+        With "balls-in-bins": in how many batches of an epoch each record is, drawn uniformly. An epoch then has so many times as
+        many steps.
     records : int
         The number of records that one person has at most. The guarantee is about persons.
     secret : Secret or sequence of Secret, optional
@@ -273,6 +276,7 @@ class PrivateTraining(SavedTraining):
         steps: int | None = None,
         sampling: str = "poisson",
         max_batch_size: int | None = None,
+        times_per_epoch: int = 1,
         records: int = 1,
         secret: Secret | Sequence[Secret] | None = None,
         gap: float | Sequence[float] | None = None,
@@ -295,7 +299,8 @@ class PrivateTraining(SavedTraining):
         entropy = processes.of_first(lambda: noise.fresh_entropy() if seed is None else validation.seed(seed))
         batch = validation.whole("batch_size", batch_size)
         # A saved state may tell the entropy of the draws, from which that of the noise must not follow.
-        self._draws = Draws(len(self._source), batch, sampling, max_batch_size, noise.derived(entropy, "draws"))
+        secret_draws = noise.derived(entropy, "draws")
+        self._draws = Draws(len(self._source), batch, sampling, max_batch_size, secret_draws, times_per_epoch)
         self._seeded, self._noise = seed is not None, noise.GaussianNoise(entropy, secure_noise)
         self._mask_entropy = noise.derived(entropy, "masks")
         self._process, self._processes, self._lock = os.getpid(), processes.count(), Lock()
@@ -377,6 +382,7 @@ class PrivateTraining(SavedTraining):
             steps=int(run.steps),
             sampling=scheme.sampling,
             max_batch_size=scheme.max_batch_size,
+            times_per_epoch=scheme.times_per_epoch,
             dataset_size=None if scheme.plain else scheme.records,
             threat=Membership(records=self.records),
             method=METHOD,
