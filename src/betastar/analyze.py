@@ -122,7 +122,10 @@ def takes_seconds(run: DPSGD, threat: Threat, method: str, effort: str) -> bool:
     """Whether a figure takes seconds, as for an attacker who adapts, while one of effort "normal" does not."""
     if method not in ("exact", "certified") or effort != "best":
         return False
-    fixed_size = any(segment.sampling == "fixed-size" for segment in run.segments)
+    samplings = {segment.sampling for segment in run.segments}
+    if method == "certified" and "balls-in-bins" in samplings:
+        return True
+    fixed_size = "fixed-size" in samplings
     return getattr(threat, "symmetric", True) and (fixed_size or not isinstance(threat, Membership))
 
 
@@ -134,7 +137,9 @@ def _outcomes(run: DPSGD, threat: Threat, method: str, tolerance: float, effort:
         raise TypeError(f"threat must be Membership, AttributeInference or another object with steps(run), got {threat!r}.")
     validation.choice("method", method, METHODS)
     validation.choice("effort", effort, EFFORTS)
-    tolerance = validation.numbers("tolerance", tolerance, "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True)
+    tolerance = validation.numbers(
+        "tolerance", validation.one("tolerance", tolerance), "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True
+    )
     if method == "paper" and not all_plain(run):
         raise WrongValueError("method", "{argument} paper is about Poisson sampling, got {run}; use exact.", {"run": repr(run)})
     return [_outcome(reduction(threat, scalar), method, tolerance, effort, both_ends) for scalar in run.scalars()]
@@ -146,9 +151,10 @@ def _outcome(reduced: Reduction, method: str, tolerance: float, effort: str, bot
     proved, attacks = reduced.proved, reduced.attacks
     if attacks is None:
         return solve(proved[0], tolerance, effort, both_ends)
-    if method == "certified" and any(sequence.certifiable for sequence in proved):
-        # An epoch of random allocation is no proof: its figures are left out where others are there.
-        proved, attacks = (tuple(one for one in every if one.certifiable) for every in (proved, attacks))
+    if method == "affinity" or effort != "best":  # these take a grid
+        proved, attacks = (tuple(one for one in every if one.integrable) for every in (proved, attacks))
+    elif method == "certified" and not proved[-1].integrable:
+        proved = (proved[0], proved[-1])  # an epoch's curve at a distance is below that at distance 2
     above = [solve(sequence, tolerance, effort, False) for sequence in proved]
     if not both_ends:
         return joined(above, [], proved[0].oriented)
@@ -186,6 +192,8 @@ def _exact(sequence: StepSequence, tolerance: float, effort: str, both_ends: boo
     """The integral; where attackers adapt, the programme's two ends as well."""
     if (little := _invisible(sequence)) is not None:
         return little
+    if not sequence.integrable:
+        return _certified(sequence, tolerance, effort, both_ends)
     worst, attacks, adapts = _exact_curves(sequence, effort, both_ends)
     bottom, bottom_error = worst[0].overlap()
     ends = [(bottom, bottom_error)] if attacks is worst else [curve.overlap() for curve in attacks]
@@ -252,7 +260,7 @@ def _certified(sequence: StepSequence, tolerance: float, effort: str, both_ends:
     else:
         proof = enclosure.certify(sequence.steps, False, tolerance, both_ends)
     lower, upper = max(proof.lower, 0.0), min(max(proof.upper, TINY), 1.0)
-    if proof.adaptive:
+    if proof.adaptive or not sequence.integrable:
         middle = 0.5 * (lower + upper) if both_ends else lower
     else:
         middle = min(max(_exact(sequence, tolerance, effort, both_ends).bayes_security.estimate, lower), upper)

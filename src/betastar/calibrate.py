@@ -204,8 +204,8 @@ def _named(metric: dict[str, float]) -> str:
 
 def _in_range(name: str, value: Any) -> float:
     if name in ("epsilon", "gdp_mu"):
-        return float(validation.numbers(name, value, "a finite number of at least 0", low=0.0, high=inf))
-    return float(validation.probability(name, value, strict=True))
+        return float(validation.numbers(name, validation.one(name, value), "a finite number of at least 0", low=0.0, high=inf))
+    return float(validation.probability(name, validation.one(name, value), strict=True))
 
 
 def _number(text: str, percent: bool) -> float:
@@ -245,6 +245,7 @@ def calibrate(
     opacus: bool | None = None,
     sampling: str = "poisson",
     max_batch_size: int | None = None,
+    times_per_epoch: int = 1,
     threat: Threat | None = None,
     method: str = "exact",
     tolerance: float = TOLERANCE,
@@ -278,6 +279,8 @@ def calibrate(
         How the batches are drawn, as for `DPSGD`.
     max_batch_size : int, optional
         With "poisson": of a larger batch, this many records are kept at random.
+    times_per_epoch : int
+        With "balls-in-bins": in how many batches of an epoch each record is.
     threat : Threat, optional
         Who attacks; membership inference by substitution by default.
     method : str
@@ -319,10 +322,11 @@ def calibrate(
         raise WrongTypeError("", text)
     name = missing[0]
     _refuse(name, sampling, "dataset_size" in given)
-    unit = _unit(name, given, sampling)
+    unit = _unit(name, given, sampling, times_per_epoch)
     # Nobody is warned of Opacus's rate at each step of a search.
     quiet = bool(opacus) if sampling == "poisson" and "sample_rate" not in needed else opacus
     drawn: dict[str, Any] = {"sampling": sampling, "max_batch_size": max_batch_size, "opacus": quiet}
+    drawn |= {"times_per_epoch": times_per_epoch}
 
     def make(value: float) -> tuple[DPSGD, Threat]:
         return DPSGD.from_numbers(**{**given, name: value * unit}, **drawn), threat
@@ -360,13 +364,13 @@ def _refuse(name: str, sampling: str, records_given: bool) -> None:
         raise WrongValueError(name, text + instead)
 
 
-def _unit(name: str, given: dict[str, Any], sampling: str) -> int:
+def _unit(name: str, given: dict[str, Any], sampling: str, times: int) -> int:
     """What one of a parameter stands for in the search."""
     if name == "dataset_size":
         # Between two multiples of the batch the last batch of an epoch is a short one, and the risk no longer falls steadily.
         return int(validation.whole("batch_size", given["batch_size"]))
     if name == "steps" and sampling in IN_EPOCHS:
-        return int(batches_per_epoch(validation.fraction("sample_rate", given["sample_rate"]), sampling))
+        return int(batches_per_epoch(validation.fraction("sample_rate", given["sample_rate"]), sampling, times))
     return 1
 
 
@@ -605,12 +609,9 @@ def _strictest(runs: Sequence[DPSGD]) -> DPSGD:
 
 def _widest(target: Target, run: DPSGD, how: dict[str, Any]) -> float:
     """The widest gap that meets the target."""
-    # A gap of 2 is membership inference, of which balls in bins have no certificate; of any smaller gap they have one.
-    bins = any(segment.sampling == "balls-in-bins" for segment in run.segments)
-    farthest = float(np.nextafter(FARTHEST, 0.0)) if bins else FARTHEST
-    if target.met(reliable(run, AttributeInference(farthest), **how)):
+    if target.met(reliable(run, AttributeInference(FARTHEST), **how)):
         return FARTHEST
-    search = Search("gap", lambda distance: (run, AttributeInference(distance)), enforced(0.0), farthest, True, False, 0.1)
+    search = Search("gap", lambda distance: (run, AttributeInference(distance)), enforced(0.0), FARTHEST, True, False, 0.1)
     distance = found(search, target, **how)
     return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))
 
@@ -644,7 +645,9 @@ def found(search: Search, target: Target, method: str, tolerance: float, effort:
 
     @cache
     def rough(value: float) -> Risk:
-        return reliable(*search.make(value), method, max(tolerance, ROUGH_TOLERANCE), "normal")
+        run, threat = search.make(value)
+        bins = any(segment.sampling == "balls-in-bins" for segment in run.segments)
+        return reliable(run, threat, "exact" if bins else method, max(tolerance, ROUGH_TOLERANCE), "normal")
 
     if takes_seconds(*search.make(search.low), method, effort):
         return _solve_with_few(search, target, risk, rough)

@@ -120,11 +120,11 @@ def step_leakage(segment: Segment, distances: Any) -> NDArray[Any]:
     """λ° of one step of a segment for many distances; of balls in bins and of shuffling, λ° of an epoch with these distances.
 
     An epoch is charged as if everybody knew in which of its steps the record takes part. So what counts is the largest distance
-    of the epoch, at rate 1.
+    of the epoch, at rate 1, as often as the record takes part.
     """
     rate, noise, far = segment.sample_rate, segment.noise_multiplier, np.asarray(distances, dtype=np.float64)
     if segment.sampling in IN_EPOCHS:
-        return leakage(1.0, noise, far)
+        return segment.times_per_epoch * leakage(1.0, noise, far)
     if segment.sampling == "fixed-size":  # relative to the gradient that the record takes the place of: norms up to 2
         return leakage(rate, 0.5 * noise, 0.5 * far)
     if segment.max_batch_size is None:

@@ -117,24 +117,25 @@ def _columns(values: Sequence[Value]) -> tuple[NDArray[Any], NDArray[Any]]:
 class Side:
     """One direction: masses of the first distribution at increasing losses ≥ 0, and its mass at loss +∞.
 
-    beyond: the part of the infinite mass whose loss is finite but above FARTHEST.
+    beyond: the part of the infinite mass whose loss is finite but above FARTHEST; far: these losses and their masses.
     """
 
     losses: NDArray[Any]
     mass: NDArray[Any]
     infinite: float
     beyond: float = 0.0
+    far: tuple[NDArray[Any], NDArray[Any]] = (np.zeros(0), np.zeros(0))
 
     @classmethod
     def of(cls, losses: NDArray[Any], mass: NDArray[Any], infinite: float) -> Side:
         """Keep what counts for α ≥ 1."""
-        near = (losses >= 0.0) & (losses <= FARTHEST)
-        beyond = float(mass[losses > FARTHEST].sum())
-        return cls(losses[near], mass[near], infinite + beyond, beyond)
+        near, far = (losses >= 0.0) & (losses <= FARTHEST), losses > FARTHEST
+        beyond = float(mass[far].sum())
+        return cls(losses[near], mass[near], infinite + beyond, beyond, (losses[far], mass[far]))
 
     def doubt(self, tau: float) -> float:
-        """By how much H_{e^τ} may be too large because a loss above FARTHEST counts as infinite."""
-        return self.beyond * exp(min(tau - FARTHEST, 0.0))
+        """By how much H_{e^τ} may be too large because a loss above FARTHEST counts as infinite, where τ is below it."""
+        return 0.0 if tau > FARTHEST else self.beyond * exp(min(tau - FARTHEST, 0.0))
 
     @cached_property
     def _above(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -153,9 +154,13 @@ class Side:
 
     def hockey_stick(self, tau: float) -> float:
         """H_{e^τ} = Σ over losses l > τ of mass·(1 - e^{τ-l}), plus the infinite mass, for τ ≥ 0."""
+        if tau > FARTHEST:
+            losses, mass = self.far
+            above = losses > tau
+            return float(-np.expm1(tau - losses[above]) @ mass[above]) + max(self.infinite - self.beyond, 0.0)
         first, second = self._above
         i = int(np.searchsorted(self.losses, tau, side="right"))
-        value = float(first[i] - exp(min(tau, FARTHEST)) * second[i])
+        value = float(first[i] - exp(tau) * second[i])
         return max(value, 0.0) + self.infinite
 
     def best(self, fpr: float) -> tuple[float, float]:

@@ -24,6 +24,12 @@ WHOLE = 1e-9
 
 def check_segment(segment: Segment) -> None:
     """Raise an error if the numbers of a segment do not fit its sampling."""
+    if segment.times_per_epoch > 1 and segment.sampling != "balls-in-bins":
+        raise WrongValueError(
+            "times_per_epoch",
+            "{argument} must be 1 with sampling {word}, got {value}; it goes with sampling 'balls-in-bins'.",
+            {"word": repr(segment.sampling), "value": str(segment.times_per_epoch)},
+        )
     if segment.sampling in IN_EPOCHS:
         epochs_of(segment)
     if segment.max_batch_size is not None:
@@ -74,25 +80,36 @@ def _check_cap(segment: Segment) -> None:
         )
 
 
-def batches_per_epoch(sample_rate: Any, sampling: str) -> Any:
-    """Number of batches in an epoch, 1 / sample_rate, which must be whole."""
-    numbers = np.round(1.0 / np.asarray(sample_rate, dtype=np.float64))
-    wrong = np.abs(numbers * sample_rate - 1.0) > WHOLE
+def batches_per_epoch(sample_rate: Any, sampling: str, times: int = 1) -> Any:
+    """Number of batches in an epoch, times / sample_rate, which must be whole."""
+    numbers = np.round(times / np.asarray(sample_rate, dtype=np.float64))
+    wrong = np.abs(numbers * sample_rate - times) > WHOLE * times
     if np.any(wrong):
         rate = float(np.asarray(sample_rate)[wrong].flat[0])
-        number = round(1.0 / rate)
+        number = max(times, round(times / rate))
         raise WrongValueError(
             "sample_rate",
-            "{argument} must be 1 divided by a whole number of batches with sampling {word}, got {rate}; 1/{number} = {near} "
-            "would work.",
-            {"word": repr(sampling), "rate": repr(rate), "number": str(number), "near": plain(1.0 / number)},
+            "{argument} must be {times} divided by a whole number of batches with sampling {word}, got {rate}; {times}/{number} "
+            "= {near} would work.",
+            {
+                "word": repr(sampling),
+                "rate": repr(rate),
+                "times": str(times),
+                "number": str(number),
+                "near": plain(times / number),
+            },
         )
     return numbers.astype(np.int64) if numbers.ndim else int(numbers)
 
 
+def length_of(segment: Segment) -> Any:
+    """Number of batches in an epoch of a segment."""
+    return batches_per_epoch(segment.sample_rate, segment.sampling, segment.times_per_epoch)
+
+
 def epochs_of(segment: Segment) -> Any:
     """Number of epochs of a segment, which must be whole."""
-    length = batches_per_epoch(segment.sample_rate, segment.sampling)
+    length = length_of(segment)
     number, rest = np.divmod(segment.steps, length)
     if np.any(rest):
         wrong = np.flatnonzero(np.ravel(rest))[0]
@@ -158,7 +175,7 @@ class Segment:
 
     max_batch_size: of Poisson sampling whose batches are cut off; None otherwise. dataset_size: None if it is not known. mixture:
     with sampling "mixture", which only `from_dp_event` makes, pairs (shift, probability): with a record, a step shows one of the
-    shifts plus noise, without it noise alone.
+    shifts plus noise, without it noise alone. times_per_epoch: of balls in bins, in how many batches of an epoch a record is.
     """
 
     noise_multiplier: Any
@@ -168,6 +185,7 @@ class Segment:
     max_batch_size: int | None = None
     dataset_size: int | None = None
     mixture: tuple[tuple[float, float], ...] | None = None
+    times_per_epoch: int = 1
 
     @property
     def numbers(self) -> tuple[Any, Any, Any]:
@@ -262,6 +280,9 @@ class DPSGD:
         With "poisson": of a larger batch, so many records are kept at random.
     dataset_size : int, optional
         The number of records, with max_batch_size.
+    times_per_epoch : int
+        With "balls-in-bins": in how many batches of an epoch each record is. An epoch then has `times_per_epoch` / `sample_rate`
+        batches, of which each record is in so many, drawn uniformly.
 
     Raises
     ------
@@ -295,14 +316,16 @@ class DPSGD:
         *,
         max_batch_size: int | None = None,
         dataset_size: int | None = None,
+        times_per_epoch: int = 1,
     ) -> None:
         segment = Segment(
             validation.positive("noise_multiplier", noise_multiplier),
             validation.fraction("sample_rate", sample_rate),
             validation.whole("steps", steps),
             validation.choice("sampling", sampling, SAMPLINGS),
-            None if max_batch_size is None else int(validation.whole("max_batch_size", max_batch_size)),
-            None if dataset_size is None else int(validation.whole("dataset_size", dataset_size)),
+            None if max_batch_size is None else validation.one_whole("max_batch_size", max_batch_size),
+            None if dataset_size is None else validation.one_whole("dataset_size", dataset_size),
+            times_per_epoch=validation.one_whole("times_per_epoch", times_per_epoch),
         )
         check_segment(segment)
         self._set((segment,))
@@ -314,6 +337,8 @@ class DPSGD:
             fields = [np.shape(number) for segment in segments for number in segment.numbers]
             shapes = ", ".join(str(shape) for shape in fields)
             raise ValueError(f"noise_multiplier, sample_rate and steps must broadcast together, got shapes {shapes}.") from None
+        for number in (number for segment in segments for number in segment.numbers if isinstance(number, np.ndarray)):
+            number.setflags(write=False)  # those of a copy or of a saved run can be changed
         object.__setattr__(self, "segments", segments)
         object.__setattr__(self, "shape", shape)
 
@@ -334,6 +359,7 @@ class DPSGD:
         *,
         sampling: str = "poisson",
         max_batch_size: int | None = None,
+        times_per_epoch: int = 1,
     ) -> DPSGD:
         """From what a training script has. The rate is batch_size / dataset_size.
 
@@ -357,6 +383,8 @@ class DPSGD:
             How the batches are drawn, as for `DPSGD`.
         max_batch_size : int, optional
             With "poisson": of a larger batch, so many records are kept at random.
+        times_per_epoch : int
+            With "balls-in-bins": in how many of its batches each record is. An epoch then has so many times as many batches.
 
         Returns
         -------
@@ -374,7 +402,7 @@ class DPSGD:
         >>> bs.DPSGD.from_epochs(noise_multiplier=1.0, batch_size=100, dataset_size=10_000, epochs=2)
         DPSGD(noise_multiplier=1.0, sample_rate=0.01, steps=200)
         """
-        rate, batches, notice = _rate_of_sizes(batch_size, dataset_size, opacus, sampling)
+        rate, batches, notice = _rate_of_sizes(batch_size, dataset_size, opacus, sampling, times_per_epoch)
         if notice:
             warnings.warn(notice, RateWarning, stacklevel=2)
         known = sampling != "poisson" or max_batch_size is not None
@@ -385,6 +413,7 @@ class DPSGD:
             sampling,
             max_batch_size=max_batch_size,
             dataset_size=one_size(dataset_size) if known else None,
+            times_per_epoch=times_per_epoch,
         )
 
     @classmethod
@@ -399,6 +428,7 @@ class DPSGD:
         epochs: Any = None,
         sampling: str = "poisson",
         max_batch_size: int | None = None,
+        times_per_epoch: int = 1,
         opacus: bool | None = None,
     ) -> DPSGD:
         """From whichever numbers are known: the rate or the sizes, the steps or the epochs.
@@ -409,7 +439,7 @@ class DPSGD:
             As for `DPSGD`.
         batch_size, dataset_size, epochs : float, optional
             As for `from_epochs`. The two sizes stand for the rate, and the epochs for the steps.
-        sampling, max_batch_size, opacus
+        sampling, max_batch_size, times_per_epoch, opacus
             As for `from_epochs`.
 
         Returns
@@ -439,12 +469,13 @@ class DPSGD:
             other = " (or give {sample_rate} and {steps})" if missing[0] == "batch_size" and "dataset_size" in missing else ""
             raise validation.WrongTypeError(missing[0], f"{{argument}} is missing: {NUMBERS[missing[0]]}{other}.")
         if sample_rate is None:
-            sample_rate, batches, notice = _rate_of_sizes(batch_size, dataset_size, opacus, sampling)
+            sample_rate, batches, notice = _rate_of_sizes(batch_size, dataset_size, opacus, sampling, times_per_epoch)
             if notice:
                 warnings.warn(notice, RateWarning, stacklevel=2)
             steps = _steps_of_epochs(epochs, batches, sampling) if steps is None else steps
             dataset_size = one_size(dataset_size) if counts_records else None
-        return cls(noise_multiplier, sample_rate, steps, sampling, max_batch_size=max_batch_size, dataset_size=dataset_size)
+        given_batches = {"max_batch_size": max_batch_size, "dataset_size": dataset_size, "times_per_epoch": times_per_epoch}
+        return cls(noise_multiplier, sample_rate, steps, sampling, **given_batches)
 
     @classmethod
     def from_dp_event(cls, event: Any) -> DPSGD:
@@ -539,16 +570,19 @@ class DPSGD:
     def __repr__(self) -> str:
         def show(segment: Segment) -> str:
             noise, rate, steps = (repr(f.tolist()) if isinstance(f, np.ndarray) else repr(f) for f in segment.numbers)
-            said = {"sampling": segment.sampling} if segment.sampling != "poisson" else {}
+            said: dict[str, Any] = {"sampling": segment.sampling} if segment.sampling != "poisson" else {}
             others = ("max_batch_size", "dataset_size", "mixture")
             said |= {name: getattr(segment, name) for name in others if getattr(segment, name) is not None}
+            said |= {"times_per_epoch": segment.times_per_epoch} if segment.times_per_epoch > 1 else {}
             more = "".join(f", {name}={value!r}" for name, value in said.items())
             return f"DPSGD(noise_multiplier={noise}, sample_rate={rate}, steps={steps}{more})"
 
         return " + ".join(show(segment) for segment in self.segments)
 
 
-def _rate_of_sizes(batch_size: Any, dataset_size: Any, opacus: bool | None, sampling: str) -> tuple[Any, Any, str | None]:
+def _rate_of_sizes(
+    batch_size: Any, dataset_size: Any, opacus: bool | None, sampling: str, times: int
+) -> tuple[Any, Any, str | None]:
     """The sampling rate, the number of batches of an epoch, and a notice if Opacus would take another rate."""
     batch = np.asarray(validation.whole("batch_size", batch_size))
     size = np.asarray(validation.whole("dataset_size", dataset_size))
@@ -558,12 +592,13 @@ def _rate_of_sizes(batch_size: Any, dataset_size: Any, opacus: bool | None, samp
             "batch_size", "{argument} must be at most {dataset_size}, got {batch} > {records}.", sizes
         )
     validation.choice("sampling", sampling, SAMPLINGS)
-    batches = -(-size // batch)
+    times = validation.one_whole("times_per_epoch", times)
+    batches = -(-times * size // batch)
     if sampling != "poisson" and opacus is not None:
         text = "{argument} must be left out with sampling {word}: it is about the rate of Poisson sampling."
         raise validation.WrongValueError("opacus", text, {"word": repr(sampling)})
     if opacus or sampling in IN_EPOCHS:
-        return 1.0 / batches, batches, None
+        return times / batches, batches, None
     return batch / size, batches, opacus_differs(batch, size) if opacus is None and sampling == "poisson" else None
 
 

@@ -31,6 +31,8 @@ class SamplingScheme:
         A size that no batch exceeds; None if sizes vary.
     max_batch_size : int or None
         With "poisson": of a larger batch, so many records are kept at random.
+    times_per_epoch : int
+        With "balls-in-bins": in how many batches of an epoch each record is.
     """
 
     sampling: str
@@ -39,10 +41,11 @@ class SamplingScheme:
     records: int | None = None
     batch_size: int | None = None
     max_batch_size: int | None = None
+    times_per_epoch: int = 1
 
     @property
     def in_epochs(self) -> bool:
-        """Whether each record takes part once in an epoch, so that whole epochs are analysed."""
+        """Whether each record takes part equally often in every epoch, so that whole epochs are analysed."""
         return self.sampling in IN_EPOCHS
 
     @property
@@ -70,19 +73,23 @@ class SamplingScheme:
             self.sampling,
             max_batch_size=self.max_batch_size,
             dataset_size=None if self.plain else self.records,
+            times_per_epoch=self.times_per_epoch,
         )
 
     def one_step(self, noise_multiplier: float) -> Segment:
         """One step with this noise, without a check of whether a single step can be analysed."""
         size = None if self.plain else self.records
-        return Segment(noise_multiplier, self.sample_rate, 1, self.sampling, self.max_batch_size, size)
+        return Segment(
+            noise_multiplier, self.sample_rate, 1, self.sampling, self.max_batch_size, size, times_per_epoch=self.times_per_epoch
+        )
 
     def told(self) -> dict[str, Any]:
         """What a log says of the sampling, besides the rate; nothing for plain Poisson sampling."""
         if self.plain:
             return {}
         cut = {} if self.max_batch_size is None else {"max_batch_size": self.max_batch_size}
-        return {"sampling": self.sampling, **cut, "dataset_size": self.records}
+        often = {} if self.times_per_epoch == 1 else {"times_per_epoch": self.times_per_epoch}
+        return {"sampling": self.sampling, **cut, **often, "dataset_size": self.records}
 
 
 @dataclass(frozen=True)

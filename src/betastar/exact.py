@@ -236,6 +236,8 @@ BEYOND_REACH, BEYOND_WIDE_REACH = 2e-19, 1e-50
 PLATEAU = 1e-9
 #: Points of the table of log M inside of (0, 1), and beyond 1.
 INSIDE, BEYOND = 25, 48
+#: No node has a larger loss, as its exponential must not overflow.
+LARGEST_LOSS = 650.0
 #: Widest range of saddle points on one line, in deviations of its integrand: at its ends a line loses a factor e^{1/2}.
 SHARED = 2.0
 
@@ -270,6 +272,22 @@ class Composition:
     def lost(self) -> float:
         """Probability of losses that are too large for the nodes."""
         return sum(abs(n) * t.lost for n, t in self.wide)
+
+    def missed(self, taus: NDArray[Any]) -> NDArray[Any]:
+        """What losses that are too large for the nodes may contribute to E[min(P, e^τ Q)], at the most.
+
+        Markov's inequality for e^{-(1-θ)L}, in runs with a step whose loss is above LARGEST_LOSS: Π (M_t + λ_t) - Π M_t with
+        λ_t = lost_t·e^{-(1-θ)·LARGEST_LOSS}.
+        """
+        thetas, value, more = self.inside.thetas, self.inside.value, np.zeros(len(self.inside))
+        if not len(thetas):
+            return np.ones(len(taus))
+        for count, one in self.wide:
+            more += abs(count) * np.log1p(one.lost * np.exp((thetas - 1.0) * LARGEST_LOSS) / (1.0 + one.moments(thetas)[0]))
+        with np.errstate(divide="ignore", over="ignore"):
+            sizes = value + np.where(more < 1.0, np.log(np.expm1(np.minimum(more, 1.0))), more)
+        sizes = np.nan_to_num(sizes, nan=np.inf) + np.multiply.outer(taus, 1.0 - thetas)
+        return np.asarray(np.exp(np.minimum(sizes.min(axis=1), 0.0)))
 
     @cached_property
     def doubt(self) -> float:
@@ -490,6 +508,8 @@ class Inversion:
         unseen = BEYOND_WIDE_REACH * sum(abs(factor.count) * factor.sampled for factor in composition.factors)
         unseen += composition.lost + composition.doubt
         answers[:, lost] = np.array([0.0, 1.0, unseen, 0.0, unseen, 0.0, 0.0])[:, None]
+        if composition.lost > 0.0:
+            answers[2] += composition.missed(taus)
         # E[min(P, e^τ Q)] ≤ M(1/2)·e^{τ/2}, and M(1/2) is lost in rounding.
         answers[2, unknown] = np.minimum(LOST * np.exp(0.5 * taus[unknown]), 1.0)
         answers[0, unknown] = answers[4, unknown] = 1.0
@@ -954,6 +974,7 @@ def _sides(
             )
             ends[at[done]] = np.where(tried[done] > LARGEST_EPSILON, inf, tried[done])
             enough[at[done]], short[at[~done]] = width[at[done]], width[at[~done]]
-            at = at[(enough[at] == inf) | ((short[at] > 0.0) & (enough[at] > 1.5 * short[at]))]
+            close = np.where(enough > 0.02 * values, 1.02, 1.5)  # of an end that is far off, more digits
+            at = at[(enough[at] == inf) | ((short[at] > 0.0) & (enough[at] > close[at] * short[at]))]
             width = np.where(enough < inf, np.sqrt(short * np.minimum(enough, 1e200)), 4.0 * width)
-    return lower, values, upper
+    return lower, np.where(np.isinf(upper), inf, values), upper  # what has no upper end is not known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO, StringIO
 from math import floor
 from pathlib import Path
@@ -17,8 +18,7 @@ from betastar import files, validation
 from betastar.analyze import RegimeWarning, analyze
 from betastar.audit import Audit
 from betastar.audit.results import WHO
-from betastar.dpsgd import DPSGD, IN_EPOCHS, all_plain
-from betastar.dpsgd import batches_per_epoch as batches
+from betastar.dpsgd import DPSGD, IN_EPOCHS, all_plain, length_of
 from betastar.quality import main_figure
 from betastar.risk import LEVELS, METRICS, Risk
 from betastar.rounding import nearest
@@ -414,10 +414,9 @@ def _first(run: DPSGD, steps: int) -> DPSGD:
             break
         number = min(steps, segment.steps)
         if segment.sampling in IN_EPOCHS:
-            length = batches(segment.sample_rate, segment.sampling)
+            length = length_of(segment)
             number = length * -(-number // length)
-        more = {"max_batch_size": segment.max_batch_size, "dataset_size": segment.dataset_size}
-        taken.append(DPSGD(segment.noise_multiplier, segment.sample_rate, number, segment.sampling, **more))
+        taken.append(DPSGD._of((replace(segment, steps=number),)))
         steps -= segment.steps
     return sum(taken[1:], start=taken[0])
 

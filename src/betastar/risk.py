@@ -549,7 +549,8 @@ def joined(proved: Sequence[Outcome], exist: Sequence[Outcome], oriented: bool) 
     """One outcome of several: each of `proved` is above every attack, each of `exist` is below an attack that exists."""
     lower = max(one.bayes_security.lower for one in proved)
     upper = min((one.bayes_security.upper for one in exist), default=1.0)
-    estimate = min((one.bayes_security.estimate for one in exist), default=lower)
+    estimates = [one.bayes_security.estimate for one in exist if one.bayes_security.upper < 1.0]  # of others nothing is known
+    estimate = min(estimates, default=lower)
     lower = min(lower, upper)
     curves = [one.worst for one in proved if one.worst]
     least = curves[0] if len(curves) == 1 else (LeastCurve(*(curve for some in curves for curve in some)),) if curves else ()

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from betastar.dpsgd import Segment, batches_per_epoch, epochs_of, is_plain
+from betastar.dpsgd import Segment, epochs_of, is_plain, length_of
 from betastar.rounding import plain
-from betastar.steps.allocation import AllocationStep
+from betastar.steps.allocation import AllocationStep, RepeatedAllocationAttack, blocks
 from betastar.steps.base import Step
 from betastar.steps.fixed_size import FixedSizeStep
 from betastar.steps.group import MixtureStep, group_step
@@ -41,9 +41,9 @@ class StepSequence:
     in_order: tuple[PoissonStep, ...] | None = None
 
     @property
-    def certifiable(self) -> bool:
-        """Whether the certified method answers for all steps."""
-        return all(step.certifiable for step in self.steps)
+    def integrable(self) -> bool:
+        """Whether the exact method has the transforms of all steps."""
+        return all(step.integrable for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,8 @@ def _in_order(segments: Sequence[SegmentSteps]) -> tuple[PoissonStep, ...] | Non
 
 #: Distance of two opposite gradients of norm 1.
 OPPOSITE = 2.0
+#: Different distances, at most, whose epochs are put on a grid: each takes about a second.
+DIFFERENT_EPOCHS = 4
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,8 @@ def substitution(segment: Segment, distances: Distances, records: int = 1) -> Se
             "{argument} must be 'add-remove' for a run that is a mixture of Gaussians: it says what is seen with a record and "
             "without it, not with another in its place.",
         )
+    if segment.times_per_epoch > 1:
+        return _several_times(segment, records, True, distances)
     if records > 1:
         return _group_in_poisson(segment, records, True) if is_plain(segment) else _replaced_group(segment, records)
     if segment.sampling == "fixed-size":
@@ -191,8 +195,10 @@ def add_remove(segment: Segment, records: int = 1) -> SegmentSteps:
             "{argument} 'shuffled' must be analysed with relation 'substitution': a record that is removed shifts all batches "
             "after it, and nothing is proved of that. Or train with sampling 'balls-in-bins' or 'poisson'.",
         )
+    if segment.times_per_epoch > 1:
+        return _several_times(segment, records, False)
     if segment.sampling == "balls-in-bins":
-        length, number = batches_per_epoch(segment.sample_rate, segment.sampling), epochs_of(segment)
+        length, number = length_of(segment), epochs_of(segment)
         together = PoissonStep(1.0, sigma / records, 1.0, number)
         one: Step = AllocationStep(length, sigma, False, number) if length > 1 else together
         summed = _summed(segment, records, 1.0) if records > 1 and length > 1 else ()
@@ -243,11 +249,12 @@ def _truncated(segment: Segment, steps: tuple[PoissonStep, ...], mirrored: bool)
 
 
 def _balls_in_bins(segment: Segment, distances: Distances) -> SegmentSteps:
-    """Distance 2: exact. Less: all that is known is one step without sampling an epoch, and the figure of distance 2.
+    """Distance 2: exact. Less: one step without sampling an epoch, the figure of distance 2, and an epoch's curve above all pairs
+    of gradients.
 
     Attacks: gradients at R/2 and -R/2, or one of them at 0.
     """
-    length, number = batches_per_epoch(segment.sample_rate, segment.sampling), epochs_of(segment)
+    length, number = length_of(segment), epochs_of(segment)
     sigma = segment.noise_multiplier
     largest, smallest = _by_epoch(segment, distances, length, number)
     open_ = tuple(PoissonStep(1.0, sigma, distance, count) for distance, count in largest)
@@ -259,12 +266,44 @@ def _balls_in_bins(segment: Segment, distances: Distances) -> SegmentSteps:
     leaking = [(distance, count) for distance, count in smallest if distance > 0.0]
     mirrored = tuple(AllocationStep(length, sigma * OPPOSITE / distance, True, count) for distance, count in leaking)
     alone = tuple(AllocationStep(length, sigma / min(distance, 1.0), False, count) for distance, count in leaking)
-    return SegmentSteps((open_, exact), None, mirrored, alone)
+    proved = [open_, exact]
+    if len(largest) <= DIFFERENT_EPOCHS:
+        proved.append(
+            tuple(AllocationStep(length, sigma, True, count, distance) for distance, count in largest if distance > 0.0)
+        )
+    return SegmentSteps(tuple(proved), None, mirrored, alone)
+
+
+def _several_times(segment: Segment, records: int, mirrored: bool, distances: Distances | None = None) -> SegmentSteps:
+    """Balls in bins, each record in several batches of an epoch. One record, distance 2: blocks of the batches, one ball in each.
+
+    In general: steps without sampling, as often as the record takes part; with several records, all in the same batches. Attacks:
+    a statistic that adds up over the batches, and their sum, if the gradients of all others are 0.
+    """
+    length, number, times, sigma = length_of(segment), epochs_of(segment), segment.times_per_epoch, segment.noise_multiplier
+    largest = smallest = [(OPPOSITE if mirrored else 1.0, number)]
+    if distances is not None:
+        largest, smallest = _by_epoch(segment, distances, length, number)
+    open_ = tuple(PoissonStep(1.0, sigma / records, distance, times * count) for distance, count in largest)
+    if length == times or all(distance == 0.0 for distance, _ in largest):
+        return SegmentSteps((open_,), None, open_ if mirrored else (), () if mirrored else open_)
+    leaking = [(distance, count) for distance, count in smallest if distance > 0.0]
+    # Gradients at R/2 and -R/2, or one of them at 0: the aligned pairs with more noise.
+    noises = [(OPPOSITE * sigma / distance if mirrored else sigma, count) for distance, count in leaking]
+    attacks = tuple(RepeatedAllocationAttack(length, noise, mirrored, count, times=times) for noise, count in noises)
+    far, spread = OPPOSITE if mirrored else 1.0, sqrt(length) / (times * records)
+    summed = tuple(PoissonStep(1.0, noise * spread, far, count) for noise, count in noises)
+    proved: list[tuple[Step, ...]] = [open_]
+    if records == 1:
+        proved.append(blocks(length, times, sigma, mirrored, number))
+        if all(distance == far for distance, _ in largest):
+            proved = proved[1:]
+    return SegmentSteps(tuple(proved), None, attacks if mirrored else (), () if mirrored else attacks, summed)
 
 
 def _shuffled(segment: Segment, distances: Distances) -> SegmentSteps:
     """Proved: one step without sampling an epoch. Attack: all others have the gradient b, so that one batch differs by a - b."""
-    length, number = batches_per_epoch(segment.sample_rate, segment.sampling), epochs_of(segment)
+    length, number = length_of(segment), epochs_of(segment)
     sigma = segment.noise_multiplier
     largest, smallest = _by_epoch(segment, distances, length, number)
     open_ = tuple(PoissonStep(1.0, sigma, distance, count) for distance, count in largest)
@@ -319,7 +358,7 @@ def _replaced_group(segment: Segment, records: int) -> SegmentSteps:
     if segment.sampling in ("balls-in-bins", "shuffled"):
         # All of them may be in one batch: what is proved is a step without sampling an epoch. Attacks: one of them differs, or
         # the batches of an epoch are added up.
-        length, number = batches_per_epoch(segment.sample_rate, segment.sampling), epochs_of(segment)
+        length, number = length_of(segment), epochs_of(segment)
         together = (PoissonStep(1.0, sigma / records, OPPOSITE, number),)
         if length == 1:
             return SegmentSteps((together,), together, together)
@@ -339,7 +378,7 @@ def _summed(segment: Segment, records: int, distance: float) -> tuple[PoissonSte
 
     Each of the k records of a person is in one batch of the epoch, wherever it is: the sum of its t batches is ±k + σ√t·z.
     """
-    length = batches_per_epoch(segment.sample_rate, segment.sampling)
+    length = length_of(segment)
     return (PoissonStep(1.0, segment.noise_multiplier * sqrt(length) / records, distance, epochs_of(segment)),)
 
 

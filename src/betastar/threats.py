@@ -53,7 +53,8 @@ def reduction(threat: Threat, run: DPSGD) -> Reduction:
 
 
 class _Known:
-    """A threat of which the steps are known for every sampling. Equality, hash and repr come from the arguments."""
+    """A threat of which the steps are known for every sampling. Equality, hash and repr come from the arguments, which do not
+    change."""
 
     _arguments: tuple[str, ...] = ()
 
@@ -63,6 +64,18 @@ class _Known:
                 f"{cls.__name__} must define reduction(run) as well as steps(run), or be a class of its own: any object with "
                 "steps(run) and describe() is a threat."
             )
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in self._arguments and name in self.__dict__:
+            raise AttributeError(f"a threat is frozen; make a new {type(self).__name__} instead of setting {name}")
+        super().__setattr__(name, value)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy, or what was saved: its arrays can be changed until they are frozen again."""
+        self.__dict__.update(state)
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
 
     def reduction(self, run: DPSGD) -> Reduction:
         raise NotImplementedError

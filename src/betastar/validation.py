@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from difflib import get_close_matches
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class _Spelled(dict[str, str]):
 def numbers(
     name: str, value: Any, allowed: str, *, low: float, high: float, open_low: bool = False, open_high: bool = False
 ) -> Any:
-    """A number or an array of numbers within an interval; returned as float or float array."""
+    """A number or an array of numbers within an interval; returned as float, or as a float array that cannot be changed."""
     array = _array(name, value, allowed)
     inside = (array > low if open_low else array >= low) & (array < high if open_high else array <= high)
     if not (np.isfinite(array) & inside).all():
@@ -92,13 +93,13 @@ def whole(name: str, value: Any, low: int = 1) -> Any:
     whole = np.isfinite(array) & (array >= low) & (array <= MOST_WHOLE)
     if not whole.all() or (array != np.floor(array)).any():
         raise WrongValueError(name, MUST, {"allowed": allowed, "value": _show(value)})
-    return int(value) if array.ndim == 0 else array.astype(np.int64)
+    return int(value) if array.ndim == 0 else _frozen(array.astype(np.int64))
 
 
 def one_whole(name: str, value: Any, low: int = 1, high: int = MOST_WHOLE) -> int:
     """A whole number between two others; an array is refused."""
     allowed = f"a whole number between {low} and {high}"
-    if np.ndim(value):
+    if _array(name, value, allowed).ndim:
         raise WrongTypeError(name, MUST, {"allowed": allowed, "value": _show(value)})
     number = int(whole(name, value, low))
     if number > high:
@@ -132,14 +133,39 @@ def word(name: str, value: str, allowed: Iterable[str], also_called: Mapping[str
     raise WrongValueError(name, "{argument} must be one of {allowed}, got {value}.{hint}", values)
 
 
+def one(name: str, value: Any) -> Any:
+    """Refuse an array where one number is needed; the number itself."""
+    if np.ndim(value):
+        raise WrongTypeError(name, MUST, {"allowed": "one number", "value": _show(value)})
+    return value
+
+
 def _array(name: str, value: Any, allowed: str) -> NDArray[Any]:
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        raise WrongTypeError(name, MUST, {"allowed": allowed, "value": repr(value)})
-    if not isinstance(value, Real | Integral):
-        kind = np.asarray(value).dtype.kind
-        if kind not in "iuf":
-            raise WrongTypeError(name, MUST, {"allowed": allowed, "value": _show(value)})
-    return np.asarray(value, dtype=np.float64)
+    """A copy that cannot be changed. Decimals and fractions become floats."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise WrongTypeError(name, "{argument} must be an array without a mask, got {value}.", {"value": _show(value)})
+    array = None
+    if value is not None and not isinstance(value, bool | str):
+        try:
+            given = np.asarray(value)
+            if given.dtype.kind in "iuf" or (given.dtype.kind == "O" and all(map(_is_number, given.flat))):
+                array = np.array(given, dtype=np.float64)
+        except Exception:  # a tensor with a gradient, rows of different lengths, a number that is too large
+            array = None
+    if array is None:
+        raise WrongTypeError(name, MUST, {"allowed": allowed, "value": _show(value)})
+    if not array.size:
+        raise WrongValueError(name, MUST, {"allowed": allowed, "value": "an empty array"})
+    return _frozen(array)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real | Decimal) and not isinstance(value, bool)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.setflags(write=False)
+    return array
 
 
 def _show(value: Any) -> str:

@@ -7,6 +7,8 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
+from scipy.stats import binom
 
 import betastar as bs
 from betastar.certified import enclosure, grid
@@ -286,3 +288,37 @@ def test_a_grid_that_does_not_fit_gives_a_wider_interval_that_says_so(monkeypatc
         assert bs.analyze(run, bs.AttributeInference(0.5), "certified").bayes_security.width > 1e-4, (
             "no grid is to blame for this"
         )
+
+
+def test_certified_epsilon_beyond_700() -> None:
+    """Losses whose exponential overflows: finite ends around the exact value."""
+    run = bs.DPSGD(0.25, 0.9, 100)
+    certified, exact = bs.analyze(run, method="certified"), bs.analyze(run)
+    for delta in (1e-5, 1e-3, 0.5):
+        proved, value = certified.epsilon(delta), exact.epsilon(delta).estimate
+        assert 0.4 * value <= proved.lower <= value <= proved.upper <= 1.2 * value
+        assert value > 900.0
+
+
+def test_losses_that_are_too_large_are_known_or_not() -> None:
+    """A person with many records and little noise: ε is some thousand, and single steps have losses beyond all nodes."""
+    run, threat = bs.DPSGD(0.26185, 0.178743, 108), bs.Membership(records=15)
+    random, games = np.random.default_rng(0), 4000
+    losses = np.zeros(games)
+    j, weights = np.arange(16.0), binom.pmf(np.arange(16), 15, 0.178743)
+    for _ in range(108):
+        x = random.binomial(15, 0.178743, games) + 0.26185 * random.standard_normal(games)
+        ahead, behind = (logsumexp((s * np.outer(x, j) - 0.5 * j**2) / 0.26185**2, b=weights, axis=1) for s in (1.0, -1.0))
+        losses += ahead - behind
+    exact, certified = bs.analyze(run, threat), bs.analyze(run, threat, "certified")
+    deltas = np.array([0.9, 0.5, 0.3, 0.1, 0.01])
+    for risk in (exact, certified):
+        ends = risk.epsilon(deltas)
+        assert np.all(np.diff(ends.lower) >= -0.05 * ends.lower[1:])
+        for delta, low, middle, high in zip(deltas, ends.lower, ends.estimate, ends.upper, strict=True):
+            doubt = 4.0 * np.sqrt(delta / games)
+            assert low <= np.quantile(losses, min(1.0 - delta + doubt, 1.0))
+            assert np.quantile(losses, max(1.0 - delta - doubt, 0.0)) <= high
+            assert np.isinf(middle) or middle <= high
+    assert np.all(np.isfinite(certified.epsilon(deltas).upper))
+    assert np.all(np.isinf(exact.epsilon(deltas).estimate))  # not known, and it says so

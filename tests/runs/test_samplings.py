@@ -69,8 +69,7 @@ def test_a_run_says_how_it_was_sampled(name: str, config: Config, trained: Calla
     assert heads[:2] == ["membership, substitution", "membership, add or remove"]
     table_of = dict(rows)
     assert "β*, exact, the estimate" in table_of
-    assert (table_of["β*, certified"][0] == "none") == (name == "balls-in-bins")
-    assert ("balls in bins have no certificate" in said["Accountant"]) == (name == "balls-in-bins")
+    assert float(table_of["β*, certified"][0]) <= float(table_of["β*, exact, the estimate"][0])
     command = facts.command.split()
     assert ("--sampling" in command) == (name != "truncated")
     assert ("--max-batch" in command) == (name == "truncated")

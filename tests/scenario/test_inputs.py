@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 import betastar as bs
 from betastar.steps.poisson import PoissonStep
 
 RUN = bs.DPSGD(1.0, 0.01, 100)
+MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
 
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bs.DPSGD(0.0, 0.1, 10), ValueError, r"noise_multiplier must be a finite number greater than 0, got 0\.0"),
@@ -31,12 +37,29 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bs.DPSGD.from_epochs(1.0, 300, 200, 1), ValueError, r"batch_size must be at most dataset_size, got 300 > 200"),
     (lambda: bs.DPSGD.from_epochs(1.0, 10, 200, 0), ValueError, r"epochs .* got 0"),
     (lambda: bs.DPSGD.from_epochs(1.0, 10.5, 200, 1), ValueError, r"batch_size .* got 10\.5"),
+    (lambda: bs.DPSGD([], 0.1, 10), ValueError, r"noise_multiplier .* got an empty array"),
+    (lambda: bs.DPSGD(1.0, 0.1, np.zeros((0, 3))), ValueError, r"steps .* got an empty array"),
+    (lambda: bs.DPSGD(MASKED, 0.1, 10), TypeError, r"noise_multiplier must be an array without a mask, got masked_array"),
+    (lambda: bs.DPSGD(1.0, 0.1, MASKED[1]), TypeError, r"steps must be an array without a mask, got masked"),
+    (lambda: bs.DPSGD([[1.0], [1.0, 2.0]], 0.1, 10), TypeError, r"noise_multiplier .* got \[\[1\.0\], \[1\.0, 2\.0\]\]"),
+    (lambda: bs.DPSGD(torch.tensor(1.0, requires_grad=True), 0.1, 10), TypeError, r"noise_multiplier .* got tensor\(1., req"),
+    (lambda: bs.DPSGD(1.0, 0.1, 10**400), TypeError, r"steps must be a whole number of at least 1, got 1000"),
+    (lambda: bs.DPSGD(1.0, 0.1, 10, max_batch_size=[20], dataset_size=100), TypeError, r"max_batch_size .* got \[20\]"),
+    (lambda: bs.DPSGD(Decimal("NaN"), 0.1, 10), ValueError, r"noise_multiplier .* got Decimal\('NaN'\)"),
+    (lambda: bs.DPSGD([Decimal(1), True], 0.1, 10), TypeError, r"noise_multiplier .* True"),
+    (lambda: bs.DPSGD(1.0, 0.2, 10, times_per_epoch=2), ValueError, r"times_per_epoch must be 1 with sampling 'poisson', got 2"),
+    (lambda: bs.DPSGD(1.0, 0.3, 10, "balls-in-bins", times_per_epoch=2), ValueError, r"sample_rate must be 2 divided by .*; 2/7 = 0.28"),
+    (lambda: bs.DPSGD(1.0, 0.2, 15, "balls-in-bins", times_per_epoch=2), ValueError, r"steps must be a whole number of epochs"),
+    (lambda: bs.DPSGD(1.0, 0.2, 10, "balls-in-bins", times_per_epoch=0), ValueError, r"times_per_epoch .* got 0"),
     (lambda: RUN + 3, TypeError, r"unsupported operand"),
     (lambda: bs.Membership("swap"), ValueError, r"relation must be one of 'substitution', 'add-remove', got 'swap'"),
     (lambda: bs.AttributeInference(2.1), ValueError, r"distances must be between 0 and 2 .*, got 2\.1"),
     (lambda: bs.AttributeInference(-0.1), ValueError, r"distances"),
     (lambda: bs.AttributeInference([0.1, math.nan]), ValueError, r"distances"),
     (lambda: bs.AttributeInference([]), (ValueError, TypeError), r"distances"),
+    (lambda: bs.AttributeInference(MASKED), TypeError, r"distances must be an array without a mask"),
+    (lambda: bs.AttributeInference([0.1], counts=[]), ValueError, r"counts .* got an empty array"),
+    (lambda: bs.Membership(records=torch.tensor([1.0], requires_grad=True)), TypeError, r"records .* requires_grad"),
     (lambda: bs.AttributeInference([0.1, 0.2], counts=[1]), ValueError, r"counts must have one entry for each"),
     (lambda: bs.AttributeInference({0.1: 2}, counts=[2]), TypeError, r"counts must be left out"),
     (lambda: bs.AttributeInference([0.1, 0.2], counts=[1, -2]), ValueError, r"counts"),
@@ -50,6 +73,10 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bs.analyze(RUN, "membership"), TypeError, r"threat must be Membership"),  # type: ignore[arg-type]
     (lambda: bs.analyze(RUN, method="magic"), ValueError, r"method must be one of 'exact', .* got 'magic'"),
     (lambda: bs.analyze(RUN, method="certified", tolerance=0.0), ValueError, r"tolerance must be at least 1e-8"),
+    (lambda: bs.analyze(RUN, method="certified", tolerance=[1e-3]), TypeError, r"tolerance must be one number, got"),
+    (lambda: bs.analyze(RUN).tpr(np.ma.masked), TypeError, r"fpr must be an array without a mask"),
+    (lambda: bs.analyze(RUN).gaussian([]), ValueError, r"smallest_fpr .* got an empty array"),
+    (lambda: bs.Target(advantage=[0.1]), TypeError, r"advantage must be one number, got \[0.1\]"),
     (lambda: bs.analyze(RUN).tpr(1.1), ValueError, r"fpr must be between 0 and 1, got 1\.1"),
     (lambda: bs.analyze(RUN).success(prior=-0.1), ValueError, r"prior"),
     (lambda: bs.analyze(RUN).success(prior=[0.5, 0.6]), ValueError, r"add up to 1"),
@@ -82,6 +109,33 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
 def test_errors(call: Callable[[], object], kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_decimals_fractions_and_tensors_are_numbers() -> None:
+    run = bs.DPSGD(1.0, 0.125, 10)
+    assert bs.DPSGD(Decimal(1), Fraction(1, 8), torch.tensor(10)) == run
+    assert bs.DPSGD([Decimal(1), 2], Fraction(1, 8), 10) == bs.DPSGD([1.0, 2.0], 0.125, 10)
+    assert bs.AttributeInference({Decimal("0.5"): 3}) == bs.AttributeInference({0.5: 3})
+
+
+def test_a_run_and_a_threat_keep_their_numbers() -> None:
+    """They are copies, which nobody can change: not the caller's array, not what is read off them, not those of a copy."""
+    noise, distances, counts = np.array([1.0, 2.0]), np.array([0.5, 0.2]), np.array([3, 7])
+    run, threat = bs.DPSGD(noise, 0.1, np.array([10, 20])), bs.AttributeInference(distances, counts)
+    before = hash(run), repr(run), hash(threat), repr(threat)
+    noise[0] = distances[0] = counts[0] = 9
+    assert (hash(run), repr(run), hash(threat), repr(threat)) == before
+    for made in (run, copy.deepcopy(run), pickle.loads(pickle.dumps(run)), next((run + run).scalars()) + run):
+        for array in (made.segments[-1].noise_multiplier, made.segments[-1].steps):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 9
+    for same in (threat, copy.deepcopy(threat), pickle.loads(pickle.dumps(threat))):
+        assert same == threat
+        for array in (same.distances, same.counts):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1
+        with pytest.raises(AttributeError, match="a threat is frozen"):
+            same.distances = 0.5
 
 
 def test_the_closed_form_warns_outside_its_regime() -> None:

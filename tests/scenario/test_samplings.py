@@ -139,10 +139,14 @@ def test_attributes_in_epochs_have_the_largest_distance_of_each_epoch() -> None:
     assert (smallest.noise, smallest.count) == (20.0, 3)  # type: ignore[union-attr]
 
 
-def test_attributes_in_bins_have_two_bounds_and_two_attacks() -> None:
+def test_attributes_in_bins_have_three_bounds_and_two_attacks() -> None:
     reduced = reduction(bs.AttributeInference(0.5), BINS)
     assert reduced is not None
-    assert [one.steps for one in reduced.proved] == [(PoissonStep(1.0, 2.0, 0.5, 3),), (AllocationStep(10, 2.0, True, 3),)]
+    assert [one.steps for one in reduced.proved] == [
+        (PoissonStep(1.0, 2.0, 0.5, 3),),
+        (AllocationStep(10, 2.0, True, 3),),
+        (AllocationStep(10, 2.0, True, 3, 0.5),),
+    ]
     assert [one.steps for one in reduced.attacks] == [
         (AllocationStep(10, 8.0, True, 3),),
         (AllocationStep(10, 4.0, False, 3),),

@@ -306,6 +306,21 @@ def test_samplings_draw_what_they_say() -> None:
         every = torch.cat([bins.indices(6 * epoch + i) for i in range(6)])
         assert sorted(every.tolist()) == list(range(60))
     assert not torch.equal(bins.indices(0), bins.indices(6))
+    often = Draws(60, 10, "balls-in-bins", None, entropy=1, times_per_epoch=2)
+    assert often.steps_per_epoch == 12
+    assert all(len(set(often.indices(i).tolist())) == len(often.indices(i)) for i in range(24))
+    for epoch in range(2):
+        every = torch.cat([often.indices(12 * epoch + i) for i in range(12)])
+        assert sorted(every.tolist()) == sorted(2 * list(range(60)))
+    pairs = Draws(30_000, 15_000, "balls-in-bins", None, entropy=2, times_per_epoch=2)  # of 4 batches: all 6 pairs alike
+    drawn = np.zeros((4, 30_000), dtype=int)
+    for i in range(4):
+        drawn[i, pairs.indices(i).numpy()] = 1
+    _, counts = np.unique(drawn.T, axis=0, return_counts=True)
+    assert len(counts) == 6
+    assert abs(counts - 5000).max() < 5 * 5000**0.5
+    with pytest.raises(ValueError, match="times_per_epoch belongs to sampling 'balls-in-bins'"):
+        Draws(60, 10, "poisson", None, entropy=1, times_per_epoch=2)
     capped = Draws(60, 10, "poisson", 11, entropy=1)
     sizes = [len(capped.indices(i)) for i in range(200)]
     assert max(sizes) == 11
@@ -313,6 +328,18 @@ def test_samplings_draw_what_they_say() -> None:
 
 
 # ---- Plan, budget, guarantee
+
+
+def test_several_batches_of_an_epoch_are_claimed_as_they_are_drawn() -> None:
+    training = made(sampling="balls-in-bins", times_per_epoch=2)
+    length = training._draws.steps_per_epoch
+    for _ in range(2):
+        training.step()
+    segment = training.run.segments[0]
+    assert (segment.times_per_epoch, segment.steps, round(2 / segment.sample_rate)) == (2, length, length)
+    state = training.state_dict()
+    assert state["draws"]
+    assert training.guarantee.membership is not None
 
 
 def test_a_target_is_met_by_the_plan_and_no_step_more_is_taken() -> None:

@@ -34,6 +34,7 @@ from betastar.dpsgd import batches_per_epoch as batches
 from betastar.steps.poisson import log_mixture
 from betastar.training import Records, Secret
 from betastar.training.private_training import STEPPING
+from betastar.validation import WrongValueError
 
 # --- The attacker on updates
 
@@ -268,6 +269,9 @@ class Evidence:
         elif segment.sampling not in IN_EPOCHS:
             self.logs = self.logs + log_mixture(towards - 0.5 * squares, rate)
         else:
+            if segment.times_per_epoch > 1:
+                text = "{argument} must be 1 for this audit, got {value}: its attackers know of one batch an epoch only."
+                raise WrongValueError("times_per_epoch", text, {"value": str(segment.times_per_epoch)})
             length = int(batches(segment.sample_rate, segment.sampling))
             ratio = towards - 0.5 * squares
             self._epoch = ratio if self._epoch is None else np.logaddexp(self._epoch, ratio)

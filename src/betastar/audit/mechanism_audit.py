@@ -135,8 +135,8 @@ def same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:
     return actual
 
 
-def _shape(segment: Segment) -> tuple[int, str, bool]:
-    return segment.steps, segment.sampling, segment.max_batch_size is None
+def _shape(segment: Segment) -> tuple[int, str, bool, int]:
+    return segment.steps, segment.sampling, segment.max_batch_size is None, segment.times_per_epoch
 
 
 # --- The worlds that a game is played in: where the challenge's gradient points in each of them, step by step
@@ -212,7 +212,7 @@ def worst(steps: Sequence[PoissonStep], symmetric: bool, prior: float) -> Pair:
 def attacks(run: DPSGD, threat: Threat) -> list[StepSequence]:
     """The steps of attacks that exist: those of the run, or of what is known to be attained under its sampling."""
     reduced = reduction(threat, run)
-    return list(reduced.proved[:1] if reduced.attacks is None else reduced.attacks)
+    return list(reduced.proved[:1] if reduced.attacks is None else [one for one in reduced.attacks if one.integrable])
 
 
 def strongest(sequences: Sequence[StepSequence], prior: float) -> tuple[int, Pair]:

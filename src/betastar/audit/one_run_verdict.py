@@ -338,6 +338,7 @@ def _refuted(result: OneRun, run: DPSGD, threat: Threat) -> RefutedRun | None:
             segment.sampling,
             max_batch_size=segment.max_batch_size,
             dataset_size=segment.dataset_size,
+            times_per_epoch=segment.times_per_epoch,
         )
 
     def refuted(noise: float) -> bool:

@@ -53,6 +53,8 @@ MANY_STEPS = 16
 NODES, NODE_ROUNDS = 0.3, 4
 #: Tolerance that decides how fine the first grids are where a larger one is asked for: coarser ones save nothing.
 COARSEST = 3e-4
+#: An interval that is not narrower by this factor does not get narrower on finer grids, if a step is tabulated.
+NO_NARROWER = 0.6
 #: Steps that leak less than this share of the whole do not decide how fine the lattice is.
 SMALL_SHARE = 1e-4
 #: Length of the intervals of the line pair, and side of the rectangles of the symmetric pair, in standard deviations.
@@ -144,6 +146,8 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
         least = max(least, closed_forms.total("symmetric", attacked))
     lower, _, upper = closed_forms.bounds(closed_forms.largest("glued" if symmetric else "line", steps), least)
     lower = min(lower, BELOW_ONE)
+    if any(step.tabulated for step in steps):
+        lower, upper = 0.0, 1.0
 
     # On a grid, unless a single step tells everything.
     hopeless = not poisson and any(step.advantage() >= 1.0 for step in steps)
@@ -233,6 +237,7 @@ class _Refinement:
         self.symmetric, self.tolerance, self.coarse = symmetric, tolerance, coarse
         self.slack, self.rounding = losses_given_up(tolerance)
         self.count = sum(step.count for step in steps)
+        self.tabulated = any(step.tabulated for step in steps)
         advantage = sqrt(1.0 - exp(-0.25 * spread * spread))  # at most, by the affinity
         self.steps, self.blends = blended(steps, LEVELS, tolerance / max(advantage, tolerance), self.slack)
         self.root = sqrt(min(tolerance, COARSEST))
@@ -256,8 +261,9 @@ class _Refinement:
     def with_a_fast_transform(self, most: int) -> bool:
         """Ever finer grids of at most `most` points; whether they are fine enough."""
         while self.largest / self.size <= most:
+            before = self.narrowest
             width, _ = self._enclosed(Lattice(Nodes(self.size, ceil(1.0 / self.root)), False, most))
-            if self._is_enough(width):
+            if self._is_enough(width) or (self.tabulated and NO_NARROWER * before < width < inf):
                 return True
             self.size *= 0.25 if width == inf else min(0.5, max(0.25, 0.8 * sqrt(self.tolerance / width)))
         return False

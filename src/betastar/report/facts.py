@@ -72,16 +72,9 @@ class Against:
     def exact(self) -> Risk:
         return analyze(self.run, self.threat)
 
-    @property
-    def has_certificate(self) -> bool:
-        """Whether the method certified answers: of membership and balls in bins, only an integral is known."""
-        bins = any(segment.sampling == "balls-in-bins" for segment in self.run.segments)
-        return not (bins and isinstance(self.threat, Membership))
-
     @cached_property
     def certified(self) -> Risk:
-        """The risk by the method certified or, where there is no certificate, by the method exact."""
-        return analyze(self.run, self.threat, method="certified") if self.has_certificate else self.exact
+        return analyze(self.run, self.threat, method="certified")
 
     @property
     def title(self) -> str:

@@ -60,8 +60,9 @@ def _drawn(steps: list[Json]) -> DrawnSteps:
 def _scheme(told: Json) -> SamplingScheme:
     """How batches were drawn, as a step or a status says it."""
     sampling, rate = told.get("sampling", "poisson"), validation.fraction("sample_rate", told["sample_rate"])
-    most, batches = told.get("max_batch_size"), round(1.0 / rate) if sampling in IN_EPOCHS else None
-    return SamplingScheme(sampling, rate, batches, told.get("dataset_size"), max_batch_size=most)
+    most, times = told.get("max_batch_size"), told.get("times_per_epoch", 1)
+    batches = round(times / rate) if sampling in IN_EPOCHS else None
+    return SamplingScheme(sampling, rate, batches, told.get("dataset_size"), max_batch_size=most, times_per_epoch=times)
 
 
 def agree(record: RunRecord, run: DPSGD) -> None:
@@ -121,8 +122,15 @@ def gaps(record: RunRecord, run: DPSGD) -> dict[str, float]:
 def _planned(run: DPSGD, steps: int) -> DPSGD:
     """The run with the number of steps that the gap was calibrated for."""
     one = run.segments[0]
-    told = {"max_batch_size": one.max_batch_size, "dataset_size": one.dataset_size}
-    return DPSGD(one.noise_multiplier, one.sample_rate, steps, one.sampling, **told)
+    return DPSGD(
+        one.noise_multiplier,
+        one.sample_rate,
+        steps,
+        one.sampling,
+        max_batch_size=one.max_batch_size,
+        dataset_size=one.dataset_size,
+        times_per_epoch=one.times_per_epoch,
+    )
 
 
 def budget(record: RunRecord) -> str | None:

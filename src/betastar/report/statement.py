@@ -503,7 +503,7 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     rows += [
         (
             f"{BETA.short}, certified",
-            [BETA.rounded(float(one.certified.bayes_security.lower)) if one.has_certificate else "none" for one in columns],
+            [BETA.rounded(float(one.certified.bayes_security.lower)) for one in columns],
         ),
         (METRICS["advantage"].title, [METRICS["advantage"].rounded(1 - one.lower) for one in columns]),
         (METRICS["success"].title.format(plain(0.5)), [right(one.lower) for one in columns]),
@@ -605,8 +605,7 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
             "Accountant",
             f"betastar {version('betastar')}. β*, advantage and right guesses: exact (an integral, or for attributes a dynamic "
             "programme, its numerical error estimated and added). TPR, ε, δ and μ: certified (proved from both sides, "
-            "discretisation and rounding included)"
-            + ("." if facts.membership.has_certificate else "; of membership exact, as balls in bins have no certificate."),
+            "discretisation and rounding included).",
         ),
         (
             "Trust model",

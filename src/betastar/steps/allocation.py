@@ -31,13 +31,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, erf, expm1, floor, inf, log, log1p, pi, sinh, sqrt
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from betastar.steps.base import LEAST, MOST, Family, Step, StepFactor, Transform, complex_expm1, complex_log1p
-from betastar.steps.poisson import line
+from betastar.steps.base import LEAST, MOST, Directions, Family, Step, StepFactor, Transform, complex_expm1, complex_log1p
+from betastar.steps.epoch_bounds import Direction, EpochCurve, attack_curve, epoch_curve
+from betastar.steps.poisson import PoissonStep, line
 
 #: Step of the nodes in units of e(a), which is at most WIDEST deviations and grows from GROWS deviations on.
 NODES, WIDEST, GROWS, SLOPE = 0.17, 0.75, 3.0, 0.39
@@ -69,8 +70,8 @@ NEGLIGIBLE, DEAD, LOST_IN_ROUNDING = -38.0, -45.0, -33.0
 SMALL_SPREAD, MODERATE_SPREAD, MANY_BATCHES = 0.3, 1.2, 100
 #: Losses that are worked on at once: bounds the memory.
 TOGETHER = 512
-#: Where the lower end of the law is nearly Gaussian: FAR deviations are less than this.
-GAUSSIAN_LEFT = 1.3
+#: Where the lower end of the law is nearly Gaussian: FAR deviations are less than this; of fewer than MANY_BATCHES batches.
+GAUSSIAN_LEFT, GAUSSIAN_LEFT_OF_FEW = 1.3, 0.8
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class AllocationStep(Step):
     """`count` epochs of `batches` batches, in each of which every record is in one batch, drawn uniformly and independently.
 
     mirrored : the challenge is replaced (substitution); otherwise it is left out (add/remove).
+    distance : of the two gradients, if it is replaced. Below 2, the step is a curve above all pairs of gradients.
     """
 
     batches: int
@@ -85,23 +87,40 @@ class AllocationStep(Step):
     mirrored: bool
     count: int
 
-    certifiable: ClassVar[bool] = False
+    distance: float = 2.0
+
+    tabulated: ClassVar[bool] = True
+
+    @property
+    def integrable(self) -> bool:
+        return self.distance == 2.0
 
     def factor(self, family: Family) -> EpochFactor:
-        return EpochFactor(self.count, self.batches, self.noise, self.mirrored)
+        """Below distance 2, an estimate of how much the step leaks, for the choice of grids."""
+        return EpochFactor(self.count, self.batches, 2.0 * self.noise / self.distance, self.mirrored)
 
-    def directions(self, symmetric: bool, above: bool, slack: float) -> NoReturn:
-        """Refuse: the integrals of an epoch have an error that is measured, not proved."""
-        raise ValueError(
-            "method must be 'exact' or 'affinity' where each record is in one random batch of an epoch, got 'certified': "
-            "an epoch is an integral whose error is estimated, not proved. Ask with method='exact'."
-        )
+    def directions(self, symmetric: bool, above: bool, slack: float) -> Directions:
+        if self.batches == 1:
+            step = PoissonStep(1.0, self.noise, self.distance if self.mirrored else 1.0, self.count)
+            return step.directions(symmetric, above, slack)
+        ways: tuple[Direction, ...] = ("replaced",) if self.mirrored else ("added", "removed")
+        return self._of([epoch_curve(self.batches, self.noise, way, self.distance) for way in ways], above)
+
+    def _of(self, curves: list[EpochCurve], above: bool) -> Directions:
+        ahead, behind = curves[0], curves[-1]
+        # Both directions agree at α = 1, up to their errors.
+        advantage = min(one.above[0] for one in curves) if above else max(one.gain[0] for one in curves)
+        most, farthest = float(ahead.losses[-1]), float(behind.losses[-1])
+        if self.mirrored:
+            return Directions(advantage, ahead.tails(above), most)
+        return Directions(advantage, ahead.tails(above), most, behind.tails(above), farthest)
 
     def advantage(self) -> float:
         """By its χ² divergence, or as if the batch were known."""
         square = min(self.noise**-2, 600.0)
         spread = sinh(square) if self.mirrored else 0.25 * expm1(square)
-        return min(sqrt(spread / self.batches), erf((1.0 + self.mirrored) / (2.0 * sqrt(2.0) * self.noise)))
+        far = self.distance if self.mirrored else 1.0
+        return min(sqrt(spread / self.batches), erf(far / (2.0 * sqrt(2.0) * self.noise)))
 
     def log_never_sampled(self) -> float:
         return -inf  # the record is in every epoch
@@ -116,11 +135,52 @@ class AllocationStep(Step):
     def least_noise(self) -> float:
         return float(self.noise) if self.noise >= LEAST_NOISE else 0.0
 
+    def attained_step(self, symmetric: bool) -> AllocationStep | None:
+        return self if self.integrable else None
+
+    def gap(self) -> float:
+        return (self.distance if self.mirrored else 1.0) / (self.noise * sqrt(self.batches))
+
+
+@dataclass(frozen=True)
+class RepeatedAllocationAttack(AllocationStep):
+    """An attack on `count` epochs in each of which every record is in `times` of the batches (theory, section 15)."""
+
+    times: int = 1
+
+    @property
+    def integrable(self) -> bool:
+        return False
+
+    def factor(self, family: Family) -> EpochFactor:
+        """An estimate of how much the step leaks, for the choice of grids."""
+        return EpochFactor(self.count * self.times, max(1, self.batches // self.times), self.noise, self.mirrored)
+
+    def directions(self, symmetric: bool, above: bool, slack: float) -> Directions:
+        ways: tuple[Direction, ...] = ("replaced",) if self.mirrored else ("added", "removed")
+        return self._of([attack_curve(self.batches, self.times, self.noise, way) for way in ways], above)
+
+    def advantage(self) -> float:
+        """As if the batches were known."""
+        return erf(sqrt(self.times) * (1.0 + self.mirrored) / (2.0 * sqrt(2.0) * self.noise))
+
     def attained_step(self, symmetric: bool) -> AllocationStep:
         return self
 
-    def gap(self) -> float:
-        return (1.0 + self.mirrored) / (self.noise * sqrt(self.batches))
+
+def blocks(batches: int, times: int, noise: float, mirrored: bool, count: int) -> tuple[Step, ...]:
+    """Steps that dominate `count` epochs in each of which every record is in `times` of the batches.
+
+    The batches are divided at random into `times` blocks, which everybody may know; the record is in one batch of each.
+    """
+    size, longer = divmod(batches, times)
+    every: list[Step] = []
+    for batches_of_block, number in ((size, times - longer), (size + 1, longer)):
+        if number and batches_of_block == 1:
+            every.append(PoissonStep(1.0, noise, 2.0 if mirrored else 1.0, count * number))
+        elif number:
+            every.append(AllocationStep(batches_of_block, noise, mirrored, count * number))
+    return tuple(every)
 
 
 @dataclass(frozen=True)
@@ -330,18 +390,22 @@ class EpochDensity:
         """By how much the mean likelihood falls below 1, at most, while its law is nearly Gaussian there."""
         return 1.03 * FAR * sqrt(self._variance)
 
+    @property
+    def _is_gaussian_left(self) -> bool:
+        return self._left < (GAUSSIAN_LEFT if self.batches >= MANY_BATCHES else GAUSSIAN_LEFT_OF_FEW)
+
     @cached_property
     def _centred(self) -> bool:
         """Add/remove: whether 1 is taken from each term of W."""
         little = self.spread <= SMALL_SPREAD or (self.spread <= MODERATE_SPREAD and self.batches >= MANY_BATCHES)
-        return not self.mirrored and (little or self._left < GAUSSIAN_LEFT)
+        return not self.mirrored and (little or self._is_gaussian_left)
 
     @cached_property
     def _leans(self) -> tuple[float, float, float]:
         """Height of the path of y, and by how much u leans for losses above 0 and below."""
         height = min(HEIGHT_OF_LITTLE * self.spread, HEIGHT)
         lean = min(LEAN, 0.6 * height)
-        left = max(LEFT_LEAN, -0.3 * height) if not self.mirrored and self._left < GAUSSIAN_LEFT else lean
+        left = max(LEFT_LEAN, -0.3 * height) if not self.mirrored and self._is_gaussian_left else lean
         return height, lean, left
 
     @cached_property
@@ -401,7 +465,7 @@ class EpochDensity:
 
     @cached_property
     def _left_side(self) -> Frequencies:
-        return self._ray(self._leans[2], self._left < GAUSSIAN_LEFT)
+        return self._ray(self._leans[2], self._is_gaussian_left)
 
     def at(self, taus: NDArray[Any], first: bool = True) -> tuple[NDArray[Any], NDArray[Any]]:
         """The density at each τ, and the same with twice the step in u.

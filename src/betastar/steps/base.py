@@ -56,8 +56,13 @@ class Step(ABC):
     """
 
     count: int
-    #: Whether bounds of its tails are proved, so that the certified method answers.
-    certifiable: ClassVar[bool] = True
+    #: Whether its curve is enclosed at some thresholds only: finer grids gain little, and its affinity is an estimate.
+    tabulated: ClassVar[bool] = False
+
+    @property
+    def integrable(self) -> bool:
+        """Whether the exact method has its transform; otherwise the certified one answers for it."""
+        return True
 
     @abstractmethod
     def factor(self, family: Family) -> StepFactor:

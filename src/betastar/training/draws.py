@@ -50,9 +50,19 @@ class Draws:
         With "poisson": of a larger batch, so many records are kept at random.
     entropy : int
         What the batches are a function of, besides the number of the step.
+    times_per_epoch : int
+        With "balls-in-bins": in how many batches of an epoch each record is.
     """
 
-    def __init__(self, records: int, batch_size: int, sampling: str, max_batch_size: int | None, entropy: int) -> None:
+    def __init__(
+        self,
+        records: int,
+        batch_size: int,
+        sampling: str,
+        max_batch_size: int | None,
+        entropy: int,
+        times_per_epoch: int = 1,
+    ) -> None:
         self.records, self.batch_size, self.entropy = records, batch_size, entropy
         if batch_size > records:
             raise validation.wrong("batch_size", f"must be at most the {records} records of the data set, got {batch_size}.")
@@ -62,9 +72,12 @@ class Draws:
                 raise validation.wrong("max_batch_size", f"belongs to sampling 'poisson', got sampling {sampling!r}.")
             if validation.whole("max_batch_size", max_batch_size) < batch_size:
                 raise validation.wrong("max_batch_size", f"must be at least batch_size, {batch_size}, got {max_batch_size}.")
+        times = validation.one_whole("times_per_epoch", times_per_epoch)
+        if times > 1 and sampling != "balls-in-bins":
+            raise validation.wrong("times_per_epoch", f"belongs to sampling 'balls-in-bins', got sampling {sampling!r}.")
         #: The number of steps of an epoch.
-        self.steps_per_epoch = ceil(records / batch_size)
-        rate = 1.0 / self.steps_per_epoch if sampling == "balls-in-bins" else batch_size / records
+        self.steps_per_epoch = ceil(times * records / batch_size)
+        rate = times / self.steps_per_epoch if sampling == "balls-in-bins" else batch_size / records
         self.scheme = SamplingScheme(
             sampling,
             rate,
@@ -72,6 +85,7 @@ class Draws:
             records,
             batch_size if sampling == "fixed-size" else None,
             max_batch_size,
+            times,
         )
         self._bins: tuple[int, list[NDArray[np.int64]]] | None = None  # the number of an epoch, and its batches
         self._begun: tuple[int, int] | None = None  # the number of an epoch that a saved training had begun, and its entropy
@@ -102,12 +116,17 @@ class Draws:
         return drawn
 
     def _bin(self, epoch: int, number: int) -> NDArray[np.int64]:
-        """One of the batches of an epoch, in which each record has drawn one step."""
+        """One of the batches of an epoch, in which each record has drawn one step, or several different ones."""
         if self._bins is None or self._bins[0] != epoch:
             random = noise.generator(self._entropy_of(epoch), noise.SAMPLING, epoch)
-            bins = random.integers(self.steps_per_epoch, size=self.records)
-            sizes = np.bincount(bins, minlength=self.steps_per_epoch)
-            self._bins = epoch, np.split(np.argsort(bins, kind="stable"), np.cumsum(sizes)[:-1])
+            steps, times = self.steps_per_epoch, self.scheme.times_per_epoch
+            bins = np.empty((times, self.records), dtype=np.int64)
+            for i, last in enumerate(range(steps - times, steps)):  # Floyd: a step up to `last`, or `last` if that is taken
+                drawn = random.integers(last + 1, size=self.records)
+                bins[i] = np.where((bins[:i] == drawn).any(axis=0), last, drawn)
+            every = bins.T.ravel()
+            sizes = np.bincount(every, minlength=steps)
+            self._bins = epoch, np.split(np.argsort(every, kind="stable") // times, np.cumsum(sizes)[:-1])
         return self._bins[1][number]
 
     def _entropy_of(self, epoch: int) -> int:

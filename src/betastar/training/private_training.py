@@ -107,6 +107,10 @@ class Step:
     batch_size: int
 
 
+#: The method that proves what a guarantee says.
+METHOD = "certified"
+
+
 @dataclass(frozen=True)
 class Guarantee(Displayed):
     """What is proved of a training.
@@ -123,8 +127,6 @@ class Guarantee(Displayed):
         What a budget has proved.
     records : int
         The number of records of a person.
-    certified : bool
-        Whether numerical errors are enclosed as well. Of balls in bins they are estimated.
 
     Examples
     --------
@@ -140,7 +142,6 @@ class Guarantee(Displayed):
     attributes: dict[str, Risk] = field(default_factory=dict)
     proof: Proof | None = None
     records: int = 1
-    certified: bool = True
 
     @property
     def attribute(self) -> Risk | None:
@@ -155,8 +156,7 @@ class Guarantee(Displayed):
     def _attacker(self) -> str:
         """How a sentence begins."""
         steps = int(self.run.steps)
-        word = "Proved" if self.certified else "Proved up to numerical error"
-        return f"{word}: an attacker who sees {'the one update' if steps == 1 else f'all {steps:,} updates'}"
+        return f"Proved: an attacker who sees {'the one update' if steps == 1 else f'all {steps:,} updates'}"
 
     def _of_attributes(self) -> list[str]:
         return [
@@ -209,6 +209,9 @@ class PrivateTraining(SavedTraining):
         How batches are drawn, as in `betastar.DPSGD`.
     max_batch_size : int, optional
         With Poisson sampling: of a larger batch, so many records are kept at random.
+    times_per_epoch : int
+        With "balls-in-bins": in how many batches of an epoch each record is, drawn uniformly. An epoch then has so many times as
+        many steps.
     records : int
         The number of records that one person has at most. The guarantee is about persons.
     secret : Secret or sequence of Secret, optional
@@ -276,6 +279,7 @@ class PrivateTraining(SavedTraining):
         steps: int | None = None,
         sampling: str = "poisson",
         max_batch_size: int | None = None,
+        times_per_epoch: int = 1,
         records: int = 1,
         secret: Secret | Sequence[Secret] | None = None,
         gap: float | Sequence[float] | None = None,
@@ -298,7 +302,8 @@ class PrivateTraining(SavedTraining):
         entropy = processes.of_first(lambda: noise.fresh_entropy() if seed is None else validation.seed(seed))
         batch = validation.whole("batch_size", batch_size)
         # A saved state may tell the entropy of the draws, from which that of the noise must not follow.
-        self._draws = Draws(len(self._source), batch, sampling, max_batch_size, noise.derived(entropy, "draws"))
+        secret_draws = noise.derived(entropy, "draws")
+        self._draws = Draws(len(self._source), batch, sampling, max_batch_size, secret_draws, times_per_epoch)
         self._seeded, self._noise = seed is not None, noise.GaussianNoise(entropy, secure_noise)
         self._mask_entropy = noise.derived(entropy, "masks")
         self._process, self._processes, self._lock = os.getpid(), processes.count(), Lock()
@@ -361,11 +366,6 @@ class PrivateTraining(SavedTraining):
             return int(validation.whole("steps", steps))
         return max(1, round(float(validation.positive("epochs", epochs)) * self._draws.steps_per_epoch))
 
-    @property
-    def _method(self) -> str:
-        """The tightest method that proves something for this sampling. Balls in bins have no certificate yet."""
-        return "exact" if self._draws.scheme.in_epochs else "certified"
-
     def _run_of(self, steps: int, noise_multiplier: float) -> DPSGD:
         return self._draws.scheme.run(noise_multiplier, steps)
 
@@ -385,9 +385,10 @@ class PrivateTraining(SavedTraining):
             steps=int(run.steps),
             sampling=scheme.sampling,
             max_batch_size=scheme.max_batch_size,
+            times_per_epoch=scheme.times_per_epoch,
             dataset_size=None if scheme.plain else scheme.records,
             threat=Membership(records=self.records),
-            method=self._method,
+            method=METHOD,
         )
         return float(found.noise_multiplier)
 
@@ -398,7 +399,7 @@ class PrivateTraining(SavedTraining):
         if target is not None:
             assert self._planned is not None
             run, wanted = self._run_of(self._planned, self.noise_multiplier), _one_each("attribute_target", target, secrets)
-            return {s.name: plan(attribute=t, run=run, method=self._method).gap for s, t in zip(secrets, wanted, strict=True)}
+            return {s.name: plan(attribute=t, run=run, method=METHOD).gap for s, t in zip(secrets, wanted, strict=True)}
         if gap is None:
             return {}
         allowed = "between 0 and 2 (units of the clipping norm)"
@@ -423,7 +424,7 @@ class PrivateTraining(SavedTraining):
         wanted = Target(bayes_security=self._budget.bayes_security)
 
         def holds(steps: int) -> bool:
-            risk = analyze(self._run_of(steps, self.noise_multiplier), AttributeInference(FARTHEST), self._method)
+            risk = analyze(self._run_of(steps, self.noise_multiplier), AttributeInference(FARTHEST), METHOD)
             return wanted.met(risk)
 
         unit = self._draws.steps_per_epoch if scheme.in_epochs else 1
@@ -941,12 +942,12 @@ class PrivateTraining(SavedTraining):
         return self._guarantee(self._run_of(self._planned, self.noise_multiplier))
 
     def _guarantee(self, run: DPSGD) -> Guarantee:
-        membership = None if self._account is not None else analyze(run, Membership(records=self.records), self._method)
-        attributes = {name: analyze(run, AttributeInference(enforced(gap)), self._method) for name, gap in self.gaps.items()}
+        membership = None if self._account is not None else analyze(run, Membership(records=self.records), METHOD)
+        attributes = {name: analyze(run, AttributeInference(enforced(gap)), METHOD) for name, gap in self.gaps.items()}
         if self._budget is not None and self._account is None:
-            attributes = {self._secrets[0].name: analyze(run, AttributeInference(FARTHEST), self._method)}
+            attributes = {self._secrets[0].name: analyze(run, AttributeInference(FARTHEST), METHOD)}
         proof = None if self._account is None else self._account.proof(len(self._steps))
-        return Guarantee(run, membership, attributes, proof, self.records, self._method == "certified")
+        return Guarantee(run, membership, attributes, proof, self.records)
 
     def membership(self, relation: str = "substitution", method: str | None = None) -> Risk:
         """Analyse membership inference against the updates so far.
@@ -963,7 +964,7 @@ class PrivateTraining(SavedTraining):
         Risk
             The risk of each record, or of each person.
         """
-        return analyze(self.run, Membership(relation, records=self.records), method or self._method)
+        return analyze(self.run, Membership(relation, records=self.records), method or METHOD)
 
     def attribute(self, secret: str | None = None, method: str | None = None) -> Risk:
         """Analyse attribute inference against the updates so far, where a gap protects the secret.
@@ -988,7 +989,7 @@ class PrivateTraining(SavedTraining):
         if secret is None and len(self.gaps) != 1:
             raise ValueError(f"secret must be one of those that a gap protects, {list(self.gaps)}.")
         name = next(iter(self.gaps)) if secret is None else validation.choice("secret", secret, self.gaps)
-        return analyze(self.run, AttributeInference(enforced(self.gaps[name])), method or self._method)
+        return analyze(self.run, AttributeInference(enforced(self.gaps[name])), method or METHOD)
 
     # ------------------------------------------------------------------ state
 
