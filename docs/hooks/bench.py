@@ -1,4 +1,4 @@
-"""Tables of measured ratios, from benchmarks/results.json: pages and README show what `make bench` wrote, or a test fails."""
+"""Tables of measured ratios, from benchmarks/results.json: pages and the README show what `make bench` wrote, or a test fails."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ SHAPES = {
     "Adult": "Adult: 108 → 128 → 2, tanh, batch 256, 74 values",
     "Adult, ReLU": "the same with ReLU",
     "Purchase": "Purchase: 600 → 128 → 100, batch 512, 2 values",
+    "CNN on images": "CNN: images of 28 × 28 pixels, batch 256",
 }
 
 
@@ -47,17 +48,15 @@ def tables() -> dict[str, str]:
         f"`import betastar` costs {start['ratio']:.2f} times what numpy and scipy.special cost."
     )
     steps = [
-        "| shape | Opacus | its ghost clipping | monitored | ratio | to ghost | gap clipping | ratio |",
-        "|---|---|---|---|---|---|---|---|",
+        "| shape | Opacus | its ghost clipping | PrivateTraining | to the faster "
+        "| gap clipping | to Opacus | monitored | to Opacus |",
+        "|---" * 9 + "|",
     ]
     for name, shape in SHAPES.items():
         one = found["monitor"][name]
-        times = [f"{1e3 * one[kind]:.1f} ms" for kind in ("plain", "ghost", "monitored", "gap")]
-        steps.append(_steps_row(shape, times, one["ratio"], one["ghost ratio"], one["gap ratio"]))
+        steps.append(_steps_row(shape, one, 1e3, ".1f} ms", one.get("ratio")))
     for name, one in found["transformers"]["rows"].items():
-        times = [f"{one[kind]:.2f} s" for kind in ("plain", "ghost", "monitored", "gap")]
-        ratios = (one[key] for key in ("monitored ratio", "monitored ghost ratio", "gap ratio"))
-        steps.append(_steps_row(f"transformer, {name}", times, *ratios))
+        steps.append(_steps_row(f"transformer, {name}", one, 1.0, ".2f} s", one["monitored ratio"]))
     adult, clocks = found["monitor"]["Adult"], [_clock(found[name]["threads"]) for name in ("monitor", "transformers")]
     times = clocks[0] if clocks[0] == clocks[1] else f"{clocks[0]} (tables), {clocks[1]} (transformers)"
     loop = (
@@ -71,12 +70,45 @@ def tables() -> dict[str, str]:
         "other": other,
         "steps": "\n".join(steps),
         "loop": loop,
+        "summary": _summary(found),
     }
 
 
-def _steps_row(shape: str, times: list[str], monitored: float, to_ghost: float, gap: float) -> str:
-    plain, ghost, watched, clipped = times
-    return f"| {shape} | {plain} | {ghost} | {watched} | {monitored:.1f} | {to_ghost:.1f} | {clipped} | {gap:.1f} |"
+def _steps_row(shape: str, one: dict[str, float], scale: float, style: str, monitored: float | None) -> str:
+    kinds = ("plain", "ghost", "private", "gap", "monitored")
+    plain, ghost, private, gap, watched = (("{:" + style).format(scale * one[kind]) if kind in one else "" for kind in kinds)
+    ratios = [one["private ratio"], one.get("gap ratio"), monitored]
+    faster, clipped, seen = ("" if ratio is None else f"{ratio:.{2 if i == 0 else 1}f}" for i, ratio in enumerate(ratios))
+    return f"| {shape} | {plain} | {ghost} | {private} | {faster} | {gap} | {clipped} | {watched} | {seen} |"
+
+
+def _summary(found: dict[str, Any]) -> str:
+    """Five rows for the README."""
+
+    def of(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+        return next(one for one in rows if one["name"] == name and one["relation"] == "substitution")
+
+    def told(one: dict[str, Any]) -> str:
+        return f"{one['largest_error']:.0e} in {1e3 * one['median_seconds']:.1f} ms"
+
+    both = ("betastar exact", "dp_accounting")
+    runs, curves = ([told(of(found[key], name)) for name in both] for key in ("advantage", "curves"))
+    noise, attack = found["calibration"], found["attributes"]["rows"][0]
+    proved = f"proved: {up(attack['upper'], 4)}, attained: {attack['lower']:.4f}"
+    noises = f"{1e3 * noise['median_seconds']:.1f} ms | riskcal: {noise['riskcal_median_seconds']:.1f} s"
+    ratios = [found["monitor"][name]["private ratio"] for name in ("Adult", "CNN on images")]
+    ratios.append(found["transformers"]["rows"]["5 M weights"]["private ratio"])
+    steps = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+    rows = [
+        "| | betastar | peer |",
+        "|---|---|---|",
+        f"| β\\*, twenty runs: largest error, median time | {runs[0]} | dp_accounting: {runs[1]} |",
+        f"| a hundred points of a trade-off curve: the same | {curves[0]} | dp_accounting: {curves[1]} |",
+        f"| noise for a target, median time | {noises} |",
+        f"| advantage of attribute inference, an example | {proved} | none |",
+        f"| a private step: table, images, transformer | {steps} | faster mode of Opacus: 1 |",
+    ]
+    return "\n".join(rows)
 
 
 def _clock(threads: int) -> str:
