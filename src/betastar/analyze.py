@@ -112,7 +112,12 @@ def analyze(
     outcomes = _outcomes(run, threat, method, tolerance, effort, both_ends=True)
     if method == "paper" and isinstance(run, DPSGD):
         _warn_outside_regime(run, threat)
-    if method == "certified" and isinstance(run, DPSGD) and isinstance(threat, Membership) and reduction(threat, next(run.scalars())).attacks is None:
+    if (
+        method == "certified"
+        and isinstance(run, DPSGD)
+        and isinstance(threat, Membership)
+        and reduction(threat, next(run.scalars())).attacks is None
+    ):
         _warn_too_wide(outcomes, tolerance)  # otherwise, and for attributes, there is a gap that no grid closes
     return Risk(outcomes, run.shape, threat.describe(), method)
 

@@ -210,7 +210,10 @@ class DiscreteCurve(Curve):
         i = np.searchsorted(self.forward.losses, taus[ahead], side="right")
         first[ahead], second[ahead] = self.forward._above[0][i] + self.forward.infinite, self.forward._above[1][i]
         j = np.searchsorted(self.backward.losses, -taus[behind], side="left")  # -L ≥ -τ
-        first[behind], second[behind] = 1.0 - self.backward._above[1][j], 1.0 - self.backward._above[0][j] - self.backward.infinite
+        first[behind], second[behind] = (
+            1.0 - self.backward._above[1][j],
+            1.0 - self.backward._above[0][j] - self.backward.infinite,
+        )
         return first, second
 
     def overlap(self) -> Value:

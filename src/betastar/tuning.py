@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from math import ceil, exp, expm1, floor, inf, log
+from functools import cache, cached_property, partial
+from math import ceil, exp, expm1, inf, log
 from typing import Any, Protocol
 
 import numpy as np
@@ -187,7 +187,7 @@ class Trials:
         """What `best_of` takes: a law, a number, or probabilities."""
         if isinstance(trials, Trials):
             return trials
-        if isinstance(trials, Mapping | list | tuple | np.ndarray) and np.ndim(trials) < 2:
+        if isinstance(trials, Mapping | list | tuple | np.ndarray):
             return cls.given(trials)
         return cls.fixed(trials)
 
@@ -209,7 +209,7 @@ class Trials:
             logs = np.log1p(-t)
             if self.law == "fixed":
                 return -np.expm1(self.mean * logs)
-            return sum(chance * -np.expm1(number * logs) for number, chance in self.probabilities if number)  # type: ignore[return-value]
+            return sum(chance * -np.expm1(number * logs) for number, chance in self.probabilities if number) + 0.0 * t
 
     def never(self, t: NDArray[Any]) -> NDArray[Any]:
         """φ(1-t): the probability that none of the models does so, accurate relative to itself."""
@@ -220,7 +220,7 @@ class Trials:
             return (1.0 - t) / self.mean / (1.0 / self.mean + (1.0 - 1.0 / self.mean) * t)
         if self.law == "fixed":
             return (1.0 - t) ** self.mean
-        return sum(chance * (1.0 - t) ** number for number, chance in self.probabilities)  # type: ignore[return-value]
+        return sum(chance * (1.0 - t) ** number for number, chance in self.probabilities) + 0.0 * t
 
     def slope(self, t: NDArray[Any]) -> NDArray[Any]:
         """φ'(1-t)."""
@@ -230,7 +230,18 @@ class Trials:
         if self.law == "geometric":
             return 1.0 / self.mean / (1.0 / self.mean + (1.0 - 1.0 / self.mean) * t) ** 2
         rows = self.probabilities or ((int(self.mean), 1.0),)
-        return sum(chance * number * (1.0 - t) ** (number - 1) for number, chance in rows if number)  # type: ignore[return-value]
+        return sum(chance * number * (1.0 - t) ** (number - 1) for number, chance in rows if number) + 0.0 * t
+
+    def bend(self, t: NDArray[Any]) -> NDArray[Any]:
+        """φ''(1-t)."""
+        t = np.asarray(t, dtype=np.float64)
+        if self.law == "poisson":
+            return self.mean**2 * np.exp(-self.mean * t)
+        if self.law == "geometric":
+            rest = 1.0 - 1.0 / self.mean
+            return 2.0 * rest / self.mean / (1.0 / self.mean + rest * t) ** 3
+        rows = self.probabilities or ((int(self.mean), 1.0),)
+        return sum(chance * number * (number - 1) * (1.0 - t) ** (number - 2) for number, chance in rows if number > 1) + 0.0 * t
 
     def power(self, change: NDArray[Any]) -> NDArray[Any]:
         """φ(1 + change) - 1, of a complex change or a real one above 0; nan where φ does not converge."""
@@ -241,7 +252,7 @@ class Trials:
             return np.where(left.real > 0.0, change / left, np.nan)
         logs = complex_log1p(change) if np.iscomplexobj(change) else np.log1p(change)
         rows = self.probabilities or ((int(self.mean), 1.0),)
-        return sum(chance * np.expm1(number * logs) for number, chance in rows if number)  # type: ignore[return-value]
+        return np.asarray(sum(chance * np.expm1(number * logs) for number, chance in rows if number))
 
     def draw(self, generator: np.random.Generator) -> int:
         """A number of models."""
@@ -305,8 +316,8 @@ class BestOf:
     --------
     >>> import betastar as bs
     >>> run = bs.DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500)
-    >>> bs.best_of(run, trials=5) + run
-    best_of(DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500), trials=5) + DPSGD(noise_multiplier=2.0, sample_rate=0.01, steps=500)
+    >>> len((bs.best_of(run, trials=5) + bs.best_of(run, trials=3) + run).parts)
+    2
     """
 
     def __init__(self, parts: tuple[Selection, ...], then: DPSGD | None = None) -> None:
@@ -316,7 +327,9 @@ class BestOf:
             self.shape = np.broadcast_shapes(*(run.shape for run in runs))
         except ValueError:
             shapes = ", ".join(str(run.shape) for run in runs)
-            raise WrongValueError("runs", "{argument} must broadcast together, got shapes {shapes}.", {"shapes": shapes}) from None
+            raise WrongValueError(
+                "runs", "{argument} must broadcast together, got shapes {shapes}.", {"shapes": shapes}
+            ) from None
 
     @property
     def runs(self) -> tuple[DPSGD, ...]:
@@ -437,9 +450,10 @@ class Polygon:
     def __init__(self, taus: NDArray[Any], sticks: NDArray[Any]) -> None:
         corners = _lower_hull(taus, np.minimum.accumulate(np.clip(sticks, 0.0, 1.0)))
         self.taus, self.sticks = taus[corners], sticks[corners]
-        fall = -np.diff(self.sticks) / (np.exp(self.taus[:-1]) * np.expm1(np.diff(self.taus)))
+        # Of the chord from each node to the next: the slope times α, which does not overflow.
+        steep = -np.diff(self.sticks) / np.expm1(np.diff(self.taus))
         #: Q(L > s) and P(L > s), for s between a node and the next.
-        self.fpr, self.tpr = fall, self.sticks[:-1] + np.exp(self.taus[:-1]) * fall
+        self.fpr, self.tpr = np.exp(-self.taus[:-1]) * steep, self.sticks[:-1] + steep
         # Where the tail would exceed 1, the hull of the curve on both sides of α = 1 is a chord across it.
         self.tail = np.minimum(self.fpr + self.tpr, 1.0)
 
@@ -466,12 +480,21 @@ class Polygon:
         return np.where(taus < 0.0, -np.expm1(np.minimum(taus, 0.0)) + np.exp(np.minimum(taus, 0.0)) * values, values)
 
     @cached_property
+    def law(self) -> tuple[NDArray[Any], NDArray[Any], float]:
+        """Losses, their probabilities under the first world, and that of an infinite loss."""
+        size, infinite = self.taus[1:], float(self.sticks[-1])
+        mass = np.maximum(-np.diff(np.append(self.tail, min(infinite, float(self.tail[-1])))), 0.0)  # of |L|
+        up = mass / (1.0 + np.exp(-size))
+        losses = np.concatenate([-size[::-1], [0.0], size])
+        return losses, np.concatenate([(mass - up)[::-1], [1.0 - self.tail[0]], up]), infinite
+
+    @cached_property
     def tradeoff(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Corners (a, b) of the largest b = P(test) that the polygon allows with a = Q(test), from a = 0 to a = 1."""
         first, second = self.fpr[::-1], self.tpr[::-1]
         keep = first + second <= 1.0  # the others lie beyond the axis of symmetry
         first, second = np.append(0.0, first[keep]), np.append(self.sticks[-1], second[keep])
-        a, b = np.concatenate([first, 1.0 - second[::-1]]), np.concatenate([second, 1.0 - first[::-1]])
+        a, b = np.concatenate([first, 1.0 - second[::-1], [1.0]]), np.concatenate([second, 1.0 - first[::-1], [1.0]])
         return np.maximum.accumulate(a), np.maximum.accumulate(np.clip(b, 0.0, 1.0))
 
 
@@ -523,7 +546,9 @@ def exact_tail(curves: Sequence[FourierCurve], weights: Sequence[float]) -> Tail
             for curve, weight in zip(curves, weights, strict=True):
                 one = (curve.reversed() if reverse else curve).answers(s)
                 # P(L > s) = H + e^s·Q(L > s)
-                total += weight * np.stack([one.stick, one.stick + one.hit + one.mass, one.error + (1.0 + np.exp(s)) * one.mass_error])
+                total += weight * np.stack(
+                    [one.stick, one.stick + one.hit + one.mass, one.error + (1.0 + np.exp(s)) * one.mass_error]
+                )
             ways.append(total)
         worse = ways[0] if len(ways) == 1 else np.where(ways[0][0] >= ways[1][0], ways[0], ways[1])
         known = np.isfinite(worse).all(axis=0)
@@ -574,66 +599,60 @@ def advantage_of_tail(tail: Tail, trials: Trials, advantage: float) -> tuple[Bou
 
 # At any slope: the rank bound, and the composition of all models.
 
-#: Values of log R₀ that are tried first, from a share of the largest to the largest; and between the neighbours of the best one.
-RANKS, SMALLEST_SHIFT, MOST_SHIFT, CLOSER = 160, 1e-4, 60.0, 9
-#: Thresholds at which the bound is computed at a time.
-TOGETHER = 64
-#: Nodes of the polygon whose trade-off curve the integral is over, at most.
-CORNERS = 900
-#: The first of them, as a share of the advantage.
-NEAREST = 0.02
+#: Values of log R that are tried: how many, the largest and the smallest.
+RANKS, MOST_SHIFT, SMALLEST_SHIFT = 64, 100.0, 0.02
+#: Nodes of the polygon whose trade-off curve is used, and the first of them as a share of the advantage.
+CORNERS, NEAREST = 500, 0.02
+#: Places at which the supremum is computed, and the first of them above 0.
+PLACES, FIRST_PLACE = 400, 1e-3
 
 
 class RankBound:
-    """H_α ≤ 1 - φ(1-h) + ∫_h¹ (φ'(1-a) - R₀·φ'(1-b(a)))₊ da for every R₀ ≥ 1, where h = H_{α/R₀} of one trial and b(a) is the
-    largest b = Q'(test) with Q(test) = a. The best R₀ is looked for."""
+    """H_α ≤ ∫ (A(a) - R·B(a))₊ da + E_Q[sup over a of (min(A(a), R·B(a)) - α·B(a)·e^{-L})₊] for every R ≥ 1 and α ≥ 1.
+
+    A(a) = φ'(1-a), B(a) = φ'(1-b(a)), and b(a) is the largest Q'(test) with Q(test) = a. The best R is looked for.
+    """
 
     def __init__(self, polygon: Polygon, trials: Trials) -> None:
-        self.polygon, self.trials = polygon, trials
         # A polygon with fewer nodes lies above, and so does its trade-off curve.
         reach = float(polygon.taus[-1])
-        places = np.append(0.0, np.geomspace(min(NEAREST * float(polygon.sticks[0]), 0.1 * reach), reach, CORNERS))
-        self.a, b = Polygon(places, polygon.at(places)).tradeoff
-        # On a cell φ'(1-a) and φ'(1-b(a)) fall, and are convex, as b is linear: the mean of the one is at most that of its ends,
-        # the mean of the other at least its value in the middle.
-        most, least = trials.slope(self.a), trials.slope(b)
-        self.ahead, self.mean, self.rear = most[:-1], 0.5 * (most[:-1] + most[1:]), most[1:]
-        self.highest, self.middle, self.lowest = least[:-1], trials.slope(0.5 * (b[:-1] + b[1:])), least[1:]
-        self.widths = np.diff(self.a)
-        some = self.lowest > 0.0
+        nodes = np.append(0.0, np.geomspace(min(NEAREST * float(polygon.sticks[0]), 0.1 * reach), reach, CORNERS))
+        a, b = Polygon(nodes, polygon.at(nodes)).tradeoff
+        some = np.diff(a) > 0.0
+        width, first, last, rise = (one[some] for one in (np.diff(a), a[:-1], a[1:], np.diff(b)))
+        low, high = b[:-1][some], b[1:][some]
+        # Both A and B fall and are convex: on a cell A is at most its chord, B at least its tangent in the middle.
+        ahead, rear = trials.slope(first), trials.slope(last)
+        most, middle, least = trials.slope(low), trials.slope(0.5 * (low + high)), trials.slope(high)
+        fall = 0.5 * rise * trials.bend(0.5 * (low + high))
         with np.errstate(divide="ignore"):
-            largest = float(np.max(np.log(self.ahead[some] / self.lowest[some]), initial=0.0))
+            largest = float(np.max(np.log(ahead[ahead > 0.0]) - np.log(least[ahead > 0.0]), initial=0.0))
         largest = min(largest, MOST_SHIFT) if largest > 0.0 else 1.0
-        self.shifts = np.concatenate([[0.0], np.geomspace(SMALLEST_SHIFT * largest, largest, RANKS - 1)])
-        self.rest = self._rest(self.shifts)
-
-    def _rest(self, shifts: NDArray[Any]) -> NDArray[Any]:
-        """For each log R₀, the integral from each corner on."""
-        ratio = np.exp(shifts)[..., None]
-        positive = self.rear >= ratio * self.highest  # all over the cell
-        cells = self.widths * np.where(positive, self.mean - ratio * self.middle, np.maximum(self.ahead - ratio * self.lowest, 0.0))
-        rest = np.zeros((*shifts.shape, len(self.a)))
-        np.cumsum(cells[..., ::-1], axis=-1, out=rest[..., -2::-1])
-        return rest
+        ratios = np.exp(np.geomspace(min(SMALLEST_SHIFT, 0.1 * largest), largest, RANKS))[:, None]
+        inside = rear >= ratios * most  # the integrand is positive all over the cell
+        self.cost = np.where(inside, 0.5 * (ahead + rear) - ratios * middle, np.maximum(ahead - ratios * least, 0.0)) @ width
+        #: Places t, and for each R the supremum of (min(A, R·B) - t·B)₊ there: a convex function of t.
+        self.places = np.append(0.0, np.geomspace(FIRST_PLACE, 1.0001 * float(ratios[-1, 0]), PLACES))
+        self.heights = np.empty((RANKS, len(self.places)))
+        for i, t in enumerate(self.places.tolist()):
+            one = np.minimum(np.maximum(ahead - t * (middle + fall), rear - t * (middle - fall)), ahead - t * least)
+            self.heights[:, i] = np.max(np.minimum(one, most * np.maximum(ratios - t, 0.0)), axis=1, initial=0.0)
+        self.losses, self.masses, self.infinite = polygon.law
 
     def at(self, taus: NDArray[Any]) -> NDArray[Any]:
         """The bound at each τ ≥ 0."""
-        taus = np.asarray(taus, dtype=np.float64)
-        best = [self._at(taus[start : start + TOGETHER]) for start in range(0, len(taus), TOGETHER)]
-        return np.minimum(np.concatenate([*best, np.zeros(0)]) * (1.0 + PAD), 1.0)
+        return np.array([self._at(tau) for tau in np.asarray(taus, dtype=np.float64).tolist()])
 
-    def _at(self, taus: NDArray[Any]) -> NDArray[Any]:
-        shifts = np.broadcast_to(self.shifts, (len(taus), RANKS))
-        values = self._with(taus, shifts, np.broadcast_to(self.rest, (len(taus), *self.rest.shape)))
-        k = np.argmin(values, axis=1)
-        closer = np.linspace(self.shifts[np.maximum(k - 1, 0)], self.shifts[np.minimum(k + 1, RANKS - 1)], CLOSER, axis=1)
-        return np.minimum(values.min(axis=1), self._with(taus, closer, self._rest(closer)).min(axis=1))
-
-    def _with(self, taus: NDArray[Any], shifts: NDArray[Any], rest: NDArray[Any]) -> NDArray[Any]:
-        """The bound at each τ with each of its R₀."""
-        h = np.clip(self.polygon.at(taus[:, None] - shifts), 0.0, 1.0)
-        corner = np.searchsorted(self.a, h, side="right") - 1
-        return self.trials.some(h) + np.take_along_axis(rest, corner[..., None], axis=-1)[..., 0]
+    def _at(self, tau: float) -> float:
+        relevant = self.losses > tau - log(self.places[-1])
+        t = np.exp(tau - self.losses[relevant])
+        cell = np.searchsorted(self.places, t, side="right") - 1
+        mass = self.masses[relevant]
+        right = mass * (t - self.places[cell]) / (self.places[cell + 1] - self.places[cell])
+        size = len(self.places)
+        weights = np.bincount(cell, mass - right, size) + np.bincount(cell + 1, right, size)
+        weights[0] += self.infinite
+        return min(1.0, float(np.min(self.cost + self.heights @ weights)) * (1.0 + PAD))
 
 
 #: Nodes of the law of one trial in a deviation, at the most in all, and of all models together.
@@ -663,8 +682,8 @@ def composed(parts: Sequence[tuple[Polygon, Trials]]) -> DiscreteCurve | None:
 
 def _deviation(polygon: Polygon) -> float:
     """Standard deviation of the loss, where it is finite: √E|L|²."""
-    mass = -np.diff(np.append(polygon.tail, polygon.sticks[-1]))
-    return float(np.sqrt(np.sum(np.maximum(mass, 0.0) * polygon.taus[1:] ** 2)))
+    losses, mass, _ = polygon.law
+    return float(np.sqrt(mass @ losses**2))
 
 
 def _composed_on(parts: Sequence[tuple[Polygon, Trials]], step: float) -> DiscreteCurve | None:
@@ -677,11 +696,8 @@ def _composed_on(parts: Sequence[tuple[Polygon, Trials]], step: float) -> Discre
         if len(places) > MOST_POINTS * 2:
             return None
         on = Polygon(step * places, polygon.at(step * places) * (1.0 + 64.0 * EPS))
-        index = np.rint(on.taus[1:] / step).astype(np.int64)
-        mass = np.maximum(-np.diff(np.append(on.tail, min(float(on.sticks[-1]), float(on.tail[-1])))), 0.0)  # of |L|
-        up, infinite = mass / (1.0 + np.exp(-on.taus[1:])), float(on.sticks[-1])
-        down = mass - up
-        laws.append((np.concatenate([-index[::-1], index]), np.concatenate([down[::-1], up]), infinite, trials))
+        losses, mass, infinite = on.law
+        laws.append((np.rint(losses / step).astype(np.int64), mass, infinite, trials))
     window = [_window(laws, step, sign) for sign in (-1.0, 1.0)]
     if max(window) > step * MOST_TOGETHER:
         return None
@@ -696,7 +712,8 @@ def _composed_on(parts: Sequence[tuple[Polygon, Trials]], step: float) -> Discre
         # φ is at most E K times as steep as its argument; ‖error‖₁ ≤ √n·‖error‖₂, the norm of the error of the transform.
         error += trials.mean * FFT_ERROR * np.log2(length) * (2.0 * float(mass.sum()) + infinite) * length**0.5
     error += FFT_ERROR * np.log2(length) * float(np.sqrt(2.0 * np.sum(np.abs(together) ** 2))) + 3.0 * SLACK
-    lost = float(-np.expm1(sum(np.log(float(trials.never(np.array([infinite]))[0])) for _, _, infinite, trials in laws)))
+    lost = 1.0 - float(np.prod([trials.never(np.array([infinite]))[0] for _, _, infinite, trials in laws]))
+    lost = min(1.0, lost + 4.0 * EPS)
     law = np.maximum(np.roll(irfft(together, length), -start), 0.0)
     side = Side.of(step * (start + np.arange(length)), law, lost)
     return DiscreteCurve(side, side, float(error))
@@ -707,7 +724,9 @@ def _window(laws: Sequence[tuple[NDArray[Any], NDArray[Any], float, Trials]], st
     farthest = max(float(np.abs(index).max()) for index, *_ in laws) * step
     width = sum(trials.mean * float(mass @ (index * step) ** 2) for index, mass, _, trials in laws) ** 0.5
     ends = []
-    for tilt in np.unique(np.concatenate([np.geomspace(1e-3, 60.0, 60) / max(width, 1e-300), np.geomspace(1e-3, 600.0, 60) / farthest])):
+    for tilt in np.unique(
+        np.concatenate([np.geomspace(1e-3, 60.0, 60) / max(width, 1e-300), np.geomspace(1e-3, 600.0, 60) / farthest])
+    ):
         if tilt * farthest > 600.0:
             break
         growth = 0.0
@@ -721,10 +740,10 @@ def _window(laws: Sequence[tuple[NDArray[Any], NDArray[Any], float, Trials]], st
 
 
 class Ceiling(Protocol):
-    """Bounds of both directions at τ ≥ 0, and curves, all of which are above; computed when they are asked for."""
+    """A bound of both directions at τ ≥ 0, and curves, all of which are above; computed when they are asked for."""
 
     @property
-    def rank(self) -> Sequence[RankBound]: ...
+    def rank(self) -> RankBound | None: ...
 
     @property
     def everything(self) -> Sequence[Curve]: ...
@@ -752,8 +771,9 @@ class TunedCurve(Curve):
         return [curve.reversed() if self.backwards else curve for curve in self.ceiling.everything]
 
     def _proved(self, taus: NDArray[Any]) -> NDArray[Any]:
-        """The advantage and the rank bound at each τ ≥ 0."""
-        return np.min([np.full(len(taus), self.advantage), *(bound.at(taus) for bound in self.ceiling.rank)], axis=0)
+        """The lesser of the advantage and the rank bound at each τ ≥ 0."""
+        rank = self.ceiling.rank
+        return np.minimum(self.advantage, rank.at(taus)) if rank else np.full(len(taus), self.advantage)
 
     def hockey_sticks(self, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         taus = np.asarray(taus, dtype=np.float64)
@@ -830,7 +850,9 @@ class PointsCurve(Curve):
         each = (np.clip(one, 0.0, 1.0).tolist() for one in self.points())
         hull: list[tuple[float, float]] = []
         for x, y in sorted({(0.0, 0.0), (1.0, 1.0), *zip(*each, strict=True)}):
-            while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (x - hull[-2][0]) <= (y - hull[-2][1]) * (hull[-1][0] - hull[-2][0]):
+            while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (x - hull[-2][0]) <= (y - hull[-2][1]) * (
+                hull[-1][0] - hull[-2][0]
+            ):
                 hull.pop()
             hull.append((x, y))
         first, second = zip(*hull, strict=True)
@@ -867,13 +889,14 @@ def _tests(curves: Sequence[Curve], weights: Sequence[float], trials: Trials) ->
     if not all(isinstance(curve, PAIRS) for curve in curves):  # each test may be another attacker's: no two of them together
         strict, lax = (one[(lax == strict) | (lax == everyone)] for one in (strict, lax))
     points = []
-    for rate in (RATES, power):
+    for rate, sign in ((RATES, 1.0), (power, -1.0)):
         passed = np.append(rate, 1.0)
         fails = 1.0 - passed[lax]
         # None fails the lax test, and not all are between the two: φ(1-d) - φ(1-d-b). It falls with d and grows with b.
         between = np.minimum(fails + passed[strict], 1.0)
-        few = trials.some(between) - trials.some(fails)
-        hits = np.where(fails > 0.5, trials.never(fails) - trials.never(between), few)
+        first, second = trials.never(fails), trials.some(between)
+        hits = np.where(first < second, first - trials.never(between), second - trials.some(fails))
+        hits += sign * 16.0 * EPS * trials.mean * np.minimum(first, second)  # rounding, to the attacker's disadvantage
         points.append(np.concatenate([hits, (1.0 - trials.none) * rate]))
     return points[0], points[1]
 
@@ -905,9 +928,10 @@ def attack_by_size(tails: Tails, trials: Trials, advantage: float) -> tuple[NDAr
     return released[0], released[1], trials.mean * error
 
 
-def tests_of(first: NDArray[Any], second: NDArray[Any], error: float) -> tuple[NDArray[Any], NDArray[Any]]:
+def _tests_of_size(released: Callable[[], tuple[NDArray[Any], NDArray[Any], float]]) -> tuple[NDArray[Any], NDArray[Any]]:
     """(FPR, TPR) of the likelihood-ratio tests between two laws of finitely many outcomes, each of which may be off."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    first, second, error = released()
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         order = np.argsort(-np.where(first > 0.0, first / second, 0.0), kind="stable")
     return np.cumsum(second[order]) + error, np.cumsum(first[order]) - error
 
@@ -945,7 +969,9 @@ class OneTrial:
     @property
     def advantage(self) -> float:
         """At least that of one trial."""
-        return sum(weight * (1.0 - float(one.bayes_security.lower)) for weight, one in zip(self.weights, self.outcomes, strict=True))
+        return sum(
+            weight * (1.0 - float(one.bayes_security.lower)) for weight, one in zip(self.weights, self.outcomes, strict=True)
+        )
 
     def sticks(self, taus: NDArray[Any]) -> NDArray[Any]:
         """H at each τ ≥ 0, from above, of the worse direction."""
@@ -975,8 +1001,8 @@ class Best:
         self.trial, self.trials = trial, trials
 
     @cached_property
-    def rank(self) -> Sequence[RankBound]:
-        return [RankBound(self.trial.polygon, self.trials)]
+    def rank(self) -> RankBound:
+        return RankBound(self.trial.polygon, self.trials)
 
     @cached_property
     def repeated(self) -> FourierCurve | None:
@@ -984,7 +1010,8 @@ class Best:
         if self.trials.law != "fixed" or len(self.trial.fourier) != 1:
             return None
         one = self.trial.fourier[0]
-        return FourierCurve([replace(factor, count=self.trials.mean * factor.count) for factor in one.factors], one.symmetric)
+        factors: list[Any] = list(one.factors)
+        return FourierCurve([replace(factor, count=self.trials.mean * factor.count) for factor in factors], one.symmetric)
 
     @cached_property
     def everything(self) -> Sequence[Curve]:
@@ -1021,10 +1048,11 @@ class Best:
             if len(pairs) < len(curves):
                 upper = min(upper, attacks[-1].overlap().value)
                 continue
+            by_size = cache(partial(self._by_size, pairs))
             if all(isinstance(curve, FourierCurve) for curve in pairs):  # of others, only what they say at even odds is proved
-                attacks.append(PointsCurve(lambda pairs=pairs: tests_of(*self._by_size(pairs))))  # type: ignore[misc]
+                attacks.append(PointsCurve(partial(_tests_of_size, by_size)))
             if not attained:
-                first, second, error = self._by_size(pairs)
+                first, second, error = by_size()
                 upper = min(upper, 1.0 - float(np.maximum(first - second, 0.0).sum()) + error)
         lower = min(beta.lower, upper)
         estimate = beta.estimate if attained else upper if self.trial.fourier else 0.5 * (lower + upper)
@@ -1044,7 +1072,7 @@ class Best:
 class Together:
     """Several releases, and perhaps a run, one after another: the least of the composition of their curves and of everything."""
 
-    rank: Sequence[RankBound] = ()
+    rank = None
 
     def __init__(self, parts: Sequence[Best], outcomes: Sequence[Outcome], then: Outcome | None) -> None:
         self.parts, self.outcomes, self.then = parts, outcomes, then
