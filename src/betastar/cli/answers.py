@@ -96,7 +96,9 @@ class Question:
         if self.trials is None and self.trials_law != "fixed":
             raise WrongValueError("trials", "{argument} is missing: it is the mean number of models.")
         if self.law is not None and self.sees != "updates":
-            raise WrongValueError("sees", "{argument} must be left out with {trials}: no heuristic is known for the best of several.")
+            raise WrongValueError(
+                "sees", "{argument} must be left out with {trials}: no heuristic is known for the best of several."
+            )
         validation.word("effort", self.effort, EFFORTS)
         if self.method is not None:
             validation.word("method", self.method, METHODS)
