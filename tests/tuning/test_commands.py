@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 import betastar as bs
-from tests.command import betastar
+from tests.command import call
 
 RUN = ["--noise", "2", "--rate", "0.01", "--steps", "300"]
 PLAIN = bs.DPSGD(2.0, 0.01, 300)
 
 
+def told(*words: str) -> Any:
+    done = call(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @pytest.mark.parametrize("law", ["fixed", "poisson", "geometric"])
 def test_analyze(law: str) -> None:
-    told = betastar("analyze", *RUN, "--trials", "7", "--trials-law", law, "--json").json
+    answer = told("analyze", *RUN, "--trials", "7", "--trials-law", law)
     trials = getattr(bs.Trials, law)(7)
     risk = bs.analyze(bs.best_of(PLAIN, trials))
-    assert told["advantage"]["upper"] == risk.advantage.upper
-    assert told["epsilon"][0]["upper"] == risk.epsilon(1e-5).upper
-    assert told["sentence"].startswith(f"Best of {trials}: an attacker")
-    assert told["parameters"]["trials"] == 7
-    names: dict[str, object] = {}
-    exec(told["python"].replace("print", "str"), names)
-    assert names["risk"].advantage.upper == risk.advantage.upper  # type: ignore[attr-defined]
-    again = betastar(*told["command"].split()[1:], "--json").json
-    assert again["advantage"] == told["advantage"]
+    assert answer["advantage"]["upper"] == risk.advantage.upper
+    assert answer["epsilon"][0]["upper"] == risk.epsilon(1e-5).upper
+    assert answer["sentence"].startswith(f"Best of {trials}: an attacker")
+    assert answer["parameters"]["trials"] == 7
+    names: dict[str, Any] = {}
+    exec(answer["python"].replace("print", "str"), names)
+    assert names["risk"].advantage.upper == risk.advantage.upper
+    assert told(*answer["command"].split()[1:])["advantage"] == answer["advantage"]
 
 
 def test_calibrate_and_sweep() -> None:
-    found = betastar("calibrate", "--target", "success<=55%", "--rate", "0.01", "--steps", "300", "--trials", "7", "--json").json
+    found = told("calibrate", "--target", "success<=55%", *RUN[2:], "--trials", "7")
     run = bs.calibrate(bs.Target(success=0.55), sample_rate=0.01, steps=300, trials=7)
     assert found["found"] == {"noise_multiplier": run.noise_multiplier}
-    table = betastar("sweep", "--noise", "2,4", *RUN[2:], "--trials", "7").out.splitlines()
+    table = call("sweep", "--noise", "2,4", *RUN[2:], "--trials", "7").stdout.splitlines()
     assert float(table[1].split(",")[-3]) == bs.analyze(bs.best_of(PLAIN, 7)).bayes_security.lower
-    both = betastar("sweep", *RUN, "--setting", "trials=7", "--setting", "trials=3,trials-law=geometric", "--json").json
+    both = told("sweep", *RUN, "--setting", "trials=7", "--setting", "trials=3,trials-law=geometric")
     assert [one["parameters"]["trials"] for one in both["settings"]] == [7, 3]
 
 
@@ -51,5 +59,6 @@ def test_calibrate_and_sweep() -> None:
     ],
 )
 def test_bad_input(more: list[str], said: str) -> None:
-    answer = betastar("analyze", *RUN, *more, fails=True)
-    assert said in answer.err
+    done = call("analyze", *RUN, *more)
+    assert done.returncode != 0
+    assert said in done.stderr

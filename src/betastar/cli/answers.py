@@ -376,9 +376,9 @@ def _heuristic(success: bs.Bound) -> str:
 
 #: What is assumed of trials.
 TRIED = (
-    "the best of {}: trained independently, with the same settings or with settings drawn at random for each; how many is decided "
-    "before, without a look at the data; only the winner is released, no score, curve or weight of another; the score does not see "
-    "the records at stake"
+    "the best of {}: trained independently, with the same settings or with settings drawn at random for each; how many is "
+    "decided before, without a look at the data; only the winner is released, no score, curve or weight of another; the score "
+    "does not see the records at stake"
 )
 
 
@@ -416,8 +416,8 @@ def _certainty_of_best(question: Question, between: str, width: float) -> str:
     proved = "both ends are proved" if question.chosen_method == "certified" else "up to numerical errors, which are estimated"
     attack = "" if width < WIDE * WIDE else " The upper end is an attack that exists; what lies between is not known."
     return (
-        f"{question.chosen_method.capitalize()}, for the best model: {between}; {proved}.{attack} The other metrics are bounds: the "
-        "number to rely on is above every attack, the estimate is an attack that exists."
+        f"{question.chosen_method.capitalize()}, for the best model: {between}; {proved}.{attack} The other metrics are bounds: "
+        "the number to rely on is above every attack, the estimate is an attack that exists."
     )
 
 

@@ -16,6 +16,7 @@ from betastar.training.records import Records, by_name
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.tables import RestatedSecretWarning
 from betastar.training.secrets.text_tokens import TextField
+from betastar.training.tune import Tuned, tune
 from betastar.training.writers import JsonLines, TensorBoard, Writer
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ __all__ = [
     "TensorBoard",
     "TextField",
     "TruncatedPoissonSampler",
+    "Tuned",
     "Writer",
     "by_name",
     "private_loader",
+    "tune",
 ]
