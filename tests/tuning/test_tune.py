@@ -17,7 +17,7 @@ import betastar as bs
 from betastar.training import Budget, PrivateTraining, Secret, tune
 from betastar.training.tune import SEARCH, WINNER, space_of
 
-DATA = TensorDataset(torch.randn(40, 3), torch.arange(40) % 2)
+DATA = TensorDataset(torch.cat([torch.arange(40)[:, None] % 2, torch.randn(40, 2)], 1), torch.arange(40) % 2)
 SPACE = {"lr": "0.01:1log", "width": [2, 4]}
 
 
@@ -54,22 +54,8 @@ def test_the_best_one_is_kept_and_the_guarantee_is_of_all() -> None:
 
 def test_persons_gaps_and_a_random_number_of_trials() -> None:
     secret = Secret.column(0, values=[0.0, 1.0], name="sign")
-    binary = TensorDataset(torch.cat([torch.arange(40)[:, None] % 2, torch.randn(40, 2)], 1), torch.arange(40) % 2)
-
-    def making(settings: dict[str, Any]) -> PrivateTraining:
-        model = torch.nn.Linear(3, 2)
-        optimizer, loss = torch.optim.SGD(model.parameters(), lr=settings["lr"]), torch.nn.CrossEntropyLoss()
-        given: dict[str, Any] = {
-            "batch_size": 10,
-            "epochs": 1,
-            "noise_multiplier": 3.0,
-            "secret": secret,
-            "gap": 0.1,
-            "records": 2,
-        }
-        return PrivateTraining(model, optimizer, binary, loss, **given)
-
-    winner = tune(making, {"lr": [0.1]}, bs.Trials.geometric(2), score=rate)
+    protected = {"secret": secret, "gap": 0.1, "records": 2}
+    winner = tune(lambda settings: make(settings, **protected), {"lr": [0.1]}, bs.Trials.geometric(2), score=rate)
     assert winner.membership.bayes_security.lower < winner.attributes["sign"].bayes_security.lower < 1.0
     assert "the 2 records of a person" in str(winner)
     assert "who guesses sign" in str(winner)
