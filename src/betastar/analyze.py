@@ -139,7 +139,7 @@ def takes_seconds(run: DPSGD | BestOf, threat: Threat, method: str, effort: str)
 def _outcomes(run: DPSGD | BestOf, threat: Threat, method: str, tolerance: float, effort: str, both_ends: bool) -> list[Outcome]:
     """The outcome of each run of a sweep. both_ends: attacks that exist are looked for."""
     if not isinstance(run, DPSGD | BestOf):
-        raise TypeError(f"run must be a DPSGD, or what best_of returns, got {run!r}.")
+        raise TypeError(f"run must be a DPSGD or a BestOf, got {run!r}.")
     if not hasattr(threat, "steps"):
         raise TypeError(f"threat must be Membership, AttributeInference or another object with steps(run), got {threat!r}.")
     validation.choice("method", method, METHODS)
