@@ -6,11 +6,13 @@ from betastar.calibrate import NoNoiseNeeded, Plan, Target, calibrate, plan
 from betastar.dpsgd import DPSGD, RateWarning
 from betastar.risk import Bound, GaussianFit, Risk, advantage_from_epsilon, epsilon_from_bayes_security
 from betastar.threats import AttributeInference, Membership
+from betastar.tuning import BestOf, Trials, best_of
 
 __version__ = "0.1.0"
 __all__ = [
     "DPSGD",
     "AttributeInference",
+    "BestOf",
     "Bound",
     "GaussianFit",
     "Membership",
@@ -21,8 +23,10 @@ __all__ = [
     "Risk",
     "Target",
     "ToleranceWarning",
+    "Trials",
     "advantage_from_epsilon",
     "analyze",
+    "best_of",
     "calibrate",
     "epsilon_from_bayes_security",
     "plan",

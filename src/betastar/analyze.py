@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from betastar import closed_forms, validation
 from betastar.certified import adaptive, enclosure
@@ -17,12 +18,15 @@ from betastar.steps.base import Family, Step, attained_steps
 from betastar.steps.fixed_size import FixedSizeStep
 from betastar.steps.poisson import PoissonStep, all_poisson, factors, only_poisson
 from betastar.threats import FARTHEST, Membership, Threat, reduction
+from betastar.tuning import BestOf, tuned
 from betastar.validation import WrongValueError
 
 #: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
 DIFFERENT = 4
 #: Width of the certified interval of β* unless another is asked for.
 TOLERANCE = 1e-4
+#: For the best of several models, the width for one run as a share of it, and the least.
+MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
 #: An advantage below this one is not looked into.
 INVISIBLE = 1e-12
 
@@ -60,7 +64,7 @@ class ToleranceWarning(UserWarning):
 
 
 def analyze(
-    run: DPSGD,
+    run: DPSGD | BestOf,
     threat: Threat | None = None,
     method: str = "exact",
     tolerance: float = TOLERANCE,
@@ -70,8 +74,8 @@ def analyze(
 
     Parameters
     ----------
-    run : DPSGD
-        What was run, or a sweep over several runs.
+    run : DPSGD or BestOf
+        What was run, or a sweep over several runs; or what `best_of` returns.
     threat : Threat, optional
         Who attacks; membership inference by substitution by default.
     method : "exact", "certified", "affinity" or "paper"
@@ -106,33 +110,39 @@ def analyze(
     """
     threat = Membership() if threat is None else threat
     outcomes = _outcomes(run, threat, method, tolerance, effort, both_ends=True)
-    if method == "paper":
+    if method == "paper" and isinstance(run, DPSGD):
         _warn_outside_regime(run, threat)
-    if method == "certified" and isinstance(threat, Membership) and reduction(threat, next(run.scalars())).attacks is None:
+    if (
+        method == "certified"
+        and isinstance(run, DPSGD)
+        and isinstance(threat, Membership)
+        and reduction(threat, next(run.scalars())).attacks is None
+    ):
         _warn_too_wide(outcomes, tolerance)  # otherwise, and for attributes, there is a gap that no grid closes
     return Risk(outcomes, run.shape, threat.describe(), method)
 
 
-def reliable(run: DPSGD, threat: Threat, method: str, tolerance: float = TOLERANCE, effort: str = "best") -> Risk:
+def reliable(run: DPSGD | BestOf, threat: Threat, method: str, tolerance: float = TOLERANCE, effort: str = "best") -> Risk:
     """What `analyze` computes, but only the ends of each bound that a person relies on: no attack is looked for."""
     return Risk(_outcomes(run, threat, method, tolerance, effort, both_ends=False), run.shape, threat.describe(), method)
 
 
-def takes_seconds(run: DPSGD, threat: Threat, method: str, effort: str) -> bool:
+def takes_seconds(run: DPSGD | BestOf, threat: Threat, method: str, effort: str) -> bool:
     """Whether a figure takes seconds, as for an attacker who adapts, while one of effort "normal" does not."""
     if method not in ("exact", "certified") or effort != "best":
         return False
-    samplings = {segment.sampling for segment in run.segments}
+    runs = run.runs if isinstance(run, BestOf) else (run,)
+    samplings = {segment.sampling for one in runs for segment in one.segments}
     if method == "certified" and "balls-in-bins" in samplings:
         return True
     fixed_size = "fixed-size" in samplings
     return getattr(threat, "symmetric", True) and (fixed_size or not isinstance(threat, Membership))
 
 
-def _outcomes(run: DPSGD, threat: Threat, method: str, tolerance: float, effort: str, both_ends: bool) -> list[Outcome]:
+def _outcomes(run: DPSGD | BestOf, threat: Threat, method: str, tolerance: float, effort: str, both_ends: bool) -> list[Outcome]:
     """The outcome of each run of a sweep. both_ends: attacks that exist are looked for."""
-    if not isinstance(run, DPSGD):
-        raise TypeError(f"run must be a DPSGD, got {run!r}.")
+    if not isinstance(run, DPSGD | BestOf):
+        raise TypeError(f"run must be a DPSGD or a BestOf, got {run!r}.")
     if not hasattr(threat, "steps"):
         raise TypeError(f"threat must be Membership, AttributeInference or another object with steps(run), got {threat!r}.")
     validation.choice("method", method, METHODS)
@@ -140,9 +150,41 @@ def _outcomes(run: DPSGD, threat: Threat, method: str, tolerance: float, effort:
     tolerance = validation.numbers(
         "tolerance", validation.one("tolerance", tolerance), "at least 1e-8 and below 1", low=1e-8, high=1.0, open_high=True
     )
+    if isinstance(run, BestOf):
+        if method not in ("exact", "certified"):
+            raise WrongValueError("method", "{argument} must be 'exact' or 'certified' for the best of several models.")
+        return [_tuned(scalar, threat, method, tolerance, effort, both_ends) for scalar in run.scalars()]
     if method == "paper" and not all_plain(run):
         raise WrongValueError("method", "{argument} paper is about Poisson sampling, got {run}; use exact.", {"run": repr(run)})
     return [_outcome(reduction(threat, scalar), method, tolerance, effort, both_ends) for scalar in run.scalars()]
+
+
+def _tuned(one: BestOf, threat: Threat, method: str, tolerance: float, effort: str, both_ends: bool) -> Outcome:
+    """The outcome of the best of several models, perhaps with further runs."""
+
+    def alone(run: DPSGD, tolerance: float) -> Outcome:
+        return _outcome(reduction(threat, run), method, tolerance, effort, both_ends)
+
+    searches, then = one.simplified()
+    if not searches:
+        assert then is not None
+        return alone(then, tolerance)
+    finer = max(MAGNIFIED * tolerance, LEAST_TOLERANCE)
+    every = []
+    for search in searches:
+        runs = [_with_mirrored(alone(run, finer), reduction(threat, run), method, both_ends) for run in search.runs]
+        every.append((search.weights, search.trials, runs))
+    return tuned(every, None if then is None else alone(then, finer), both_ends)
+
+
+def _with_mirrored(outcome: Outcome, reduced: Reduction, method: str, both_ends: bool) -> Outcome:
+    """With the symmetric pair of gradients among the attacks, on attributes, for which the theorem's attack is the worst one."""
+    sequence = reduced.proved[0]
+    adapts = outcome.attacks is not outcome.worst and sequence.symmetric and all_poisson(sequence.steps)
+    if not (both_ends and adapts and method == "exact" and outcome.worst):
+        return outcome
+    leaking = [step.clamped().with_min_noise(LEAST_NOISE) for step in sequence.steps if step.leaks]
+    return replace(outcome, attacks=(*outcome.attacks, _composed(leaking, "symmetric", True)))
 
 
 def _outcome(reduced: Reduction, method: str, tolerance: float, effort: str, both_ends: bool) -> Outcome:

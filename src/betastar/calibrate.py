@@ -28,6 +28,7 @@ from betastar.rounding import CALIBRATED, plain, shortened, significant
 from betastar.steps.base import Step
 from betastar.steps.poisson import PoissonStep
 from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
+from betastar.tuning import BestOf, Trials, best_of, tuned
 from betastar.validation import WrongTypeError, WrongValueError
 
 #: Where the search ends: noise, sampling rate, steps.
@@ -246,6 +247,7 @@ def calibrate(
     sampling: str = "poisson",
     max_batch_size: int | None = None,
     times_per_epoch: int = 1,
+    trials: Any = None,
     threat: Threat | None = None,
     method: str = "exact",
     tolerance: float = TOLERANCE,
@@ -281,6 +283,9 @@ def calibrate(
         With "poisson": of a larger batch, this many records are kept at random.
     times_per_epoch : int
         With "balls-in-bins": in how many batches of an epoch each record is.
+    trials : int, Trials or probabilities, optional
+        The number of models that are tried, as for `best_of`: the target then holds for the best of them, each of which is a run
+        like the one that is returned.
     threat : Threat, optional
         Who attacks; membership inference by substitution by default.
     method : str
@@ -293,7 +298,7 @@ def calibrate(
     Returns
     -------
     DPSGD
-        The whole run.
+        The whole run; with trials, each of the runs.
 
     Raises
     ------
@@ -328,13 +333,15 @@ def calibrate(
     drawn: dict[str, Any] = {"sampling": sampling, "max_batch_size": max_batch_size, "opacus": quiet}
     drawn |= {"times_per_epoch": times_per_epoch}
 
+    law = None if trials is None else Trials.of(trials)
+
     def make(value: float) -> tuple[DPSGD, Threat]:
         return DPSGD.from_numbers(**{**given, name: value * unit}, **drawn), threat
 
     search = _search(name, make, given, unit, max_batch_size, target)
     if name == "noise_multiplier":
         without = threat.steps(make(1.0)[0])
-        if target.met(_sampling_only(without)):
+        if target.met(_sampling_only(without, law)):
             warnings.warn(
                 f"{target} needs no noise: a record is used at all with probability {-expm1(log_never_sampled(without)):.3g} "
                 f"only. Returning the least noise that is considered, noise_multiplier={LEAST_NOISE}.",
@@ -342,7 +349,7 @@ def calibrate(
                 stacklevel=2,
             )
             return make(LEAST_NOISE)[0]
-    value = found(search, target, method, tolerance, effort)
+    value = found(search, target, method, tolerance, effort, law)
     sizes = {"batch_size": batch_size, "dataset_size": dataset_size, name: round(value) * unit}
     chosen = opacus is not None or sampling != "poisson" or not (sizes["batch_size"] and sizes["dataset_size"])
     if not chosen and (told := opacus_differs(sizes["batch_size"], sizes["dataset_size"])):
@@ -408,10 +415,13 @@ def _in_braces(names: Iterable[str]) -> str:
     return ", ".join(f"{{{name}}}" for name in names)
 
 
-def _sampling_only(steps: tuple[Step, ...]) -> Risk:
+def _sampling_only(steps: tuple[Step, ...], trials: Trials | None) -> Risk:
     """The risk of the same sampling without noise."""
     curve, beta = noiseless_curve(steps), exp(log_never_sampled(steps))
-    return Risk([Outcome(Bound(beta, beta, beta), (curve,), (curve,))], (), "sampling alone", "ceiling")
+    outcome = Outcome(Bound(beta, beta, beta), (curve,), (curve,))
+    if trials is not None:
+        outcome = tuned([((1.0,), trials, [outcome])], None, False)
+    return Risk([outcome], (), "sampling alone", "ceiling")
 
 
 def guess_noise(steps: tuple[Step, ...], target: Target) -> float:
@@ -636,18 +646,21 @@ class Search:
     unit: int = 1
 
 
-def found(search: Search, target: Target, method: str, tolerance: float, effort: str) -> float:
+def found(search: Search, target: Target, method: str, tolerance: float, effort: str, trials: Trials | None = None) -> float:
     """The value that just meets the target; where figures take seconds, rough ones lead to it and few to rely on confirm it."""
+
+    def done(value: float) -> tuple[DPSGD | BestOf, Threat]:
+        run, threat = search.make(value)
+        return (run if trials is None else best_of(run, trials)), threat
 
     @cache
     def risk(value: float) -> Risk:
-        return reliable(*search.make(value), method, tolerance, effort)
+        return reliable(*done(value), method, tolerance, effort)
 
     @cache
     def rough(value: float) -> Risk:
-        run, threat = search.make(value)
-        bins = any(segment.sampling == "balls-in-bins" for segment in run.segments)
-        return reliable(run, threat, "exact" if bins else method, max(tolerance, ROUGH_TOLERANCE), "normal")
+        bins = any(segment.sampling == "balls-in-bins" for segment in search.make(value)[0].segments)
+        return reliable(*done(value), "exact" if bins else method, max(tolerance, ROUGH_TOLERANCE), "normal")
 
     if takes_seconds(*search.make(search.low), method, effort):
         return _solve_with_few(search, target, risk, rough)

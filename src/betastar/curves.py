@@ -208,6 +208,19 @@ class DiscreteCurve(Curve):
         doubt = self.backward.doubt(-tau)
         return Value(-expm1(tau) + exp(tau) * self.backward.hockey_stick(-tau), self.error + doubt)
 
+    def tails(self, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """P(L > τ) and Q(L > τ) at each τ."""
+        first, second = (np.empty(len(taus)) for _ in range(2))
+        ahead, behind = taus >= 0.0, taus < 0.0
+        i = np.searchsorted(self.forward.losses, taus[ahead], side="right")
+        first[ahead], second[ahead] = self.forward._above[0][i] + self.forward.infinite, self.forward._above[1][i]
+        j = np.searchsorted(self.backward.losses, -taus[behind], side="left")  # -L ≥ -τ
+        first[behind], second[behind] = (
+            1.0 - self.backward._above[1][j],
+            1.0 - self.backward._above[0][j] - self.backward.infinite,
+        )
+        return first, second
+
     def overlap(self) -> Value:
         value, error = self.hockey_stick(0.0)
         return Value(1.0 - value, error)

@@ -93,9 +93,13 @@ class FourierCurve(Curve):
         values, errors = self.hockey_sticks(np.array([tau]))
         return Value(float(values[0]), float(errors[0]))
 
+    def answers(self, taus: NDArray[Any]) -> Answers:
+        """H_{e^τ}(P‖Q), Q(L > τ) and the density of L at each τ, with their errors, in one pass."""
+        return self._inversion()(np.asarray(taus, dtype=np.float64))
+
     def hockey_sticks(self, taus: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """H_{e^τ}(P‖Q) at each τ, and their errors, in one pass."""
-        answers = self._inversion()(np.asarray(taus, dtype=np.float64))
+        answers = self.answers(taus)
         return answers.stick, answers.error
 
     def true_positive_rates(self, fprs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

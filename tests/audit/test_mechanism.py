@@ -220,7 +220,7 @@ def test_the_sentence_rounds_to_the_safe_side() -> None:
         ({"actual": bs.DPSGD(1.0, 0.1, 9)}, "actual must be a DPSGD with as many segments and steps as run"),
         ({"actual": "none"}, "actual must be a DPSGD .* got 'none'"),
         ({"run": bs.DPSGD(np.array([1.0, 2.0]), 0.1, 10)}, r"run must be one run, got a sweep of shape \(2,\)"),
-        ({"run": "fast"}, "run must be a DPSGD, got 'fast'"),
+        ({"run": "fast"}, "run must be a DPSGD or a BestOf, got 'fast'"),
         ({"threat": "membership"}, "threat must be Membership, .* got 'membership'"),
         ({"threat": bs.AttributeInference([0.5, 0.5])}, "distances must be a number or have one entry for each of the 10 steps"),
     ],

@@ -142,3 +142,20 @@ def test_groups_are_their_mixtures_of_gaussians(records: int, rate: float, noise
         assert ours.epsilon(delta).estimate == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=2e-3)
         assert ours.epsilon(delta).lower <= theirs.get_epsilon_for_delta(delta)
     assert ours.advantage.lower <= theirs.get_delta_for_epsilon(0.0) <= ours.advantage.upper * 1.01
+
+
+@pytest.mark.parametrize("law", ["poisson", "geometric"])
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps"), [(3.51, 256 / 26048, 2040), (0.6, 0.01, 300), (3.0, 1.0, 1), (2.0, 0.1, 200)]
+)
+def test_best_of_is_below_their_bound(law: str, noise: float, rate: float, steps: int) -> None:
+    """ε of the best of a random number of models, against RepeatAndSelect by Rényi divergences."""
+    event: Any = dp.GaussianDpEvent(noise)
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, event) if rate < 1.0 else event, steps)
+    for mean in (2.0, 20.0, 300.0):
+        theirs = dp.rdp.RdpAccountant(neighboring_relation=RELATIONS["add-remove"])
+        theirs.compose(dp.dp_event.RepeatAndSelectDpEvent(event, mean, math.inf if law == "poisson" else 1.0))
+        best = bs.best_of(bs.DPSGD(noise, rate, steps), getattr(bs.Trials, law)(mean))
+        ours = bs.analyze(best, bs.Membership("add-remove"))
+        for delta in (1e-3, 1e-5, 1e-8):
+            assert ours.epsilon(delta).upper < theirs.get_epsilon(delta)

@@ -17,6 +17,7 @@ import betastar as bs
 from betastar import page as pages
 from betastar.exact import FourierCurve
 from betastar.steps.poisson import PoissonFactor
+from betastar.tuning import OneTrial, advantage_of_tail, exact_tail
 
 from ..command import call
 
@@ -159,6 +160,65 @@ def test_the_numbers_are_pythons(page: Any, file: Path) -> None:
         assert float(high) <= value * 1.011
         assert float(six) <= value * 1.000011
         assert min(float(share.removesuffix(" %")) / 100.0 for share in shares) >= value
+
+
+def test_the_best_of_several_models(page: Any, file: Path) -> None:
+    """β* is Python's to 1e-7; the other figures are the composition of all models, or what follows from β* if that is less."""
+    visit(page, file)
+    rng = np.random.default_rng(6)
+    settings = [one | {"trials": int(rng.integers(2, 300))} for one in random_settings(23, 16)]
+    answers = page.evaluate(
+        """(settings) => settings.map((one) => {
+            const all = new TradeoffCurve({ ...one, steps: one.steps * one.trials });
+            const best = new BestOf(new TradeoffCurve(one), all, one.trials);
+            return {
+                exact: best.exact, bayes_security: best.bayesSecurity(), success: best.success(one.prior),
+                epsilon: best.epsilon(one.delta), tpr: best.tpr(one.fpr),
+            };
+        })""",
+        settings,
+    )
+    for one, answer in zip(settings, answers, strict=True):
+        threat = bs.Membership("substitution" if one["distance"] == 2 else "add-remove")
+        trial = OneTrial([bs.analyze(bs.DPSGD(one["noise"], one["rate"], one["steps"]), threat)._outcomes[0]], [1.0])
+        some, _ = advantage_of_tail(exact_tail(trial.fourier, [1.0]), bs.Trials.fixed(one["trials"]), trial.advantage)
+        assert answer["exact"] == (one["distance"] == 2)
+        assert answer["bayes_security"]["estimate"] == pytest.approx(1.0 - some.estimate, abs=1e-7), one
+        together = bs.analyze(bs.DPSGD(one["noise"], one["rate"], one["steps"] * one["trials"]), threat)
+        prior = one["prior"]
+        likelier, most = max(prior, 1.0 - prior), 1.0 - answer["bayes_security"]["lower"]
+        assert some.estimate <= most <= some.estimate + 1e-4
+        for name, expected, scale in (
+            ("success", min(together.success(prior).upper, likelier + (1.0 - likelier) * most), 1.0),
+            ("tpr", min(together.tpr(one["fpr"]).upper, one["fpr"] + most), 1.0),
+            ("epsilon", together.epsilon(one["delta"]).upper if most > one["delta"] else 0.0, None),
+        ):
+            if np.isfinite(expected):
+                assert answer[name]["upper"] == pytest.approx(expected, abs=AGREES * (scale or 1.0 + expected)), (name, one)
+
+
+def test_models_tried_is_a_field(page: Any, file: Path) -> None:
+    visit(page, file, **SMALL)
+    settle(page)
+    one = float(page.inner_text("#beta"))
+    page.fill("#trials", "20")
+    settle(page)
+    best = bs.analyze(bs.best_of(run_of(page), 20))
+    assert page.inner_text("#beta") == four_digits(best.bayes_security.lower)
+    assert float(page.inner_text("#beta")) < one
+    assert page.inner_text("#sentence").startswith("Best of 20: An attacker who guesses membership is right at most")
+    assert "only the winner is released" in page.inner_text("#assumptions")
+    assert "trials=20" in page.evaluate("location.href") or page.wait_for_function("location.href.includes('trials=20')")
+    page.click("#command")
+    command = page.evaluate("navigator.clipboard.readText()")
+    assert json.loads(call(*shlex.split(command)[1:], "--json").stdout)["bayes_security"]["lower"] == best.bayes_security.lower
+    page.click("#python")
+    code = page.evaluate("navigator.clipboard.readText()")
+    names: dict[str, Any] = {}
+    exec(code[: code.index("print(")], names)
+    assert names["risk"].bayes_security.lower == best.bayes_security.lower
+    page.fill("#trials", "0")
+    assert "must be a whole number from 1 to 1,000, got" in page.inner_text("#trials-problem")
 
 
 def test_the_numbers_follow_the_sliders(page: Any, file: Path) -> None:

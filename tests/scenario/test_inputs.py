@@ -69,7 +69,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bs.AttributeInference.among([[0.0, 1.0]]), ValueError, r"M × M"),
     (lambda: bs.AttributeInference.among([[0.0, 1.0], [0.5, 0.0]]), ValueError, r"symmetric"),
     (lambda: bs.AttributeInference.among([[0.0, 3.0], [3.0, 0.0]]), ValueError, r"between 0 and 2"),
-    (lambda: bs.analyze(1.0), TypeError, r"run must be a DPSGD, got 1\.0"),  # type: ignore[arg-type]
+    (lambda: bs.analyze(1.0), TypeError, r"run must be a DPSGD or a BestOf, got 1\.0"),  # type: ignore[arg-type]
     (lambda: bs.analyze(RUN, "membership"), TypeError, r"threat must be Membership"),  # type: ignore[arg-type]
     (lambda: bs.analyze(RUN, method="magic"), ValueError, r"method must be one of 'exact', .* got 'magic'"),
     (lambda: bs.analyze(RUN, method="certified", tolerance=0.0), ValueError, r"tolerance must be at least 1e-8"),

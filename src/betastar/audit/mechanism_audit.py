@@ -24,6 +24,7 @@ from betastar.steps import AllocationStep, MixtureStep
 from betastar.steps.base import Family, Step
 from betastar.steps.poisson import PoissonFactor, PoissonStep, condense, factors, log_mixture
 from betastar.threats import FARTHEST, Membership, Threat, reduction
+from betastar.tuning import BestOf, Trials
 
 #: Widest interval of the advantage that is worth having, unless another is asked for.
 WIDTH = 0.2
@@ -33,7 +34,7 @@ CHUNK, FEWEST_IN_CHUNK, MOST_IN_CHUNK = 1 << 22, 16, 1 << 12
 
 
 def mechanism(
-    run: DPSGD,
+    run: DPSGD | BestOf,
     threat: Threat | None = None,
     games: int = 100_000,
     seed: int | None = None,
@@ -49,12 +50,13 @@ def mechanism(
 
     The gradients are the worst-case pair, and the attacker sees every step and weighs both worlds by their likelihood. No
     attacker does better, so the measured success meets the exact one. Where only bounds are known of a sampling, the strongest
-    attack that is known to exist is played.
+    attack that is known to exist is played. Of the best of several models (`betastar.best_of`), the score is the worst one at
+    even odds: the model wins whose evidence is largest, either way.
 
     Parameters
     ----------
-    run : DPSGD
-        What was run.
+    run : DPSGD or BestOf
+        What was run. Of a BestOf, one search with one run.
     threat : Threat, optional
         Who attacks; membership inference by substitution by default.
     games : int
@@ -103,17 +105,19 @@ def mechanism(
     width = validation.numbers("width", width, "greater than 0 and below 2", low=0.0, high=2.0, open_low=True, open_high=True)
     seed = seed_of(seed)
     games = intervals.enough_games(games, width, min(prior, 1.0 - prior), confidence)
-    if isinstance(run, DPSGD) and run.shape:
+    if isinstance(run, DPSGD | BestOf) and run.shape:
         raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
     setting = AuditSetting(run, threat, prior, confidence, seed)
     _ = setting.bound  # what cannot be analysed is refused before the games
-    views = attacks(run, threat)
+    one, trials = _one_search(run) if isinstance(run, BestOf) else (run, None)
+    views = attacks(one, threat)
     number, pair = strongest(views, prior)
-    believed, real = views[number].steps, attacks(same_steps(run, actual), threat)[number].steps
-    size = min(max(CHUNK // sum(number_of_outputs(step) for step in believed), FEWEST_IN_CHUNK), MOST_IN_CHUNK)
+    believed, real = views[number].steps, attacks(same_steps(one, actual), threat)[number].steps
+    outputs = sum(number_of_outputs(step) for step in believed) * (1.0 if trials is None else max(1.0, trials.mean))
+    size = int(min(max(CHUNK // outputs, FEWEST_IN_CHUNK), MOST_IN_CHUNK))
     sizes = [size] * (games // size) + [games % size] * (games % size > 0)
     seeds = np.random.SeedSequence(seed).spawn(len(sizes))
-    chunks = [(believed, real, pair, prior, number, own) for number, own in zip(sizes, seeds, strict=True)]
+    chunks = [(believed, real, pair, prior, number, own, trials) for number, own in zip(sizes, seeds, strict=True)]
     parts, done = [], 0
     for part in spread(play, chunks, jobs):
         parts.append(part)
@@ -122,6 +126,13 @@ def mechanism(
             tell(done, games)
     positive, evidence, ties = (np.concatenate(column) for column in zip(*parts, strict=True))
     return judge(setting, positive, evidence, ties, pair.name)
+
+
+def _one_search(release: BestOf) -> tuple[DPSGD, Trials]:
+    """The run and the law of a search that can be played."""
+    if len(release.parts) != 1 or release.then is not None or len(release.parts[0].runs) != 1:
+        raise ValueError(f"run must be one search with one run, to be played, got {release!r}.")
+    return release.parts[0].runs[0], release.parts[0].trials
 
 
 def same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:
@@ -233,14 +244,38 @@ def strongest(sequences: Sequence[StepSequence], prior: float) -> tuple[int, Pai
 
 
 def play(
-    believed: Sequence[Step], actual: Sequence[Step], pair: Pair, prior: float, games: int, seed: np.random.SeedSequence
+    believed: Sequence[Step],
+    actual: Sequence[Step],
+    pair: Pair,
+    prior: float,
+    games: int,
+    seed: np.random.SeedSequence,
+    trials: Trials | None = None,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Play so many games: the world of each, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
 
     Outputs are drawn from the actual steps; the attacker weighs them by those that they believe in. Both have the same counts.
+    trials: of each game, this many models are trained, and the one with the largest |log P/Q| is seen.
     """
     generator = np.random.default_rng(seed)
     positive = generator.random(games) < prior
+    if trials is None:
+        evidence = _evidence(believed, actual, pair, positive, generator)
+    else:
+        numbers = np.array([trials.draw(generator) for _ in range(games)])
+        game = np.repeat(np.arange(games), numbers)
+        every = _evidence(believed, actual, pair, positive[game], generator)
+        order = np.lexsort((np.abs(every), game))
+        evidence = np.zeros(games)  # nothing is seen if no model is trained
+        evidence[game[order]] = every[order]  # the last one of each game, which is the largest, stays
+    return positive, evidence, generator.random(games)
+
+
+def _evidence(
+    believed: Sequence[Step], actual: Sequence[Step], pair: Pair, positive: NDArray[Any], generator: np.random.Generator
+) -> NDArray[Any]:
+    """The attacker's evidence in games with these worlds."""
+    games = len(positive)
     evidence = np.zeros(games)
     for claim, truth in zip(believed, actual, strict=True):
         if not isinstance(claim, PoissonStep) or not isinstance(truth, PoissonStep):
@@ -248,7 +283,7 @@ def play(
             continue
         a, b = pair.worlds(truth.distance)
         mean = np.where(positive, np.array(a)[:, None], np.array(b)[:, None])[:, None, :]
-        at_once = max(1, BLOCK // (games * len(a)))
+        at_once = max(1, BLOCK // max(games * len(a), 1))
         for start in range(0, truth.count, at_once):
             steps = min(at_once, truth.count - start)
             # Equal steps may change places without changing the evidence: those that sample the challenge come first.
@@ -257,7 +292,7 @@ def play(
             output *= truth.noise
             output += mean * sampled
             evidence += loss(output, claim, pair).sum(axis=0)
-    return positive, evidence, generator.random(games)
+    return evidence
 
 
 def loss(output: NDArray[Any], step: PoissonStep, pair: Pair) -> NDArray[Any]:

@@ -24,6 +24,7 @@ from betastar.heuristics import final_model
 from betastar.risk import Bound, Risk
 from betastar.rounding import down, nearest, nearest_percent, percent, significant, tiny
 from betastar.threats import Membership, Threat
+from betastar.tuning import BestOf
 
 #: A bound that holds is called violated in at most one of a thousand audits.
 ALARM = 1e-3
@@ -61,7 +62,7 @@ class Audit(Displayed):
 
     Attributes
     ----------
-    run : DPSGD
+    run : DPSGD or BestOf
         What is claimed to have been run.
     threat : Threat
         Who attacks.
@@ -111,7 +112,7 @@ class Audit(Displayed):
     (False, True)
     """
 
-    run: DPSGD
+    run: DPSGD | BestOf
     threat: Threat
     pair: str
     games: int
@@ -183,7 +184,7 @@ class AuditSetting:
 
     Attributes
     ----------
-    run : DPSGD
+    run : DPSGD or BestOf
         What is claimed to have been run.
     threat : Threat
         Who attacks.
@@ -195,7 +196,7 @@ class AuditSetting:
         The seed of the games.
     """
 
-    run: DPSGD
+    run: DPSGD | BestOf
     threat: Threat
     prior: float | tuple[float, ...]
     confidence: float
@@ -218,7 +219,7 @@ class AuditSetting:
     @cached_property
     def heuristic(self) -> float | None:
         """The advantage of an attacker of the final model if all losses were linear; None where this heuristic does not apply."""
-        if not isinstance(self.threat, Membership) or not all_plain(self.run):
+        if not isinstance(self.run, DPSGD) or not isinstance(self.threat, Membership) or not all_plain(self.run):
             return None
         return float(self._gain(final_model(self.run, self.threat)).estimate)
 

@@ -199,6 +199,7 @@ def training(
 
 def _beyond(columns: dict[str, NDArray[Any]], setting: AuditSetting) -> float | None:
     """The largest distance between the candidates' gradients, if the bound is for a smaller one."""
+    assert isinstance(setting.run, DPSGD)  # a training is one run
     # The distance is that of a step, however batches are drawn.
     poisson = [DPSGD(one.noise_multiplier, one.sample_rate, one.steps) for one in setting.run.segments]
     steps = only_poisson("the audit of a training", setting.threat.steps(reduce(add, poisson)))
@@ -415,6 +416,7 @@ def _of_many_worlds(
 def _of_two_worlds(
     columns: dict[str, NDArray[Any]], setting: AuditSetting, priors: tuple[float, ...]
 ) -> Iterator[tuple[str, Audit]]:
+    assert isinstance(setting.run, DPSGD)
     positive = columns["world"].astype(int) == 0
     ties = np.random.default_rng(setting.seed).random(len(positive))
     evidence = columns["evidence"][:, 0] - columns["evidence"][:, 1]

@@ -44,6 +44,8 @@ def analyze(
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
     max_batch_size: opt.MaxBatchSize = None,
+    trials: opt.NumberOfTrials = None,
+    trials_law: opt.TrialsLaw = "fixed",
     threat: opt.ThreatName = "membership",
     distance: opt.Distance = None,
     records_per_person: opt.RecordsPerPerson = None,
@@ -69,9 +71,12 @@ def analyze(
       betastar analyze --noise 3.51 --batch 256 --records 26048 --epochs 20
       betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --threat attribute --distance 0.8
       betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --require "bayes_security>=0.95" --advise
+      betastar analyze --noise 3.51 --batch 256 --records 26048 --epochs 20 --trials 20
     """
     question = Question.of(locals())
     targets = required(require)
+    if advise and question.law is not None:
+        raise WrongTypeError("advise", "{argument} must be left out with {trials}; betastar calibrate --trials finds the noise.")
     told = answer(question, advise, targets)
     printing.as_json(told) if json else printing.one(told)
     demand([(question, "")], targets)
@@ -94,6 +99,8 @@ def calibrate(
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
     max_batch_size: opt.MaxBatchSize = None,
+    trials: opt.NumberOfTrials = None,
+    trials_law: opt.TrialsLaw = "fixed",
     threat: opt.ThreatName = "membership",
     distance: opt.Distance = None,
     records_per_person: opt.RecordsPerPerson = None,
@@ -152,6 +159,8 @@ def sweep(
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
     max_batch_size: opt.MaxBatchSize = None,
+    trials: opt.NumberOfTrials = None,
+    trials_law: opt.TrialsLaw = "fixed",
     threat: opt.ThreatName = "membership",
     distance: opt.Distance = None,
     records_per_person: opt.RecordsPerPerson = None,
@@ -321,13 +330,13 @@ def compare(base: Answer, settings: Sequence[str], methods: Sequence[str], targe
 
 
 #: The fields of --setting: words, and numbers.
-WORDS = ("sampling", "threat", "sees", "method", "name")
-FIELDS = (*NUMBERS, "max_batch_size", "distance", "records_per_person", "prior")
+WORDS = ("sampling", "trials_law", "threat", "sees", "method", "name")
+FIELDS = (*NUMBERS, "max_batch_size", "trials", "distance", "records_per_person", "prior")
 
 
 def _read_setting(text: str, base: Answer) -> tuple[str, Answer]:
     """A name (or none) and the fields of "noise=3.51,batch=256,name=careful", on top of the base."""
-    known = {word: name for name in FIELDS for word in (SHORT.get(name, name), name.replace("_", "-"))} | {w: w for w in WORDS}
+    known = {word: name for name in FIELDS + WORDS for word in (SHORT.get(name, name), name.replace("_", "-"))}
     given = {**base, "name": "", "method": None}
     for part in text.split(","):
         key, equals, value = (word.strip() for word in part.partition("="))

@@ -14,7 +14,7 @@ from betastar import validation
 from betastar.advice import advise
 from betastar.analyze import METHODS
 from betastar.certified.enclosure import EFFORTS
-from betastar.cli.options import DELTA, FPR, PRIOR, SEES, THREATS, TOLD, TOLERANCE
+from betastar.cli.options import DELTA, FPR, PRIOR, SEES, THREATS, TOLD, TOLERANCE, TRIALS_LAWS
 from betastar.dpsgd import IN_EPOCHS, NUMBERS, SAMPLINGS
 from betastar.risk import DIGITS, METRICS, Metric
 from betastar.rounding import nearest_percent, plain, significant
@@ -67,6 +67,8 @@ class Question:
     opacus: bool | None = None
     sampling: str = "poisson"
     max_batch_size: int | None = None
+    trials: float | None = None
+    trials_law: str = "fixed"
     threat: str = "membership"
     distance: float | None = None
     records_per_person: int | None = None
@@ -90,6 +92,13 @@ class Question:
             object.__setattr__(self, "epochs", int(self.epochs))  # 20.0 epochs are 20: said back as people say it
         validation.word("sampling", self.sampling, SAMPLINGS)
         validation.word("sees", self.sees, SEES)
+        validation.word("trials_law", self.trials_law, TRIALS_LAWS)
+        if self.trials is None and self.trials_law != "fixed":
+            raise WrongValueError("trials", "{argument} is missing: it is the mean number of models.")
+        if self.law is not None and self.sees != "updates":
+            raise WrongValueError(
+                "sees", "{argument} must be left out with {trials}: no heuristic is known for the best of several."
+            )
         validation.word("effort", self.effort, EFFORTS)
         if self.method is not None:
             validation.word("method", self.method, METHODS)
@@ -98,6 +107,14 @@ class Question:
         if self.records_per_person is not None:
             at_most_all(self.records_per_person, self.dataset_size, "records_per_person")
         threat_of(self.threat, self.distance, self.records_per_person)
+
+    @property
+    def law(self) -> bs.Trials | None:
+        """How many models are tried; None if it is one run."""
+        if self.trials is None:
+            return None
+        law: bs.Trials = getattr(bs.Trials, self.trials_law)(self.trials)
+        return law
 
     @property
     def metrics(self) -> Sequence[str]:
@@ -146,7 +163,8 @@ class Question:
 
     @cached_property
     def risk(self) -> bs.Risk:
-        return bs.analyze(self.run, self.attack, self.chosen_method, self.tolerance, self.effort)
+        done = self.run if self.law is None else bs.best_of(self.run, self.law)
+        return bs.analyze(done, self.attack, self.chosen_method, self.tolerance, self.effort)
 
     def python(self, target: bs.Target | None = None) -> str:
         """Python code that computes the answer again; with a target, the answer of a calibration."""
@@ -162,13 +180,18 @@ class Question:
             attack = f"{attack[:-1]}{'' if attack.endswith('()') else ', '}records={self.records_per_person!r})"
         how = "" if self.tolerance == TOLERANCE else f", tolerance={self.tolerance!r}"
         how += "" if self.effort == "best" else f', effort="{self.effort}"'
+        trials, done = "", "run"
+        if self.law is not None:
+            number = plain(self.trials)
+            law = number if self.trials_law == "fixed" else f"bs.Trials.{self.trials_law}({number})"
+            trials, done = f", trials={law}", f"bs.best_of(run, trials={law})"
         if target is None:
             made = f"bs.DPSGD{'.' if name else ''}{name}({inside})"
         else:
             extra = "" if self.attack == bs.Membership() else f", threat={attack}"
             method = "" if self.chosen_method == "exact" else f', method="{self.chosen_method}"'
-            made = f"bs.calibrate(bs.{target!r}, {inside}{extra}{method}{how})"
-        analysis = f'bs.analyze(run, {attack}, method="{self.chosen_method}"{how})'
+            made = f"bs.calibrate(bs.{target!r}, {inside}{trials}{extra}{method}{how})"
+        analysis = f'bs.analyze({done}, {attack}, method="{self.chosen_method}"{how})'
         return f"import betastar as bs\n\nrun = {made}\nrisk = {analysis}\nprint(risk.bayes_security)"
 
     def command(self, verb: str = "analyze", *more: str) -> str:
@@ -245,7 +268,7 @@ def calibrated(question: Question, target: bs.Target) -> Answer:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         how: Answer = {"method": question.chosen_method, "tolerance": question.tolerance, "effort": question.effort}
-        run = bs.calibrate(target, threat=question.attack, **how, **question.numbers)
+        run = bs.calibrate(target, threat=question.attack, trials=question.law, **how, **question.numbers)
     full = question.with_run(run)
     name = next(name for name in NUMBERS if name in full.given and name not in question.given)
     more = answer(full)
@@ -262,6 +285,7 @@ def _parameters(question: Question) -> Answer:
     others = {"distance": question.distance, "records_per_person": question.records_per_person}
     return {name: full[name] for name in NUMBERS if name in full} | {
         **question.sampled,
+        **({} if question.law is None else {"trials": question.trials, "trials_law": question.trials_law}),
         "threat": question.threat,
         **{name: value for name, value in others.items() if value is not None},
         **({} if question.sees == "updates" else {"sees": question.sees}),
@@ -316,7 +340,8 @@ def _sentence(question: Question, success: bs.Bound, even: bs.Bound | None) -> s
 
     reach, prior = share(success, question.prior), question.prior
     idle = f"{100 * max(prior, 1.0 - prior):.10g} %"
-    said = f"An attacker who guesses {guesses} is right {word} {reach} of the time, against {idle} without the model."
+    model = "the model" if question.law is None else "it"
+    said = f"An attacker who guesses {guesses} is right {word} {reach} of the time, against {idle} without {model}."
     if even is not None:
         likelier = "the rarer" if prior < 0.5 else "the likelier"
         said = (
@@ -324,6 +349,8 @@ def _sentence(question: Question, success: bs.Bound, even: bs.Bound | None) -> s
             f"right {word} {reach} of the time, against {idle} without the model, by always guessing the likelier answer. "
             f"At even odds it is {word} {share(even, 0.5)} against 50 %."
         )
+    if question.law is not None:
+        said = f"Best of {question.law}: {said[0].lower()}{said[1:]}"
     return said if question.sampling != "shuffled" else f"{said} {_instead_of_shuffling(question, success)}"
 
 
@@ -347,6 +374,14 @@ def _heuristic(success: bs.Bound) -> str:
     )
 
 
+#: What is assumed of trials.
+TRIED = (
+    "the best of {}: trained independently, with the same settings or with settings drawn at random for each; how many is "
+    "decided before, without a look at the data; only the winner is released, no score, curve or weight of another; the score "
+    "does not see the records at stake"
+)
+
+
 def _assumptions(question: Question) -> list[str]:
     records = question.records_per_person or 1
     person = [f"a person with {records} records, all of which are replaced, or left out, together"] if records > 1 else []
@@ -365,13 +400,25 @@ def _assumptions(question: Question) -> list[str]:
     }[question.sampling]
     if question.max_batch_size is not None:
         drawn += f", and of a batch of more than {question.max_batch_size} records this many are kept at random"
+    tried = [] if question.law is None else [TRIED.format(question.law)]
     return [
         *person,
+        *tried,
         f"a worst-case record: {knows[question.threat]}",
         "an attacker who knows all other records and sees every update",
         drawn,
         "ideal Gaussian noise on the sum of clipped gradients",
     ]
+
+
+def _certainty_of_best(question: Question, between: str, width: float) -> str:
+    """How sure a number about the best of several models is."""
+    proved = "both ends are proved" if question.chosen_method == "certified" else "up to numerical errors, which are estimated"
+    attack = "" if width < WIDE * WIDE else " The upper end is an attack that exists; what lies between is not known."
+    return (
+        f"{question.chosen_method.capitalize()}, for the best model: {between}; {proved}.{attack} The other metrics are bounds: "
+        "the number to rely on is above every attack, the estimate is an attack that exists."
+    )
 
 
 def _certainty(question: Question, beta: bs.Bound) -> str:
@@ -380,6 +427,8 @@ def _certainty(question: Question, beta: bs.Bound) -> str:
     between = (
         f"β* lies between {METRICS['bayes_security'].rounded(float(beta.lower))} and {significant(float(beta.upper), DIGITS)}"
     )
+    if question.law is not None:
+        return _certainty_of_best(question, between, width)
     gap = reduction(question.attack, question.run).attacks is not None
     if method == "exact" and gap:
         return (

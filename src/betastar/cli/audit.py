@@ -22,6 +22,7 @@ from betastar.cli.answers import Question, threat_of
 from betastar.runs.folder import RunFolder
 from betastar.runs.reading import Json
 from betastar.threats import FARTHEST, Membership, Threat
+from betastar.tuning import best_of
 from betastar.validation import WrongTypeError
 
 if TYPE_CHECKING:
@@ -104,6 +105,8 @@ def mechanism(
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
     max_batch_size: opt.MaxBatchSize = None,
+    trials: opt.NumberOfTrials = None,
+    trials_law: opt.TrialsLaw = "fixed",
     threat: opt.ThreatName = "membership",
     distance: opt.Distance = None,
     records_per_person: opt.RecordsPerPerson = None,
@@ -144,6 +147,7 @@ def mechanism(
     Examples:
       betastar audit mechanism --noise 3.51 --batch 256 --records 26048 --epochs 20 --jobs 2
       betastar audit mechanism --noise 1 --rate 0.01 --steps 500 --threat attribute --distance 0.8 --plot roc.png --seed 1
+      betastar audit mechanism --noise 2 --rate 0.01 --steps 300 --trials 20 --games 20000 --seed 1
       betastar audit mechanism --one-run --noise 1 --rate 0.05 --steps 100 --actual-noise 0.3 --canaries 2000 --seed 1
       betastar audit mechanism --one-run --noise 2 --rate 0.5 --steps 4 --threat attribute --distance 1 --values 4
     """
@@ -151,7 +155,7 @@ def mechanism(
     from betastar.audit import one_run_mechanism
 
     question, targets = Question.of({name: value for name, value in locals().items() if name != "delta"}), required(require)
-    many = ("sees", "prior", "games", "width", "jobs", "plot", "log", "into", "require")
+    many = ("trials", "sees", "prior", "games", "width", "jobs", "plot", "log", "into", "require")
     _refuse_other_options(context, one_run, many)
     run = question.run
     for notice in question.rate_notices:
@@ -163,8 +167,9 @@ def mechanism(
         return
     _check_plot(plot, force)
     _keep(into, force, "mechanism")
+    done = run if question.law is None else best_of(run, question.law)
     with printing.counting("games", games) as tell:
-        audit = play(run, question.attack, games, seed, confidence, jobs, lambda done, _: tell(done), prior=prior, width=width)
+        audit = play(done, question.attack, games, seed, confidence, jobs, lambda done, _: tell(done), prior=prior, width=width)
     if plot is not None:
         from betastar import plots
 

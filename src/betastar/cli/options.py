@@ -28,6 +28,8 @@ THREATS = {
 SEES = {"updates": "every update", "final-model": "only the final model (a heuristic)"}
 #: The metrics that `analyze` and `sweep` report.
 TOLD = tuple(name for name, metric in METRICS.items() if metric.told)
+#: How many models are tried.
+TRIALS_LAWS = ("fixed", "poisson", "geometric")
 #: What a command takes unless the person gives it.
 TOLERANCE, PRIOR, FPR, DELTA = 1e-4, 0.5, (0.01, 0.001), (1e-5,)
 
@@ -87,6 +89,23 @@ MaxBatchSize = Annotated[
         "--max-batch-size",
         "--max-batch",
         help="With Poisson sampling: of a larger batch, this many records are kept at random (with the number of records).",
+    ),
+]
+
+NumberOfTrials = Annotated[
+    float | None,
+    typer.Option(
+        "--trials",
+        help="Number of models that are trained like this, independently, of which only the best one is released.",
+    ),
+]
+TrialsLaw = Annotated[
+    str,
+    typer.Option(
+        "--trials-law",
+        help="How the number of models is drawn, before the first one is trained: fixed, or poisson or geometric with --trials "
+        "as its mean.",
+        **one_of(TRIALS_LAWS),
     ),
 ]
 
@@ -184,6 +203,7 @@ HINTS = {
     "steps": "It is the total number of updates, e.g. 2000.",
     "epochs": "Common values are 1 to 100.",
     "max_batch_size": "Common values are 1.1 to 1.5 times the batch size.",
+    "trials": "Common values are 5 to 100.",
     "distance": "It is measured in clipping norms: 2 is the worst case, 1 a common value.",
     "records_per_person": "It is the largest number of records that one person has, e.g. 8.",
     "tolerance": "Common values are 1e-4 and 0.01.",

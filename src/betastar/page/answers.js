@@ -8,14 +8,18 @@ const BREATH = 8;
 const KEPT = 40, curves = new Map(); // the curves of the last settings
 
 function curveOf(setting, steps = stepsOf(setting)) {
-  const { noise, threat } = setting, given = THREATS[threat].distance, rate = rateOf(setting), distance = given ?? setting.distance;
-  const key = [noise, rate, steps, threat, distance].join();
+  const { noise, threat, trials } = setting, given = THREATS[threat].distance, rate = rateOf(setting), distance = given ?? setting.distance;
+  const key = [noise, rate, steps, threat, distance, trials].join();
   if (!curves.has(key)) {
     if (curves.size >= KEPT) curves.delete(curves.keys().next().value);
-    curves.set(key, new TradeoffCurve({ noise, rate, steps, distance, glue: given === null }));
+    const of = (count) => new TradeoffCurve({ noise, rate, steps: count, distance, glue: given === null });
+    curves.set(key, trials === 1 ? of(steps) : new BestOf(of(steps), of(trials * steps), trials));
   }
   return curves.get(key);
 }
+
+// What is assumed of several models.
+const TRIED = "models that are trained independently, with the same settings or settings drawn at random for each; their number is decided before; only the winner is released; the score does not see the records at stake";
 
 const pause = () => new Promise((later) => setTimeout(later));
 
@@ -40,17 +44,19 @@ function checkComputed(setting) {
 function analyzed(setting) {
   checkComputed(setting);
   const curve = curveOf(setting), beta = curve.bayesSecurity(), success = curve.success(setting.prior), { attacker, assumed } = THREATS[setting.threat];
-  const guessing = Math.max(setting.prior, 1 - setting.prior), command = commandOf({ ...setting, solve: "" });
+  const guessing = Math.max(setting.prior, 1 - setting.prior), command = commandOf({ ...setting, solve: "" }), best = setting.trials > 1;
   return {
     bayes_security: beta,
     advantage: { lower: 1 - beta.upper, estimate: 1 - beta.estimate, upper: 1 - beta.lower },
     success,
-    sentence: `${attacker} is right at most ${percentAbove(success.upper, guessing)} of the time, against ${percentOf(guessing)} without the model.`,
-    at_least: curve.glue,
-    certainty: curve.glue
+    sentence: `${best ? `Best of ${setting.trials}: ` : ""}${attacker} is right at most ${percentAbove(success.upper, guessing)} of the time, against ${percentOf(guessing)} without the model.`,
+    at_least: best ? !curve.exact : curve.glue,
+    certainty: best
+      ? `${curve.exact ? "β* and right guesses at even odds are exact" : "All figures are proved"} up to numerical error, the others bounds by the composition of all ${setting.trials} models. For tighter ones run \`${command}\`.`
+      : curve.glue
       ? `Proved up to numerical error: no attack on an attribute with this distance does better. The true β* is larger; for the tighter figure run \`${command}\`.`
       : `Exact: an integral, computed in this browser, whose numerical error (${up(Math.max(beta.upper - beta.lower, 1e-16), 1)} here) is estimated but not proved. For a proof run \`${command} --method certified\`.`,
-    assumptions: [assumed.replace("{distance}", setting.distance), ...ASSUMED],
+    assumptions: [...(best ? [TRIED] : []), assumed.replace("{distance}", setting.distance), ...ASSUMED],
   };
 }
 
@@ -63,30 +69,30 @@ function percentAbove(value, guessing) {
 
 async function overEpochs(setting, rest) {
   checkComputed(setting);
-  const number = POINTS.epochs[Number(rest)], total = stepsOf(setting), unit = total / setting.epochs, rate = rateOf(setting), { distance, glue } = curveOf(setting);
+  const number = POINTS.epochs[Number(rest)], total = stepsOf(setting), unit = total / setting.epochs, rate = rateOf(setting), { distance, glue, exact } = curveOf(setting), one = setting.trials === 1;
   const counts = [...new Set(Array.from({ length: number }, (_, i) => Math.max(1, Math.round((total * (i + 1)) / number))))];
   const betas = await atEach(counts, (steps) => curveOf(setting, steps).bayesSecurity());
   // The paper's closed form and its error term.
   const paper = (steps) => erfc((Math.sqrt(steps) * rate * distance) / (2 * Math.SQRT2 * setting.noise));
   const doubt = (steps) => Math.sqrt(steps * rate * (1 - rate)) / setting.noise;
   return {
-    at_least: glue,
+    at_least: one ? glue : !exact,
     exact: counts.map((steps, i) => ({ at: steps / unit, lower: betas[i].lower })),
-    paper: counts.map((steps) => ({ at: steps / unit, lower: Math.max(0, paper(steps) - doubt(steps)), estimate: paper(steps), upper: Math.min(1, paper(steps) + doubt(steps)) })),
+    paper: (one ? counts : []).map((steps) => ({ at: steps / unit, lower: Math.max(0, paper(steps) - doubt(steps)), estimate: paper(steps), upper: Math.min(1, paper(steps) + doubt(steps)) })),
   };
 }
 
 async function tradeoffOf(setting, rest) {
   checkComputed(setting);
-  const curve = curveOf(setting), number = POINTS.rates[Number(rest)], many = Math.floor((2 * number) / 3), few = Math.floor(number / 3);
+  const curve = curveOf(setting), bounded = curve.glue || setting.trials > 1, number = POINTS.rates[Number(rest)], many = Math.floor((2 * number) / 3), few = Math.floor(number / 3);
   const rates = Array.from({ length: many }, (_, i) => SMALLEST_RATE * (0.5 / SMALLEST_RATE) ** (i / (many - 1)));
   for (let i = 1; i < few; i += 1) rates.push(0.5 + (0.5 * i) / (few - 1));
   const point = (fpr) => {
     const { lower, estimate, upper } = curve.tpr(fpr);
-    return { fpr, lower: curve.glue ? null : lower, estimate, upper };
+    return { fpr, lower: bounded ? null : lower, estimate, upper };
   };
   const epsilon = curve.epsilon(DELTA).upper;
-  return { at_least: curve.glue, curve: await atEach(rates, point), tpr: point(setting.fpr), epsilon: Number.isFinite(epsilon) ? epsilon : null };
+  return { at_least: bounded, curve: await atEach(rates, point), tpr: point(setting.fpr), epsilon: Number.isFinite(epsilon) ? epsilon : null };
 }
 
 // ---- the parameter that just meets a target

@@ -664,3 +664,56 @@ class TradeoffCurve {
     return side < 0 ? low : high;
   }
 }
+
+// ---- the best of several models
+// Theorem 13 of the theory page: advantage = ∫ (1 - (1-t(s))^K)·½sech²(s/2) ds, t(s) = Pr[|L| > s] = H + (1 + e^s)·Q(L > s) of the worse
+// direction. Step of the trapezoidal rule in log s, and where it begins (as a share of the advantage of one model) and ends.
+const LOG_STEP = 0.1, FIRST_SHARE = 1e-10, LAST_LOSS = 80, UNSEEN = 1e-25;
+
+class BestOf {
+  // One run, and all runs one after another, of which everything is seen.
+  constructor(one, all, trials) { Object.assign(this, { one, all, trials, glue: one.glue, exact: one.symmetric && !one.glue, known: null }); }
+
+  tail(s) {
+    const [first, second] = [this.one, this.one.reversed].map((curve) => curve.at(s)), worse = second.stick > first.stick ? second : first;
+    return [Math.min(Math.max(worse.stick + worse.hit + worse.mass, 0), 1), worse.error];
+  }
+
+  // The advantage, exact for a symmetric pair and otherwise from above, and its numerical error.
+  advantage() {
+    if (this.known) return this.known;
+    const alone = 1 - this.one.bayesSecurity().lower;
+    if (alone <= 0) return (this.known = bound(0, 0));
+    const first = Math.log(FIRST_SHARE * alone), count = 2 * Math.ceil((Math.log(LAST_LOSS) - first) / (2 * LOG_STEP));
+    let sum = 0, half = 0, doubt = 0, start = 0;
+    for (let j = 0; j <= count; j += 1) {
+      const s = Math.exp(first + j * LOG_STEP), [t, error] = this.tail(s), some = -Math.expm1(this.trials * Math.log1p(-Math.min(t, 1 - EPS)));
+      if (j === 0) start = some * Math.tanh(0.5 * s); // what lies before it, nearly
+      const term = (some * 0.5 * s) / Math.cosh(0.5 * s) ** 2, share = j === 0 || j === count ? 0.5 : 1;
+      sum += share * term;
+      if (j % 2 === 0) half += 2 * share * term;
+      doubt = Math.max(doubt, error);
+      if (t < UNSEEN) break;
+    }
+    const estimate = LOG_STEP * sum + start;
+    return (this.known = bound(estimate, LOG_STEP * Math.abs(sum - half) + 10 * this.trials * doubt));
+  }
+
+  bayesSecurity() {
+    const { lower, estimate, upper } = this.advantage();
+    return { lower: 1 - upper, estimate: 1 - estimate, upper: 1 - lower };
+  }
+
+  // Bounds from above: the lesser of what composition gives and of what follows from H ≤ H at τ = 0.
+  success(prior) {
+    const { lower, estimate, upper } = this.all.success(prior), most = prior < 0.5 ? 1 - prior + prior * this.advantage().upper : prior + (1 - prior) * this.advantage().upper;
+    return { lower: Math.min(lower, most), estimate: Math.min(estimate, most), upper: Math.min(upper, most) };
+  }
+
+  tpr(fpr) {
+    const { lower, estimate, upper } = this.all.tpr(fpr), most = Math.min(1, fpr + this.advantage().upper);
+    return { lower: Math.min(lower, most), estimate: Math.min(estimate, most), upper: Math.min(upper, most) };
+  }
+
+  epsilon(delta) { return this.advantage().upper <= delta ? { lower: 0, estimate: 0, upper: 0 } : this.all.epsilon(delta); }
+}

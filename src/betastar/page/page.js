@@ -145,7 +145,7 @@ function showMetrics() {
 function showEpochs() {
   if (!shown.epochs || !window.Plotly) return;
   drawEpochs($("epochs-chart"), shown.epochs, state);
-  $("epochs-note").textContent = `Line: ${shown.epochs.at_least ? "β* is at least this" : "exact"}; dotted: the paper's closed form; dashed: the limits of the bands.`;
+  $("epochs-note").textContent = `Line: ${shown.epochs.at_least ? "β* is at least this" : "exact"}; ${shown.epochs.paper.length ? "dotted: the paper's closed form; " : ""}dashed: the limits of the bands.`;
 }
 
 function showTradeoff() {
@@ -212,7 +212,7 @@ function fillKnob(name) {
 }
 
 function makeKnob(name, knob) {
-  $(knob.find ? "training" : "attack").append(element(`<div class="knob" id="${name}-knob"><span class="named"><label for="${name}">${knob.label}</label><button type="button" class="ask" aria-expanded="false" aria-controls="${name}-help" aria-label="What is ${knob.label}?">?</button></span>
+  $(knob.find || name === "trials" ? "training" : "attack").append(element(`<div class="knob" id="${name}-knob"><span class="named"><label for="${name}">${knob.label}</label><button type="button" class="ask" aria-expanded="false" aria-controls="${name}-help" aria-label="What is ${knob.label}?">?</button></span>
     <input id="${name}" type="text" inputmode="decimal" aria-describedby="${name}-help ${name}-problem">
     ${knob.find ? `<button type="button" aria-pressed="false" aria-label="Find ${knob.label} from a target" id="${name}-find">find</button>` : "<span></span>"}
     <input id="${name}-slider" type="range" min="0" max="1000" aria-label="${knob.label}">
@@ -282,9 +282,9 @@ $("log").addEventListener("change", () => { state.log = $("log").checked; showTr
 // ---- pins: settings to compare, each a row of the table and a line of each chart
 const MOST_PINS = 4;
 
-function nameOf({ threat, distance, noise, batch, epochs, records }) {
+function nameOf({ threat, distance, noise, batch, epochs, records, trials }) {
   const attack = threat === "membership" ? "" : `, ${threat}`;
-  return `noise ${Number(noise.toPrecision(4))}, batch ${batch}, ${epochs} epochs, ${records} records${attack}${threat === "attribute" ? `, distance ${distance}` : ""}`;
+  return `noise ${Number(noise.toPrecision(4))}, batch ${batch}, ${epochs} epochs, ${records} records${trials === 1 ? "" : `, best of ${trials}`}${attack}${threat === "attribute" ? `, distance ${distance}` : ""}`;
 }
 
 function showPins() {

@@ -8,6 +8,7 @@ const KNOBS = {
   batch: { api: "batch_size", label: "batch size", help: "Expected number of records in a batch. The sampling rate is batch size / training records.", low: 1, high: 1e9, whole: true, find: true, log: true, min: 1, max: 16384, start: 256 },
   noise: { api: "noise_multiplier", label: "noise multiplier", help: "Standard deviation of the noise / clipping norm.", low: 0.3, high: 1000, farther: true, find: true, log: true, min: 0.3, max: 50, start: 3.51 },
   epochs: { api: "epochs", label: "epochs", help: "Passes over the training records.", above: 0, high: 1e6, find: true, log: true, slidesWhole: true, min: 1, max: 1000, start: 20 },
+  trials: { api: "trials", label: "models tried", help: "Number of models that are trained like this, independently, of which only the best one is released.", low: 1, high: 1000, whole: true, log: true, min: 1, max: 200, start: 1 },
   distance: { api: "distance", label: "largest distance per step, in clipping norms", help: "The largest distance between the clipped gradients of two values of the attribute, from 0 to 2.", low: 0, high: 2, only: "attribute", min: 0, max: 2, start: 1 },
   prior: { api: "prior", label: "probability of “yes” before the attack", help: "Probability, before the attack, that “yes” is the right guess.", low: 0, high: 1, share: true, min: 0.01, max: 0.99, start: 0.5 },
   fpr: { api: "fpr", label: "false-positive rate", help: "The false-positive rate for which the page shows the true-positive rate.", low: 0, high: 1, share: true, log: true, min: 1e-5, max: 0.5, start: 0.01 },
@@ -129,6 +130,7 @@ function commandOf(setting) {
   if (setting.threat !== "membership") words.push("--threat", setting.threat);
   if (setting.sampling !== "poisson") words.push("--sampling", setting.sampling);
   if (setting.threat === "attribute") words.push("--distance", plain(setting.distance));
+  if (setting.trials !== 1) words.push("--trials", plain(setting.trials));
   if (setting.prior !== KNOBS.prior.start) words.push("--prior", plain(setting.prior));
   words.push("--fpr", plain(setting.fpr));
   return words.join(" ");
@@ -139,14 +141,15 @@ const copiedCommand = (setting) => commandOf(setting) + (setting.threat === "att
 
 // The same in Python, and what the page shows beside it.
 function pythonOf(setting) {
-  const { solve, target, threat, sampling, distance, prior, fpr } = setting, { at } = TARGETS[target];
+  const { solve, target, threat, sampling, distance, prior, fpr, trials } = setting, { at } = TARGETS[target];
   const given = ["noise", "batch", "records", "epochs"].filter((name) => name !== solve).map((name) => `${KNOBS[name].api}=${plain(setting[name])}`);
   if (sampling !== "poisson") given.push(`sampling="${sampling}"`);
+  const several = trials === 1 ? "" : `, trials=${plain(trials)}`, done = trials === 1 ? "run" : `bs.best_of(run${several})`;
   const method = threat === "attribute" ? ', method="certified"' : "", goal = `${target}=${plain(setting.limit)}${at ? `, ${at}=${plain(givenOf(setting, target))}` : ""}`;
   return [
     "import betastar as bs", "", `threat = ${THREATS[threat].python.replace("{distance}", plain(distance))}`,
-    solve ? `run = bs.calibrate(bs.Target(${goal}), ${given.join(", ")}, threat=threat${method})` : `run = bs.DPSGD.from_epochs(${given.join(", ")})`,
-    `risk = bs.analyze(run, threat${method})`,
+    solve ? `run = bs.calibrate(bs.Target(${goal}), ${given.join(", ")}${several}, threat=threat${method})` : `run = bs.DPSGD.from_epochs(${given.join(", ")})`,
+    `risk = bs.analyze(${done}, threat${method})`,
     ...(solve ? ["print(run)"] : []),
     `print(risk.bayes_security, risk.success(${plain(prior)}), risk.tpr(${plain(fpr)}), risk.epsilon(${plain(DELTA)}))`,
   ].join("\n");

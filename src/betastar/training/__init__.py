@@ -16,6 +16,7 @@ from betastar.training.records import Records, by_name
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.tables import RestatedSecretWarning
 from betastar.training.secrets.texts import TextField
+from betastar.training.tune import Tuned, tune
 from betastar.training.writers import JsonLines
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ __all__ = [
     "ShufflingWarning",
     "Step",
     "TextField",
+    "Tuned",
     "by_name",
     "private_loader",
+    "tune",
 ]
