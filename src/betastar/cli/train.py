@@ -199,10 +199,32 @@ def train(
     seeds: Annotated[
         int | None, typer.Option("--seeds", min=1, help="Train with this many seeds, 0, 1, …, each in a folder of its own.")
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", help="Number of seeds at a time (with --seeds); -1 for all cores.")] = 1,
+    trials: Annotated[
+        float | None,
+        typer.Option(
+            "--trials",
+            help="Tune: train this many models with parameters drawn at random (--search), keep the best one on the test "
+            "records, and delete the others. All figures count the choice.",
+        ),
+    ] = None,
+    trials_law: opt.TrialsLaw = "fixed",
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--search",
+            metavar="SPACE",
+            help="With --trials: what a parameter is drawn from for each model, such as lr=1e-4:1e-2log, hidden=32,64,128x64 "
+            "or clip=0.5,1,2 (may be repeated).",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", help="Number of runs at a time (with --seeds or --trials); -1 for all cores.")
+    ] = 1,
     backend: Annotated[
         str | None,
-        typer.Option("--backend", help="The joblib backend for --seeds: loky, threading, dask or ray. [default: loky]"),
+        typer.Option(
+            "--backend", help="The joblib backend for --seeds and --trials: loky, threading, dask or ray. [default: loky]"
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on with the run that is in the folder.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print status and last epoch as JSON.")] = False,
@@ -215,6 +237,7 @@ def train(
       betastar train people.csv --label income --sensitive age --between 17:90 -o runs/people
       betastar train houses.csv --label price --label-range 0:2000000 --sensitive rooms -o runs/houses
       betastar train adult --seeds 5 --jobs 2 -o runs/five
+      betastar train people.csv --label income --sensitive age --trials 20 --search lr=1e-4:1e-2log -o runs/best
       betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
     """
     with printing.phase("starting"):
@@ -226,9 +249,14 @@ def train(
         from betastar.runs.loop import seed_folders, train_seeds
         from betastar.runs.loop import train as run
         from betastar.runs.reading import StudyError
+        from betastar.runs.search import search as search_best
 
     if seed is not None and seeds is not None:
         raise StudyError("--seed is one run, --seeds are several: choose one.")
+    if trials is None and (search or trials_law != "fixed"):
+        raise StudyError("--search and --trials-law go with --trials.")
+    if trials is not None and seeds is not None:
+        raise StudyError("--trials keeps the best of several runs, --seeds keeps all: choose one.")
     if target_beta is not None and scope == "batch":
         raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
     config = Config(
@@ -261,8 +289,15 @@ def train(
         target_beta=target_beta,
         gap=gap,
         target_attribute_beta=target_attribute_beta,
+        trials=trials,
+        trials_law=trials_law,
+        search=tuple(search or ()),
     )
-    if seeds is None:
+    if trials is not None:
+        with _backend(backend), one_run() as tell:
+            search_best(config, output, resume, jobs, tell)
+        folders = [output]
+    elif seeds is None:
         with one_run() as tell:
             run(config, output, resume, tell)
         folders = [output]

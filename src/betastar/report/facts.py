@@ -30,6 +30,7 @@ from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, Ru
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.seeds import guessable
 from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
+from betastar.tuning import BestOf, Trials, best_of
 
 BETA = METRICS["bayes_security"]
 
@@ -47,7 +48,7 @@ class Against:
     kind : str
         How the number is known: "worst" (it holds for any data), "proved" (by gap clipping), "assumed" (it holds if the distance
         is what was said), "dataset" or "batch" (from distances that a monitor measured in that scope).
-    run : DPSGD
+    run : DPSGD or BestOf
         What was run.
     label : str
         What a number from measured distances is.
@@ -62,7 +63,7 @@ class Against:
     threat: Threat
     name: str
     kind: str
-    run: DPSGD
+    run: DPSGD | BestOf
     label: str = ""
     values: int | None = None
     gap: float | None = None
@@ -158,17 +159,24 @@ class Facts:
     public_command: str = ""
     #: Whether everything that depends on the data is left out.
     is_public: bool = False
+    #: How many models were trained, if this is the best of several.
+    trials: Trials | None = None
+
+    @cached_property
+    def release(self) -> DPSGD | BestOf:
+        """What an attacker sees the result of."""
+        return self.run if self.trials is None else best_of(self.run, self.trials)
 
     @cached_property
     def membership(self) -> Against:
-        return Against(Membership(), "membership", "worst", self.run)
+        return Against(Membership(), "membership", "worst", self.release)
 
     @cached_property
     def add_remove(self) -> Against | None:
         """Adding or removing a record; None where nothing is proved of that, because it shifts all batches."""
         if any(segment.sampling == "shuffled" for segment in self.run.segments):
             return None
-        return Against(Membership("add-remove"), "membership", "worst", self.run)
+        return Against(Membership("add-remove"), "membership", "worst", self.release)
 
     @cached_property
     def person(self) -> Against | None:
@@ -187,7 +195,7 @@ class Facts:
         return None
 
     def _of_person(self) -> Against:
-        return Against(Membership(records=self.records_per_person or 1), "person", "worst", self.run)
+        return Against(Membership(records=self.records_per_person or 1), "person", "worst", self.release)
 
     @property
     def proof(self) -> str | None:
@@ -344,6 +352,7 @@ def of_run(path: str | Path) -> Facts:
         fingerprint=str((record.folder.data or {}).get("sha256", "")),
         run_date=str((record.folder.timings or [{}])[-1].get("date", "")),
         planned=_planned(record),
+        trials=config.law,
         budgeted=config.target_beta,
         public_command=_command(
             replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
@@ -358,7 +367,8 @@ def _check_epochs(record: RunRecord, facts: Facts) -> None:
     """Refuse epochs.jsonl where its last β* is not the one that noise, rate and steps of the run give."""
     last = record.last
     proved = [(one, last.get("proved", {}).get(one.name)) for one in facts.attributes if one.kind == "proved"]
-    for one, written in [(facts.membership, last["membership"]), *proved]:
+    for claimed, written in [(facts.membership, last["membership"]), *proved]:
+        one = claimed if facts.trials is None else replace(claimed, run=facts.run)  # epochs are of one run
         if written is None or not abs(one.integrated - float(written["lower"])) <= recomputed.SAME:
             raise ReportError(
                 f"{record.folder / EPOCHS} says that β* ({one.name}) is {written and written['lower']}, but noise, rate and "
@@ -399,8 +409,10 @@ def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     """Secrets with a gap that was fixed in advance, then what the monitor measured."""
     status, last = record.status, record.last
     values = None if status is None else status.values
+    law = record.config.law
     for name, gap in recomputed.gaps(record, run).items():
-        yield Against(AttributeInference(enforced(gap)), name, "proved", run, values=values, gap=gap)
+        release = run if law is None else best_of(run, law)
+        yield Against(AttributeInference(enforced(gap)), name, "proved", release, values=values, gap=gap)
     diameter = next((name for name in DIAMETERS if name in last), None)
     if diameter is None:
         return
@@ -588,6 +600,7 @@ def public(facts: Facts) -> Facts:
             "say how many epochs were planned: train with betastar train --epochs, or leave out --public."
         )
     run = facts.planned or facts.run
+    release = run if facts.trials is None else best_of(run, facts.trials)
     kept = {name: value for name, value in facts.parameters.items() if name not in COUNTS}
     return replace(
         facts,
@@ -595,7 +608,7 @@ def public(facts: Facts) -> Facts:
         title=f"{facts.name}: {run.steps:,} steps of DP-SGD",
         parameters=kept | {"steps": run.steps},
         command=facts.public_command,
-        attributes=tuple(replace(one, run=run, values=None) for one in facts.attributes if one.kind == "proved"),
+        attributes=tuple(replace(one, run=release, values=None) for one in facts.attributes if one.kind == "proved"),
         stopped=None,
         budget=facts.budget and f"{PROVED} faces β* ≥ {plain(facts.budgeted)} (budget fixed in advance).",
         entries=[],

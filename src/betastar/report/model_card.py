@@ -39,6 +39,14 @@ LIMITS = (
 )
 
 
+#: Instead of the limit on other runs.
+TRIED = (
+    "The figures count that this model is the best of {}, if nothing of the others is ever seen. They do not cover further runs "
+    "on the same records, the test records, by which the best one was chosen, the preparation of the data, and what a model that "
+    "predicts well tells about the population, members or not."
+)
+
+
 def write(path: str | Path) -> Path:
     """Write the model card of a complete run into its folder, over an earlier one."""
     folder = RunFolder(path)
@@ -70,7 +78,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
             proved=verdicts[1:],
             parameters=_parameters(facts),
             quality=_quality(facts),
-            limits=LIMITS,
+            limits=LIMITS if facts.trials is None else (*LIMITS[:2], TRIED.format(facts.trials), *LIMITS[3:]),
         )
     )
 

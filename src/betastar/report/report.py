@@ -150,7 +150,7 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
     """The figures, in the order of the report."""
     if not brief:
         yield _guesses(facts)
-    if facts.entries:
+    if facts.entries and facts.trials is None:  # figures of epochs and steps are about one run
         yield Figure(
             "epochs",
             "β* after each epoch",
@@ -158,7 +158,7 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
             "rely on. A band reaches from it up to what an attack attains.",
             plots.over_epochs(facts.entries, secret=_secret(facts)),
         )
-    else:
+    elif facts.trials is None:
         ax = plots.over_steps(facts.run, facts.membership.threat)
         yield Figure(
             "steps",
@@ -168,7 +168,7 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
         )
     if not brief:
         yield from _tradeoffs(facts)
-    if facts.entries:
+    if facts.entries and facts.trials is None:
         what = "accuracy" if main_figure(facts.entries[-1]).share else "error"
         yield Figure(
             what,

@@ -103,15 +103,17 @@ def verdicts(facts: Facts) -> list[Verdict]:
         "An attacker who sees every update and guesses which of two records was used is right at most "
         f"{right(member.lower)} of the time, against 50 % without the model."
     )
-    people = []
+    people: list[tuple[Against, str]] = []
     if facts.person is not None:
         of_person = (
             f"If they ask about a person with {facts.records_per_person} records, all of which were used or all replaced by "
             f"another's, they are right at most {right(facts.person.lower)} of the time. "
             + ("Nobody has more records than that." if facts.is_public else "Nobody in the training data has more.")
         )
-        people = [_verdict(facts.person, of_person)]
-    return [_verdict(member, text), *people, *(_verdict(one, _sentence(one)) for one in facts.attributes)]
+        people = [(facts.person, of_person)]
+    every = [(member, text), *people, *((one, _sentence(one)) for one in facts.attributes)]
+    best = "" if facts.trials is None else f"Best of {facts.trials}: "
+    return [_verdict(one, best + sentence) for one, sentence in every]
 
 
 def _verdict(one: Against, sentence: str) -> Verdict:
@@ -137,7 +139,7 @@ def _sentence(one: Against) -> str:
 
 def weaker(facts: Facts) -> str | None:
     """What an attacker is expected to do who sees only the final model; None where the heuristic does not apply."""
-    if not all_plain(facts.run):
+    if facts.trials is not None or not all_plain(facts.run):
         return None
     share = nearest_percent(float(final_model(facts.run, facts.membership.threat).success().estimate))
     return (
@@ -277,7 +279,7 @@ def next_steps(facts: Facts, target: Target | None = None) -> list[NextStep]:
         Empty where a target is met or the band is the best one, for runs whose noise or rate changed, and for samplings other
         than Poisson's.
     """
-    if len(facts.run.segments) != 1 or not all_plain(facts.run):
+    if facts.trials is not None or len(facts.run.segments) != 1 or not all_plain(facts.run):
         return []
     against = [facts.membership, *facts.attributes]
     said = [(one.title, _advice(one, _levers(facts, one), target)) for one in against]
@@ -298,7 +300,7 @@ def _levers(facts: Facts, one: Against) -> Iterator[Lever]:
         now = FARTHEST if one.gap is None else one.gap
 
         def clipped(gap: float) -> tuple[DPSGD, Threat]:
-            return one.run, AttributeInference(enforced(gap))
+            return facts.run, AttributeInference(enforced(gap))
 
         yield Lever("gap", now, clipped, 1e-6 * FARTHEST, now)
 
@@ -496,7 +498,7 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     ]
     if facts.add_remove is not None:  # of shuffling there is an attack that exists, and no estimate
         rows.append((f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]))
-    if all_plain(facts.run):
+    if facts.trials is None and all_plain(facts.run):
         rows.append((f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]))
     if brief:
         return heads, rows
@@ -546,6 +548,7 @@ def _columns(facts: Facts) -> list[Against]:
 def _paper(one: Against) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RegimeWarning)  # the first row has the exact value
+        assert isinstance(one.run, DPSGD)
         return float(analyze(one.run, one.threat, "paper").bayes_security.estimate)
 
 
@@ -575,6 +578,14 @@ REPEAT = {
 }
 
 
+#: What is said of the other models, and whether choosing parameters is among what is not covered.
+TRIED = (
+    "This model is the best of {}. They were trained independently, with parameters drawn at random for each; how many was "
+    "decided before. All figures count the choice. They hold if nothing of the other models is ever seen; betastar deleted them."
+)
+CHOICE = {True: " (the choice of parameters among them)", False: ""}
+
+
 def statement(facts: Facts) -> list[tuple[str, str]]:
     """What a claim means, and for whom: the unit of privacy, adjacency, checkpoints, sampling, accountant and trust."""
     sampling = _sampling(facts.run)
@@ -593,7 +604,8 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         ),
         (
             "Covered outputs",
-            "Every update of every step, so every checkpoint and the final model, together, and whatever is computed from them.",
+            "Every update of every step, so every checkpoint and the final model, together, and whatever is computed from them."
+            + ("" if facts.trials is None else f" {TRIED.format(facts.trials)}"),
         ),
         ("Sampling", sampling + made),
         (
@@ -626,10 +638,10 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         ),
         (
             "Not covered",
-            "Other runs on the same records (the choice of parameters among them), preparation of the data such as scaling, and "
+            f"Other runs on the same records{CHOICE[facts.trials is None]}, preparation of the data such as scaling, and "
             "the test records, on which the model is judged."
             if facts.is_run and not facts.is_public
-            else "Other runs on the same records (the choice of parameters among them) and preparation of the data.",
+            else f"Other runs on the same records{CHOICE[facts.trials is None]} and preparation of the data.",
         ),
         *left_out,
     ]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from betastar import validation
 from betastar.runs import seeds
 from betastar.runs.reading import JsonObject, StudyError
+from betastar.tuning import Trials
 
 if TYPE_CHECKING:
     from betastar.runs.study import Study
@@ -37,6 +38,8 @@ PARAMETERS = tuple(field.name for field in fields(Recipe))
 OWN_TABLE = ("keep", "person", "max_records_per_person", "task", "label_range")
 #: How `betastar train` can draw batches.
 SAMPLINGS = ("poisson", "fixed-size", "balls-in-bins")
+#: How the number of models can be drawn.
+LAWS = ("fixed", "poisson", "geometric")
 #: The secret of Adult, unless another one is chosen.
 ADULTS_SECRET = "age"
 #: Studies that `betastar train` knew once, and the commands that train them.
@@ -88,6 +91,10 @@ class Config(JsonObject):
         How batches are drawn, as in `betastar.DPSGD`.
     max_batch_size : int, optional
         With Poisson sampling: of a larger batch, so many records are kept at random.
+    trials, trials_law : optional
+        How many models are trained, of which the best one is kept, or the mean and the law of this number.
+    search : tuple of str
+        What parameters of these models are drawn from, such as "lr=1e-4:1e-2log".
     """
 
     study: str = "adult"
@@ -121,6 +128,17 @@ class Config(JsonObject):
     max_batch_size: int | None = None
     task: str | None = None
     label_range: tuple[float, float] | None = None
+    trials: float | None = None
+    trials_law: str = "fixed"
+    search: tuple[str, ...] = ()
+
+    @property
+    def law(self) -> Trials | None:
+        """How many models are trained; None if it is one run."""
+        if self.trials is None:
+            return None
+        law: Trials = getattr(Trials, validation.choice("trials_law", self.trials_law, LAWS))(self.trials)
+        return law
 
     @property
     def clips_gaps(self) -> bool:
