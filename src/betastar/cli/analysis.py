@@ -43,6 +43,7 @@ def analyze(
     epochs: opt.Epochs = None,
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
+    times_per_epoch: opt.TimesPerEpoch = 1,
     max_batch_size: opt.MaxBatchSize = None,
     threat: opt.ThreatName = "membership",
     distance: opt.Distance = None,
@@ -93,6 +94,7 @@ def calibrate(
     epochs: opt.Epochs = None,
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
+    times_per_epoch: opt.TimesPerEpoch = 1,
     max_batch_size: opt.MaxBatchSize = None,
     threat: opt.ThreatName = "membership",
     distance: opt.Distance = None,
@@ -151,6 +153,7 @@ def sweep(
     ] = None,
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
+    times_per_epoch: opt.TimesPerEpoch = 1,
     max_batch_size: opt.MaxBatchSize = None,
     threat: opt.ThreatName = "membership",
     distance: opt.Distance = None,
@@ -322,7 +325,7 @@ def compare(base: Answer, settings: Sequence[str], methods: Sequence[str], targe
 
 #: The fields of --setting: words, and numbers.
 WORDS = ("sampling", "threat", "sees", "method", "name")
-FIELDS = (*NUMBERS, "max_batch_size", "distance", "records_per_person", "prior")
+FIELDS = (*NUMBERS, "times_per_epoch", "max_batch_size", "distance", "records_per_person", "prior")
 
 
 def _read_setting(text: str, base: Answer) -> tuple[str, Answer]:
