@@ -201,8 +201,10 @@ def add_remove(segment: Segment, records: int = 1) -> SegmentSteps:
         length, number = length_of(segment), epochs_of(segment)
         together = PoissonStep(1.0, sigma / records, 1.0, number)
         one: Step = AllocationStep(length, sigma, False, number) if length > 1 else together
-        summed = _summed(segment, records, 1.0) if records > 1 and length > 1 else ()
-        return SegmentSteps(((together if records > 1 else one,),), directed=(one,), summed=summed)
+        if records == 1 or length == 1:
+            return SegmentSteps(((one,),), directed=(one,))
+        each = AllocationStep(length, sigma / sqrt(records), False, records * number)
+        return SegmentSteps(((together,), (each,)), directed=(replace(each, noise=sigma),), summed=_summed(segment, records, 1.0))
     if records > 1:
         return _group_in_poisson(segment, records, False) if is_plain(segment) else _removed_group(segment, records)
     step = PoissonStep(segment.sample_rate, sigma, 1.0, count)
@@ -275,7 +277,8 @@ def _balls_in_bins(segment: Segment, distances: Distances) -> SegmentSteps:
 
 
 def _several_times(segment: Segment, records: int, mirrored: bool, distances: Distances | None = None) -> SegmentSteps:
-    """Balls in bins, each record in several batches of an epoch. One record, distance 2: blocks of the batches, one ball in each.
+    """Balls in bins, each record in several batches of an epoch. Distance 2: blocks of the batches, one ball in each; of several
+    records, each has its part of the noise.
 
     In general: steps without sampling, as often as the record takes part; with several records, all in the same batches. Attacks:
     a statistic that adds up over the batches, and their sum, if the gradients of all others are 0.
@@ -290,14 +293,13 @@ def _several_times(segment: Segment, records: int, mirrored: bool, distances: Di
     leaking = [(distance, count) for distance, count in smallest if distance > 0.0]
     # Gradients at R/2 and -R/2, or one of them at 0: the aligned pairs with more noise.
     noises = [(OPPOSITE * sigma / distance if mirrored else sigma, count) for distance, count in leaking]
-    attacks = tuple(RepeatedAllocationAttack(length, noise, mirrored, count, times=times) for noise, count in noises)
+    # The gradients of several records are orthogonal.
+    attacks = tuple(RepeatedAllocationAttack(length, noise, mirrored, records * count, times=times) for noise, count in noises)
     far, spread = OPPOSITE if mirrored else 1.0, sqrt(length) / (times * records)
     summed = tuple(PoissonStep(1.0, noise * spread, far, count) for noise, count in noises)
-    proved: list[tuple[Step, ...]] = [open_]
-    if records == 1:
-        proved.append(blocks(length, times, sigma, mirrored, number))
-        if all(distance == far for distance, _ in largest):
-            proved = proved[1:]
+    proved = [open_, blocks(length, times, sigma / sqrt(records), mirrored, records * number)]
+    if records == 1 and all(distance == far for distance, _ in largest):
+        proved = proved[1:]
     return SegmentSteps(tuple(proved), None, attacks if mirrored else (), () if mirrored else attacks, summed)
 
 
@@ -356,8 +358,9 @@ def _replaced_group(segment: Segment, records: int) -> SegmentSteps:
     """All records of a person are replaced: by the records of another, with the opposite gradients at worst."""
     sigma = segment.noise_multiplier
     if segment.sampling in ("balls-in-bins", "shuffled"):
-        # All of them may be in one batch: what is proved is a step without sampling an epoch. Attacks: one of them differs, or
-        # the batches of an epoch are added up.
+        # All of them may be in one batch: a step without sampling an epoch. In bins also: an epoch of each record, with its part
+        # of the noise. Attacks: their gradients are orthogonal (of shuffled batches, one of them differs), or the batches of an
+        # epoch are added up.
         length, number = length_of(segment), epochs_of(segment)
         together = (PoissonStep(1.0, sigma / records, OPPOSITE, number),)
         if length == 1:
@@ -365,9 +368,8 @@ def _replaced_group(segment: Segment, records: int) -> SegmentSteps:
         if segment.sampling == "shuffled":
             one = (AllocationStep(length, sigma / OPPOSITE, False, number),)
             return SegmentSteps((together,), together, (), one, _summed(segment, records, OPPOSITE))
-        return SegmentSteps(
-            (together,), together, (AllocationStep(length, sigma, True, number),), (), _summed(segment, records, OPPOSITE)
-        )
+        each = AllocationStep(length, sigma / sqrt(records), True, records * number)
+        return SegmentSteps((together, (each,)), together, (replace(each, noise=sigma),), (), _summed(segment, records, OPPOSITE))
     law = _law_of_group(segment, records)
     # Gradients of j replaced records, relative to those of j others: norms at most 2j. Attacks: the others at 0, or at b.
     return SegmentSteps(((law(0.5 * sigma, True),),), None, (law(sigma, True),), (law(0.5 * sigma, False),))

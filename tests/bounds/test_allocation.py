@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
+from itertools import combinations, product
 from math import erf, sqrt
 from pathlib import Path
 from typing import Any
@@ -334,3 +334,53 @@ def test_more_batches_of_an_epoch_leak_more(threat: bs.Membership) -> None:
         risk = bs.analyze(bs.DPSGD(2.0, times / 20, 40, "balls-in-bins", times_per_epoch=times), threat).advantage
         assert before < risk.lower <= risk.upper
         before = risk.lower
+
+
+# Several records of a person
+
+
+def group_likelihood(x: np.ndarray, far: float, noise: float, records: int) -> np.ndarray:
+    """The mean over all ways to allocate the records of Π e^{(n·x - n²/2)/σ²}, n records in a batch, gradients ±1."""
+    batches = x.shape[-1]
+    total = np.zeros(len(x))
+    for places in product(range(batches), repeat=records):
+        n = far * np.bincount(places, minlength=batches)
+        total += np.exp((x @ n - 0.5 * float(n @ n)) / noise**2)
+    return total / batches**records
+
+
+@pytest.mark.parametrize(("batches", "records", "noise"), [(6, 2, 1.0), (5, 3, 2.0)])
+@pytest.mark.parametrize("relation", ["substitution", "add-remove"])
+def test_a_person_whose_gradients_are_aligned_stays_inside(batches: int, records: int, noise: float, relation: str) -> None:
+    """One epoch, played many times in each world by the definition: the best attacker of this game is below the upper end, which
+    is no worse than without sampling, and one whose records have orthogonal gradients is at the lower end or below."""
+    random, games, mirrored = np.random.default_rng(records), 40_000, relation == "substitution"
+    run = bs.DPSGD(noise, 1 / batches, batches, "balls-in-bins")
+    rates = []
+    for world in (1.0, -1.0 if mirrored else 0.0):
+        held = random.multinomial(records, [1 / batches] * batches, games)
+        x = world * held + noise * random.standard_normal((games, batches))
+        behind = group_likelihood(x, -1.0, noise, records) if mirrored else 1.0
+        rates.append(float(np.mean(group_likelihood(x, 1.0, noise, records) > behind)))
+    played, doubt = rates[0] - rates[1], 4.0 * sqrt(0.5 / games)
+    open_ = bs.analyze(bs.DPSGD(noise / records, 1.0, 1), bs.Membership(relation)).advantage
+    for method in ("exact", "certified") if mirrored else ("exact",):
+        ends = bs.analyze(run, bs.Membership(relation, records=records), method).advantage
+        assert played - doubt <= ends.upper < open_.lower
+        assert ends.upper - ends.lower < 0.35 * ends.upper
+        orthogonal = curve(batches, noise, mirrored, records).overlap().value
+        assert ends.lower >= 1.0 - orthogonal - 1e-3
+
+
+@given(batches=st.integers(2, 40), noise=st.floats(0.3, 8.0), records=st.integers(2, 9), times=st.integers(1, 3))
+@settings(max_examples=4, deadline=None)
+def test_persons_in_bins_are_no_worse_than_without_sampling(batches: int, noise: float, records: int, times: int) -> None:
+    times = min(times, batches)
+    run = bs.DPSGD(noise, times / batches, batches, "balls-in-bins", times_per_epoch=times)
+    for relation in ("substitution", "add-remove"):
+        inside = bs.analyze(run, bs.Membership(relation, records=records))
+        without = bs.analyze(bs.DPSGD(noise / records, 1.0, times), bs.Membership(relation))
+        assert inside.advantage.lower <= inside.advantage.estimate <= inside.advantage.upper
+        assert inside.advantage.upper <= without.advantage.upper + 1e-9
+        assert inside.epsilon(1e-5).upper <= without.epsilon(1e-5).upper * (1.0 + 1e-6)
+        assert inside.tpr(1e-3).upper <= without.tpr(1e-3).upper * (1.0 + 1e-6)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
+
+import betastar as bs
 
 from ..command import call
 
@@ -64,6 +67,8 @@ def test_a_person_and_the_final_model() -> None:
         (("--records-per-person", "201"), "--records-per-person must be at most the 200 records"),
         (("--max-batch", "30", "--records-per-person", "2"), "--records-per-person must be 1 with"),
         (("--sampling", "balls-in-bins", "--method", "paper"), "--method paper is about Poisson sampling"),
+        (("--times-per-epoch", "2"), "--times-per-epoch must be 1 with sampling 'poisson', got 2"),
+        (("--sampling", "balls-in-bins", "--times-per-epoch", "0"), "--times-per-epoch must be a whole number of at least 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(given: tuple[str, ...], message: str) -> None:
@@ -80,3 +85,25 @@ def test_compare_calibrate_and_sweep() -> None:
     assert said(*wanted)["bayes_security"]["lower"] >= 0.9
     table = call("sweep", "--noise", "1,2", *RUN[2:], "--sampling", "balls-in-bins").stdout.splitlines()
     assert len(table) == 3
+
+
+def test_several_times_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of twenty batches, for two epochs; what is calibrated or swept is the same run."""
+    often = ("--sampling", "balls-in-bins", "--times-per-epoch", "2")
+    answer = said("analyze", *RUN, *often, "--json")
+    wanted = bs.analyze(bs.DPSGD(2.0, 0.1, 40, "balls-in-bins", times_per_epoch=2)).bayes_security
+    assert answer["bayes_security"]["lower"] == pytest.approx(wanted.lower, rel=1e-9)
+    assert any("in exactly 2 of the batches of an epoch" in line for line in answer["assumptions"])
+    assert "--times-per-epoch 2" in answer["command"]
+    exec(answer["python"], {})
+    assert capsys.readouterr().out.startswith(f"{answer['bayes_security']['estimate']:.4f}"[:5])
+    settings = ("--setting", "times-per-epoch=1", "--setting", "times-per-epoch=2", "--metric", "bayes_security", "--json")
+    once, twice = said("sweep", *RUN, *often[:2], *settings)["settings"]
+    assert twice["bayes_security"]["lower"] == answer["bayes_security"]["lower"] < once["bayes_security"]["lower"]
+    target = ("calibrate", "--target", "bayes_security>=0.7", *often, "--json")
+    for left_out in (RUN[2:], RUN[:2] + RUN[4:], RUN[:6]):
+        found = said(*target, *left_out)
+        assert found["bayes_security"]["lower"] >= 0.7
+        assert "--times-per-epoch 2" in found["command"]
+        again = said(*shlex.split(found["command"])[1:], "--json")
+        assert again["bayes_security"]["lower"] == pytest.approx(found["bayes_security"]["lower"], rel=1e-9)

@@ -27,6 +27,7 @@ from ..trained_runs import TrainedRuns
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "fixed-size": {"sampling": "fixed-size"},
     "balls-in-bins": {"sampling": "balls-in-bins"},
+    "twice": {"sampling": "balls-in-bins", "times_per_epoch": 2},
     "truncated": {"max_batch_size": 70},
 }
 
@@ -37,7 +38,8 @@ def config(runs: TrainedRuns) -> Config:
 
 
 def claimed(name: str, epochs: int = 2) -> bs.DPSGD:
-    return bs.DPSGD(4.0, 1 / 5, 5 * epochs, **{"dataset_size": 320, **SAMPLINGS[name]})
+    times = SAMPLINGS[name].get("times_per_epoch", 1)
+    return bs.DPSGD(4.0, 1 / 5, 5 * times * epochs, **{"dataset_size": 320, **SAMPLINGS[name]})
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
@@ -60,7 +62,8 @@ def test_a_run_says_how_it_was_sampled(name: str, config: Config, trained: Calla
     assert "closed form" not in render(facts, [], "md", brief=True)
     words = {
         "fixed-size": "Fixed size: ",
-        "balls-in-bins": "Balls in bins: ",
+        "balls-in-bins": "Balls in bins: in each epoch, each record is in one of 5 batches",
+        "twice": "Balls in bins: in each epoch, each record is in exactly 2 of 10 batches",
         "truncated": "more than 70",
     }
     said = dict(statement(facts))
@@ -73,9 +76,10 @@ def test_a_run_says_how_it_was_sampled(name: str, config: Config, trained: Calla
     command = facts.command.split()
     assert ("--sampling" in command) == (name != "truncated")
     assert ("--max-batch" in command) == (name == "truncated")
+    assert ("--times-per-epoch" in command) == (name == "twice")
 
 
-@pytest.mark.parametrize("name", ["fixed-size", "balls-in-bins"])
+@pytest.mark.parametrize("name", ["fixed-size", "twice"])
 def test_runs_without_a_monitor_and_with_gap_clipping(name: str, config: Config, trained: Callable[[Config], RunFolder]) -> None:
     folder = trained(replace(config, monitor=False, **SAMPLINGS[name]))
     assert load(folder.path).run == claimed(name)
@@ -123,6 +127,18 @@ def test_a_forged_sampling_is_refused(file: str, entries: dict[str, Any], bare: 
     changed(bare, file, **entries)
     with pytest.raises((ReportError, StudyError)):
         load(bare.path)
+
+
+def test_a_forged_number_of_times_is_refused(config: Config, trained: Callable[[Config], RunFolder]) -> None:
+    folder = trained(replace(config, monitor=False, **SAMPLINGS["twice"]))
+    for file in ("status.json", "config.json"):
+        kept = (folder / file).read_text()
+        changed(folder, file, times_per_epoch=1)
+        with pytest.raises((ReportError, StudyError)):
+            load(folder.path)
+        (folder / file).write_text(kept)
+    with pytest.raises(StudyError, match="times_per_epoch belongs to sampling 'balls-in-bins', and to it only; got sampling 'p"):
+        train(replace(config, times_per_epoch=2), folder.path.parent / "other")
 
 
 def test_folders_from_before_there_were_samplings(config: Config, trained: Callable[[Config], RunFolder]) -> None:

@@ -43,6 +43,7 @@ def analyze(
     epochs: opt.Epochs = None,
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
+    times_per_epoch: opt.TimesPerEpoch = 1,
     max_batch_size: opt.MaxBatchSize = None,
     trials: opt.NumberOfTrials = None,
     trials_law: opt.TrialsLaw = "fixed",
@@ -98,6 +99,7 @@ def calibrate(
     epochs: opt.Epochs = None,
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
+    times_per_epoch: opt.TimesPerEpoch = 1,
     max_batch_size: opt.MaxBatchSize = None,
     trials: opt.NumberOfTrials = None,
     trials_law: opt.TrialsLaw = "fixed",
@@ -158,6 +160,7 @@ def sweep(
     ] = None,
     opacus: opt.Opacus = None,
     sampling: opt.Sampling = "poisson",
+    times_per_epoch: opt.TimesPerEpoch = 1,
     max_batch_size: opt.MaxBatchSize = None,
     trials: opt.NumberOfTrials = None,
     trials_law: opt.TrialsLaw = "fixed",
@@ -331,7 +334,7 @@ def compare(base: Answer, settings: Sequence[str], methods: Sequence[str], targe
 
 #: The fields of --setting: words, and numbers.
 WORDS = ("sampling", "trials_law", "threat", "sees", "method", "name")
-FIELDS = (*NUMBERS, "max_batch_size", "trials", "distance", "records_per_person", "prior")
+FIELDS = (*NUMBERS, "times_per_epoch", "max_batch_size", "trials", "distance", "records_per_person", "prior")
 
 
 def _read_setting(text: str, base: Answer) -> tuple[str, Answer]:

@@ -66,6 +66,7 @@ class Question:
     epochs: float | None = None
     opacus: bool | None = None
     sampling: str = "poisson"
+    times_per_epoch: int = 1
     max_batch_size: int | None = None
     trials: float | None = None
     trials_law: str = "fixed"
@@ -137,8 +138,8 @@ class Question:
     @property
     def sampled(self) -> dict[str, Any]:
         """How batches are drawn, unless that is plain Poisson sampling."""
-        known = {"sampling": self.sampling, "max_batch_size": self.max_batch_size}
-        return {name: value for name, value in known.items() if value not in (None, "poisson")}
+        names = ("sampling", "times_per_epoch", "max_batch_size")
+        return {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Question, name)}
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -213,17 +214,19 @@ class Question:
             return replace(self, noise_multiplier=run.noise_multiplier, sample_rate=run.sample_rate, steps=run.steps)
         records = self.dataset_size or round((self.batch_size or 1) / run.sample_rate)
         in_batches = bool(self.opacus) or self.sampling in IN_EPOCHS
-        batch = self.batch_size or _largest_batch(run.sample_rate, records, in_batches)
+        batch = self.batch_size or _largest_batch(run.sample_rate, records, in_batches, self.times_per_epoch)
         full = replace(self, noise_multiplier=run.noise_multiplier, batch_size=batch, dataset_size=records)
-        return full if self.steps else replace(full, epochs=self.epochs or run.steps // -(-records // batch))
+        return (
+            full if self.steps else replace(full, epochs=self.epochs or run.steps // -(-self.times_per_epoch * records // batch))
+        )
 
 
-def _largest_batch(rate: float, records: int, in_batches: bool) -> int:
+def _largest_batch(rate: float, records: int, in_batches: bool, times: int) -> int:
     """The largest batch with this rate. in_batches: the rate is 1 / the number of batches, which several sizes have."""
-    batches = round(1.0 / rate)
-    if not in_batches or batches == 1:
+    batches = round(times / rate)
+    if not in_batches or batches == times:
         return round(rate * records)
-    return (records - 1) // (batches - 1)
+    return (times * records - 1) // (batches - 1)
 
 
 def _as_options(text: str) -> str:
@@ -391,11 +394,12 @@ def _assumptions(question: Question) -> list[str]:
         "attribute": "the attacker knows the rest of the record, and the clipped gradients of the attribute's values are never "
         f"farther apart than {question.distance and plain(question.distance)} clipping norms at any step",
     }
+    times = question.times_per_epoch
+    number = "one batch" if times == 1 else f"exactly {times} of the batches"
     drawn = {
         "poisson": "Poisson sampling: each step samples every record independently with the same probability",
         "fixed-size": "batches of a fixed size: each step draws this many records without replacement, anew",
-        "balls-in-bins": "balls in bins: each record is in one batch of an epoch, drawn uniformly and independently of the "
-        "others",
+        "balls-in-bins": f"balls in bins: each record is in {number} of an epoch, drawn uniformly and independently of the others",
         "shuffled": "shuffled batches: the records are permuted uniformly at each epoch, and cut into batches",
     }[question.sampling]
     if question.max_batch_size is not None:

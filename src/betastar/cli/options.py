@@ -83,6 +83,9 @@ Sampling = Annotated[
         **one_of(SAMPLINGS),
     ),
 ]
+TimesPerEpoch = Annotated[
+    int, typer.Option("--times-per-epoch", help="With sampling balls-in-bins: in how many batches of an epoch each record is.")
+]
 MaxBatchSize = Annotated[
     int | None,
     typer.Option(

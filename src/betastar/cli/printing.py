@@ -113,7 +113,16 @@ def shared_by(answers: Sequence[Answer]) -> set[str]:
 
 def label(parameters: Answer, chosen: set[str] | None = None) -> str:
     """A setting in a few words: all parameters that define it, or those of them that are chosen."""
-    ordered = (*NUMBERS, "sampling", "max_batch_size", "trials", "trials_law", "distance", "records_per_person")
+    ordered = (
+        *NUMBERS,
+        "sampling",
+        "times_per_epoch",
+        "max_batch_size",
+        "trials",
+        "trials_law",
+        "distance",
+        "records_per_person",
+    )
     names = [name for name in ordered if parameters.get(name) is not None]
     kept = [name for name in names if "batch_size" not in parameters or name not in ("sample_rate", "steps")]
     kept = [name for name in kept if chosen is None or name in chosen]

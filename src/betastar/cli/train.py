@@ -129,6 +129,7 @@ def train(
             **opt.one_of(SAMPLINGS),
         ),
     ] = "poisson",
+    times_per_epoch: opt.TimesPerEpoch = 1,
     max_batch_size: Annotated[
         int | None,
         typer.Option(
@@ -278,6 +279,7 @@ def train(
         noise_multiplier=noise_multiplier,
         max_grad_norm=max_grad_norm,
         sampling=sampling,
+        times_per_epoch=times_per_epoch,
         max_batch_size=max_batch_size,
         learning_rate=learning_rate,
         hidden=tuple(hidden) if hidden else None,

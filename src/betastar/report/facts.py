@@ -245,7 +245,7 @@ def of_setting(given: Json, source: str) -> Facts:
     """The facts of {"noise_multiplier": …, "sample_rate": …, "steps": …}, at the top or under "parameters".
 
     batch_size and dataset_size may stand for the rate ("opacus": true takes that of Opacus), then epochs for the steps.
-    "sampling" and "max_batch_size" say how batches are drawn, as in `DPSGD`.
+    "sampling", "times_per_epoch" and "max_batch_size" say how batches are drawn, as in `DPSGD`.
     "distance" (clipping norms) adds attribute inference, "threat" names what it is about, "prior" is the probability of "yes"
     before the attack; other keys are left alone.
     """
@@ -254,7 +254,8 @@ def of_setting(given: Json, source: str) -> Facts:
     opacus = known.get("opacus")
     if opacus not in (None, True, False):
         raise ReportError(f"{source}: opacus must be true or false, got {opacus!r}.")
-    sampled = {name: known[name] for name in ("sampling", "max_batch_size") if known.get(name, "poisson") != "poisson"}
+    ways = ("sampling", "times_per_epoch", "max_batch_size")
+    sampled = {name: known[name] for name in ways if known.get(name, "poisson") != "poisson"}
     numbers = _numbers(known, counts_records=bool(sampled), source=source)
     distance = known.get("distance", known.get("distances"))
     try:
@@ -436,6 +437,7 @@ def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
     """The parameters of a run, as far as they are known."""
     names = ["records", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden", "epochs", "gaps"]
     names += ["max_batch_size"] if config.sampling == "poisson" else ["sampling"]
+    names += ["times_per_epoch"] if config.times_per_epoch > 1 else []
     known = {name: getattr(status or config, name, None) for name in names}
     shown = {name: value for name, value in known.items() if value not in (None, (), {})}
     return shown | {"steps": run.steps, "sample_rate": run.segments[0].sample_rate}

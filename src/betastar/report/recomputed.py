@@ -36,6 +36,7 @@ def contradiction(path: Path, claim: str, evidence: str) -> ReportError:
 def run_of_status(status: Status, steps: int) -> DPSGD:
     """What was run, if no monitor wrote down the steps: whole epochs, the last of which a budget may have cut short."""
     told = {"sampling": status.sampling, "max_batch_size": status.max_batch_size, "dataset_size": status.records}
+    told |= {"times_per_epoch": status.times_per_epoch}
     return _scheme({"sample_rate": status.sample_rate, **told}).run(status.noise_multiplier, steps)
 
 
@@ -78,17 +79,19 @@ def agree(record: RunRecord, run: DPSGD) -> None:
         if asked is not None and used != asked and not (name == "epochs" and stopped):
             raise contradiction(file, f"that {name} was {used!r}", f"{CONFIG} asks for {asked!r}")
     with Inside(file):
-        batches = -(-status.records // validation.whole("batch_size", status.batch_size))
+        times = validation.one_whole("times_per_epoch", status.times_per_epoch)
+        batches = -(-times * status.records // validation.whole("batch_size", status.batch_size))
     if any(not isclose(part.noise_multiplier, status.noise_multiplier, rel_tol=SAME) for part in run.segments):
         raise contradiction(file, f"that noise_multiplier was {status.noise_multiplier!r}", f"{STEPS} has another one")
-    rate = 1.0 / batches if config.sampling in IN_EPOCHS else status.batch_size / status.records
+    rate = times / batches if config.sampling in IN_EPOCHS else status.batch_size / status.records
     if any(not isclose(part.sample_rate, rate, rel_tol=SAME) for part in run.segments):
         sizes = f"{status.records} records in batches of {status.batch_size} give {rate:.6g}"
         raise contradiction(file, f"that sample_rate was {run.segments[0].sample_rate!r}", sizes)
     for part in run.segments:
-        asked, used = (config.sampling, config.max_batch_size), (part.sampling, part.max_batch_size)
-        if used != asked or (status.sampling, status.max_batch_size) != asked or part.dataset_size not in (None, status.records):
-            words = f"{CONFIG} asks for {asked[0]!r} with max_batch_size {asked[1]!r}, and {STEPS} must agree"
+        asked, said, used = ((one.sampling, one.max_batch_size, one.times_per_epoch) for one in (config, status, part))
+        if not used == asked == said or part.dataset_size not in (None, status.records):
+            words = f"{CONFIG} asks for {asked[0]!r} with max_batch_size {asked[1]!r}, times_per_epoch {asked[2]!r}"
+            words += f", and {STEPS} must agree"
             raise contradiction(file, f"that {status.records} records were drawn by {status.sampling!r}", words)
     whole = status.epochs * batches
     if steps > whole or (steps < whole and not stopped):

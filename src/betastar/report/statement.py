@@ -655,9 +655,10 @@ def _sampling(run: DPSGD) -> str:
         most = first.max_batch_size
         cut = "" if most is None else f"; of a batch of more than {most} records, so many are kept at random"
         return f"Poisson: each record is drawn independently with probability {rate} at each of the {steps} steps{cut}"
-    batches = round(1.0 / first.sample_rate)
+    batches, times = round(first.times_per_epoch / first.sample_rate), first.times_per_epoch
     if first.sampling == "balls-in-bins":
-        return f"Balls in bins: in each epoch, each record is in one of {batches} batches, drawn uniformly and independently"
+        number = "one" if times == 1 else f"exactly {times}"
+        return f"Balls in bins: in each epoch, each record is in {number} of {batches} batches, drawn uniformly and independently"
     if first.sampling == "shuffled":
         return (
             f"Shuffled: in each epoch the records are permuted and cut into {batches} batches. What is proved is as if everybody "

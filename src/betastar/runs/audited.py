@@ -81,7 +81,8 @@ class Attacked:
         """What training on so many records is."""
         recipe = self.study.recipe
         size = len(self.data) if records is None else records
-        draws = Draws(size, recipe.batch_size, self.config.sampling, self.config.max_batch_size, entropy=0)
+        config = self.config
+        draws = Draws(size, recipe.batch_size, config.sampling, config.max_batch_size, 0, config.times_per_epoch)
         return draws.scheme.run(recipe.noise_multiplier, draws.steps_per_epoch * recipe.epochs)
 
     @cached_property

@@ -89,6 +89,8 @@ class Config(JsonObject):
         Gap clipping: the largest gap, or the β* that the gap has to give.
     sampling : str
         How batches are drawn, as in `betastar.DPSGD`.
+    times_per_epoch : int
+        With balls in bins: in how many batches of an epoch each record is.
     max_batch_size : int, optional
         With Poisson sampling: of a larger batch, so many records are kept at random.
     trials, trials_law : optional
@@ -128,6 +130,7 @@ class Config(JsonObject):
     max_batch_size: int | None = None
     task: str | None = None
     label_range: tuple[float, float] | None = None
+    times_per_epoch: int = 1
     trials: float | None = None
     trials_law: str = "fixed"
     search: tuple[str, ...] = ()
@@ -180,6 +183,10 @@ class Config(JsonObject):
         validation.choice("sampling", self.sampling, SAMPLINGS)
         if self.max_batch_size is not None and self.sampling != "poisson":
             raise StudyError(f"max_batch_size belongs to sampling 'poisson', and to it only; got sampling {self.sampling!r}.")
+        if validation.one_whole("times_per_epoch", self.times_per_epoch) > 1 and self.sampling != "balls-in-bins":
+            raise StudyError(
+                f"times_per_epoch belongs to sampling 'balls-in-bins', and to it only; got sampling {self.sampling!r}."
+            )
         if self.target_beta is not None:
             validation.probability("target_beta", self.target_beta, strict=True)
         if self.gap is not None:

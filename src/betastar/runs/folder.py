@@ -90,6 +90,8 @@ class Status(JsonObject):
         The number of training records of the person who has most.
     sampling : str
         How batches were drawn, as in `betastar.DPSGD`.
+    times_per_epoch : int
+        With balls in bins: in how many batches of an epoch each record was.
     max_batch_size : int or None
         Of a larger batch, so many records were kept at random.
     shares : dict of str to float, or None
@@ -123,6 +125,7 @@ class Status(JsonObject):
     max_batch_size: int | None = None
     shares: dict[str, float] | None = None
     concerned: int | None = None
+    times_per_epoch: int = 1
 
     def to_json(self) -> Json:
         """The object that status.json holds."""

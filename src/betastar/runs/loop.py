@@ -53,6 +53,7 @@ def private(module: nn.Module, data: TensorDataset, recipe: Recipe, config: Conf
         max_grad_norm=recipe.max_grad_norm,
         noise_multiplier=recipe.noise_multiplier,
         sampling=config.sampling,
+        times_per_epoch=config.times_per_epoch,
         max_batch_size=config.max_batch_size,
         **more,
     )
@@ -246,6 +247,7 @@ class Training:
             records=len(self.study.train),
             sample_rate=self.training.run.segments[-1].sample_rate,
             sampling=self.config.sampling,
+            times_per_epoch=self.config.times_per_epoch,
             max_batch_size=self.config.max_batch_size,
             versions=versions(),
             finished=True,
