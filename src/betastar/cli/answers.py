@@ -399,7 +399,7 @@ def _assumptions(question: Question) -> list[str]:
     drawn = {
         "poisson": "Poisson sampling: each step samples every record independently with the same probability",
         "fixed-size": "batches of a fixed size: each step draws this many records without replacement, anew",
-        "balls-in-bins": f"balls in bins: each record is in {number} of an epoch, drawn uniformly and independently of the others",
+        "balls-in-bins": f"balls in bins: each record is in {number} of an epoch, uniformly and independently of the others",
         "shuffled": "shuffled batches: the records are permuted uniformly at each epoch, and cut into batches",
     }[question.sampling]
     if question.max_batch_size is not None:
