@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from betastar import closed_forms
+from betastar import closed_forms, coins
 from betastar.certified import adaptive, grid
 from betastar.certified.grid import PAD, Blends, GridStep, Nodes, on_grid, one_sided, two_sided
 from betastar.certified.kernels import weights
@@ -95,7 +95,7 @@ def enclose(
         second = certify(steps, True, tolerance, both_ends and below is None)
     lower = min(max(1.0 - advantage, second.lower), BELOW_ONE)
     upper = second.upper if below is None else min(second.upper, 1.0 - float(below.values[0]))
-    curve = LeastCurve(above, second.above) if isinstance(second.above, DiscreteCurve) else above
+    curve = above if second.above is None else LeastCurve(above, second.above)
     return Certificate(curve, second.below if below is None else (below,), min(lower, upper), upper, True)
 
 
@@ -132,8 +132,8 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
         return Certificate(worse.above, better.below, worse.lower, better.upper)
     if any(step.least_noise < LEAST_NOISE for step in steps):
         noisier = certify([step.with_min_noise(LEAST_NOISE) for step in steps], symmetric, tolerance, both_ends)
-        lower = min(exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD), noisier.upper, BELOW_ONE)
-        return Certificate(closed_forms.noiseless_curve(steps), noisier.below, lower, noisier.upper)
+        lower = exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD)
+        return _with_coins(steps, symmetric, Certificate(closed_forms.noiseless_curve(steps), noisier.below, lower, noisier.upper))
 
     # By the affinity, which also says how wide the law of the loss is.
     poisson = all_poisson(steps)
@@ -151,8 +151,8 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
     if enclosed is None:
         never = min(exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
         if never > lower:
-            return Certificate(closed_forms.noiseless_curve(steps), (), never, upper)
-        return Certificate(None, (), lower, upper)
+            return _with_coins(steps, symmetric, Certificate(closed_forms.noiseless_curve(steps), (), never, upper))
+        return _with_coins(steps, symmetric, Certificate(None, (), lower, upper))
     above, under, lattice = enclosed
     below: tuple[DiscreteCurve, ...] = ()
     if attained_steps(steps, symmetric) == steps:
@@ -163,7 +163,23 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
     for curve in below:
         value, error = curve.hockey_stick(0.0)
         upper = min(upper, 1.0 - (value - error))
-    return Certificate(above, below, min(lower, upper), upper)
+    return _with_coins(steps, symmetric, Certificate(above, below, min(lower, upper), upper))
+
+
+def _with_coins(steps: Sequence[Step], symmetric: bool, known: Certificate) -> Certificate:
+    """With what is proved of an attacker who is told when the record takes part, and, with little noise, of one who sees it."""
+    poisson = [step for step in steps if isinstance(step, PoissonStep)]
+    upper = known.upper
+    even = not symmetric or len(poisson) < len(steps) or attained_steps(steps, symmetric) == steps
+    told = None if even else coins.told(poisson)
+    seen = coins.seen(poisson) if told is not None and any(step.noise < LEAST_NOISE for step in poisson) else None
+    above, below, lower = known.above, known.below, known.lower
+    if told is not None and 1.0 - sum(told.hockey_stick(0.0)) > lower:
+        above, lower = told if above is None else LeastCurve(above, told), 1.0 - sum(told.hockey_stick(0.0))
+    if seen is not None:
+        value, error = seen.hockey_stick(0.0)
+        below, upper = (*below, seen), min(upper, 1.0 - (value - error))
+    return replace(known, above=above, below=below, lower=min(lower, upper, BELOW_ONE), upper=upper)
 
 
 def _fixed_pairs(steps: Sequence[Step], lattice: Lattice, tolerance: float) -> list[DiscreteCurve]:
