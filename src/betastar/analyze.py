@@ -9,6 +9,7 @@ import numpy as np
 
 from betastar import closed_forms, coins, validation
 from betastar.certified import adaptive, enclosure
+from betastar.certified.adaptive import counted
 from betastar.certified.enclosure import EFFORTS
 from betastar.closed_forms import noiseless_curve
 from betastar.curves import Curve, LeastCurve
@@ -22,7 +23,7 @@ from betastar.steps.poisson import PoissonStep, all_poisson, factors, only_poiss
 from betastar.threats import FARTHEST, Membership, Threat, reduction
 from betastar.validation import WrongValueError
 
-#: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
+#: Different steps up to which the exact method looks closely at attackers who adapt: each kind costs a tenth of a second.
 DIFFERENT = 4
 #: Width of the certified interval of β* unless another is asked for.
 TOLERANCE = 1e-4
@@ -168,10 +169,10 @@ def _outcome(reduced: Reduction, method: str, tolerance: float, effort: str, bot
 def _attack_on_fixed_sizes(sequence: StepSequence, fine: bool) -> list[Outcome]:
     """An attacker who adapts to a run with batches of a fixed size: an attack that exists. None if no grid is affordable."""
     steps = sequence.in_order
-    if steps is None or steps != sequence.steps or not any(isinstance(step, FixedSizeStep) for step in steps):
+    if steps is None or counted(steps) != counted(sequence.steps) or not any(isinstance(step, FixedSizeStep) for step in steps):
         return []
     count = sum(step.count for step in steps)
-    if count == 1 or len(steps) > DIFFERENT:
+    if count == 1 or len(set(steps)) > DIFFERENT:
         return []
     solution = adaptive.solve(steps, adaptive.fineness_for(count) if fine else adaptive.MODERATE)
     if solution is None or solution.below is None:
@@ -271,13 +272,13 @@ def _composed(steps: Sequence[Step], family: Family, symmetric: bool) -> Fourier
 
 
 def _adapted(sequence: StepSequence, effort: str, both_ends: bool) -> adaptive.Solution | None:
-    """The worst case of an attacker who adapts, enclosed; None if the steps are of too many kinds, or no grid is affordable."""
+    """The worst case of an attacker who adapts, enclosed; None if the order of the steps is not known, or no grid is affordable."""
     steps = sequence.in_order
-    if steps is None or steps != sequence.steps or len(steps) > DIFFERENT or effort == "quick":
+    if steps is None or effort == "quick" or counted(steps) != counted(sequence.steps):
         return None
     if effort == "normal":
         return adaptive.solve(steps, adaptive.COARSE, False)
-    return adaptive.solve(steps, adaptive.MODERATE, both_ends)
+    return adaptive.solve(steps, adaptive.MODERATE if len(set(steps)) <= DIFFERENT else adaptive.MANY, both_ends)
 
 
 def _certified(sequence: StepSequence, tolerance: float, effort: str, both_ends: bool) -> Outcome:

@@ -9,7 +9,6 @@ attacker.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, inf, sqrt
@@ -35,8 +34,8 @@ NEAREST = 1e-12
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 #: Where β* is surely below this, one grid that works is enough.
 NOTHING_LEFT = 1e-6
-#: Different steps up to which the programme takes its time, and beyond which it would take too long.
-FEW_DIFFERENT, MANY_DIFFERENT = 4, 32
+#: Different steps up to which the programme takes its time.
+FEW_DIFFERENT = 4
 #: Tolerance of the glued curve beside the programme, as a share of the advantage: it is better far out, if anywhere.
 SECOND = 0.02
 #: Most distances that are put on the grid, in all.
@@ -107,14 +106,11 @@ def _adapted(
     if in_order is None or count <= 1 or effort == "quick" or attained_steps(steps, True) == steps:
         return None
     in_order = [step for step in in_order if step.leaks]
-    different = len({(step.rate, step.noise, step.distance) for step in in_order})
-    if different > MANY_DIFFERENT:
-        return None
     if effort == "normal":
         return adaptive.solve(in_order, adaptive.COARSE, False)
-    fineness = adaptive.fineness_for(count) if different <= FEW_DIFFERENT else adaptive.MODERATE
+    fineness = adaptive.fineness_for(count) if len(set(in_order)) <= FEW_DIFFERENT else adaptive.MANY_PROVED
     # No attack on the steps of the largest distances need exist.
-    return adaptive.solve(in_order, fineness, both_ends and Counter(in_order) == Counter(steps))
+    return adaptive.solve(in_order, fineness, both_ends and adaptive.counted(in_order) == adaptive.counted(steps))
 
 
 def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends: bool = True) -> Certificate:
