@@ -6,9 +6,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from betastar import closed_forms, validation
+import numpy as np
+
+from betastar import closed_forms, coins, validation
 from betastar.certified import adaptive, enclosure
+from betastar.certified.adaptive import counted
 from betastar.certified.enclosure import EFFORTS
+from betastar.closed_forms import noiseless_curve
 from betastar.curves import Curve, LeastCurve
 from betastar.dpsgd import DPSGD, all_plain
 from betastar.exact import LEAST_NOISE, TINY, FourierCurve
@@ -21,12 +25,16 @@ from betastar.threats import FARTHEST, Membership, Threat, reduction
 from betastar.tuning import BestOf, tuned
 from betastar.validation import WrongValueError
 
-#: Different steps, at most, for which the exact method looks at attackers who adapt: each kind costs some tenths of a second.
+#: Different steps up to which the exact method looks closely at attackers who adapt: each kind costs a tenth of a second.
 DIFFERENT = 4
 #: Width of the certified interval of β* unless another is asked for.
 TOLERANCE = 1e-4
 #: For the best of several models, the width for one run as a share of it, and the least.
 MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
+#: Least noise, and most different steps, that the pair on a line is integrated for.
+LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.3, 8
+#: Where curves are compared.
+PROBES = np.array([0.0, 0.5, 2.0, 8.0])
 #: An advantage below this one is not looked into.
 INVISIBLE = 1e-12
 
@@ -209,10 +217,10 @@ def _outcome(reduced: Reduction, method: str, tolerance: float, effort: str, bot
 def _attack_on_fixed_sizes(sequence: StepSequence, fine: bool) -> list[Outcome]:
     """An attacker who adapts to a run with batches of a fixed size: an attack that exists. None if no grid is affordable."""
     steps = sequence.in_order
-    if steps is None or steps != sequence.steps or not any(isinstance(step, FixedSizeStep) for step in steps):
+    if steps is None or counted(steps) != counted(sequence.steps) or not any(isinstance(step, FixedSizeStep) for step in steps):
         return []
     count = sum(step.count for step in steps)
-    if count == 1 or len(steps) > DIFFERENT:
+    if count == 1 or len(set(steps)) > DIFFERENT:
         return []
     solution = adaptive.solve(steps, adaptive.fineness_for(count) if fine else adaptive.MODERATE)
     if solution is None or solution.below is None:
@@ -255,6 +263,7 @@ def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple
     attained = attained_steps(leaking, symmetric)
     worst: tuple[Curve, ...]
     attacks: tuple[Curve, ...]
+    line: tuple[Curve, ...] = ()
     adapts = False
     if attained == leaking:
         even = symmetric or all(isinstance(step, PoissonStep) and step.distance == FARTHEST for step in leaking)
@@ -266,17 +275,46 @@ def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple
         worst = attacks = (_composed(leaking, "glued", True),)  # attained: at each α by the line pair, one way or the other
     else:
         worst = (_composed(leaking, "glued", True),)
-        line = _composed(leaking, "line", False)
-        attacks = (line,) if effort == "quick" else (_composed(leaking, "symmetric", True), line)
+        line = _line(leaking)
+        attacks = line if effort == "quick" and line else (*_symmetric(leaking), *line)
         solution = _adapted(sequence, effort, both_ends)
         if solution is not None:
             adapts = True
             worst = (LeastCurve(solution.above, *worst),)
-            attacks = (line,) if solution.below is None else (solution.below, line)
+            attacks = attacks[-1:] if solution.below is None else (solution.below, *line)
+    poisson = [step for step in steps if isinstance(step, PoissonStep)]
+    told = coins.told(poisson) if symmetric and attained != leaking and len(poisson) == len(steps) else None
     if any(step.least_noise <= LEAST_NOISE for step in steps):
-        worst = (closed_forms.noiseless_curve(steps),)
-        attacks = attacks[-1:]  # the pair in the plane takes long where noise is so little
+        worst = (noiseless_curve(steps) if told is None else LeastCurve(noiseless_curve(steps), told),)
+        # The pair in the plane takes long where noise is so little: it is looked at if some steps have more.
+        quiet = all(step.least_noise <= LEAST_NOISE for step in steps)
+        seen = None if told is None else coins.seen(poisson)
+        attacks = attacks[-1:] if seen is None else (seen, *(line if quiet else attacks))
+    elif told is not None and attacks is not worst and _is_lower(told, worst[0]):
+        worst = (LeastCurve(*worst, told),)
     return worst, attacks if both_ends else worst, adapts
+
+
+def _symmetric(steps: Sequence[Step]) -> tuple[Curve, ...]:
+    """The attack with the symmetric pair; where its integrals take long, what is left of it by an attacker who guesses coins."""
+    some = factors(steps, "symmetric")
+    if len(some) <= FEW_ON_LINE:
+        return (FourierCurve(some, True),)
+    seen = coins.seen([step for step in steps if isinstance(step, PoissonStep)])
+    return () if seen is None else (seen,)
+
+
+def _line(steps: Sequence[Step]) -> tuple[Curve, ...]:
+    """The attack with the pair on a line; none where integrals of its transform take long, and other attacks are as good."""
+    some = factors(steps, "line")
+    turns = any(step.distance < 1.0 and step.noise < LEAST_NOISE_OF_LINE for step in steps if isinstance(step, PoissonStep))
+    return () if turns or len(some) > FEW_ON_LINE else (FourierCurve(some, False),)
+
+
+def _is_lower(curve: Curve, other: Curve) -> bool:
+    """Whether a curve is below another one somewhere."""
+    (values, errors), (others, more) = curve.hockey_sticks(PROBES), other.hockey_sticks(PROBES)
+    return bool(np.any(values + errors < others + more))
 
 
 def _composed(steps: Sequence[Step], family: Family, symmetric: bool) -> FourierCurve:
@@ -284,13 +322,13 @@ def _composed(steps: Sequence[Step], family: Family, symmetric: bool) -> Fourier
 
 
 def _adapted(sequence: StepSequence, effort: str, both_ends: bool) -> adaptive.Solution | None:
-    """The worst case of an attacker who adapts, enclosed; None if the steps are of too many kinds, or no grid is affordable."""
+    """The worst case of an attacker who adapts, enclosed; None if the order of the steps is not known, or no grid is affordable."""
     steps = sequence.in_order
-    if steps is None or steps != sequence.steps or len(steps) > DIFFERENT or effort == "quick":
+    if steps is None or effort == "quick" or counted(steps) != counted(sequence.steps):
         return None
     if effort == "normal":
         return adaptive.solve(steps, adaptive.COARSE, False)
-    return adaptive.solve(steps, adaptive.MODERATE, both_ends)
+    return adaptive.solve(steps, adaptive.MODERATE if len(set(steps)) <= DIFFERENT else adaptive.MANY, both_ends)
 
 
 def _certified(sequence: StepSequence, tolerance: float, effort: str, both_ends: bool) -> Outcome:

@@ -525,7 +525,9 @@ class Outcome:
         below = worst if self.attacks is self.worst else _ends(metric, self.attacks)
         middle = (worst if below is None else below)[1]
         lower = 0.0 if below is None else below[0]
-        return Bound(np.minimum(lower, middle), middle, np.maximum(middle, worst[2]))
+        upper = np.maximum(lower, worst[2])
+        middle = np.minimum(middle, upper)  # an attack whose numbers are not known is estimated at the worst
+        return Bound(np.minimum(lower, middle), middle, upper)
 
     def _read(
         self, metric: Callable[[Curve, NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]], given: Any, least: Any, both_ways: bool
@@ -541,8 +543,9 @@ class Outcome:
         upper = np.max([values + errors for values, errors in worst], axis=0)
         lower = np.max([values - errors for values, errors in below], axis=0) if below else least
         estimate = np.max([values for values, _ in (below or worst)], axis=0)
-        low, middle, high = (np.minimum(np.maximum(one, least), 1.0) for one in (lower, estimate, upper))
-        return _of_shape(Bound(np.minimum(low, middle), middle, np.maximum(middle, high)), given)
+        low, middle, high = (np.minimum(np.maximum(one, least), 1.0) for one in (lower, estimate, np.maximum(lower, upper)))
+        middle = np.minimum(middle, high)  # an attack whose numbers are not known is estimated at the worst
+        return _of_shape(Bound(np.minimum(low, middle), middle, high), given)
 
 
 def joined(proved: Sequence[Outcome], exist: Sequence[Outcome], oriented: bool) -> Outcome:

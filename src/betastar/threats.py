@@ -20,8 +20,8 @@ FARTHEST = 2.0
 ALLOWED = "between 0 and 2 (units of the clipping norm)"
 #: Records of a person, at most.
 MOST_RECORDS = 100_000
-#: Different steps of a segment, at most, when the distances of a run are taken in their order.
-BLOCKS = 8
+#: Steps in a row of a segment, at most, that are taken in their order; of more, so many blocks with the largest distance of each.
+BLOCKS, FEWER = 1 << 16, 8
 
 
 class Threat(Protocol):
@@ -267,7 +267,7 @@ def _of_segments(distances: Any, counts: NDArray[Any] | None, run: DPSGD) -> lis
         inside = distances[start : start + segment.steps]
         cuts = np.flatnonzero(np.diff(inside)) + 1
         if len(cuts) >= BLOCKS:
-            cuts = np.linspace(0, len(inside), BLOCKS + 1).astype(np.int64)[1:-1]
+            cuts = np.linspace(0, len(inside), FEWER + 1).astype(np.int64)[1:-1]
         blocks = [part for part in np.split(inside, cuts) if len(part)]
         largest_of = np.array([part.max() for part in blocks])
         steps = _grouped(*np.unique(inside, return_counts=True), run, i)

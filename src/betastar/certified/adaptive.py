@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, exp, log2, sqrt
+from math import ceil, exp, expm1, log2, sqrt
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from betastar.certified import kernels
 from betastar.certified.grid import FFT_ERROR
 from betastar.certified.kernels import Kernel, Laws
 from betastar.curves import NodeCurve
-from betastar.steps.base import EPS
+from betastar.steps.base import EPS, Step
 from betastar.steps.poisson import PoissonStep
 
 #: Half of the grid in standard deviations of the whole run.
@@ -43,8 +43,6 @@ WIDEST = 60.0
 FARTHEST_TAIL = 5.0
 #: Coarsest grid, in standard deviations of one step: beyond it other bounds are better.
 COARSEST = 3.0
-#: Steps that are taken one by one before the first path.
-ALONE = 30
 #: Nodes beyond which fewer pairs are looked at, so that it does not take longer.
 CROWDED = 6000
 #: Nodes of the law of many steps, on either side of 0, about.
@@ -57,6 +55,22 @@ LEAST_RATE, LEAST_RATIO = 1e-12, 1e-8
 ROUNDING = 256.0 * EPS
 #: Rows that a path is predicted with.
 GUIDES = 4
+#: Share of the leakage whose distances do not decide where the smallest kind is.
+NEGLIGIBLE = 0.01
+#: A block ends where its first entry ends if that is this much of it.
+MOST_OF_A_BLOCK = 0.3
+#: Factor of coins, and what they may lack far from α = 1, in all steps, as a share of the deviation of the loss of the run.
+MORE, SLACK = 1.0005, 5e-4
+#: Cells of the kernels that coins are compared with.
+ROUGH_CELLS = (0.3, 0.1)
+#: Steps that a strategy takes one by one before the first block.
+ALONE = 30
+#: Share of the variance, times the number of kinds, from which on a kind decides how fine the grid is.
+RELEVANT = 0.2
+#: Share of the largest pace below which prices do not follow the drift of a kind.
+AROUND = 0.001
+#: Rounding of the number of steps of a kind in a block.
+NOTHING_OF = 1e-12
 #: Where the profile e^{-|x|/2} is smaller than this, what a path lacks is added everywhere.
 FAR = 0.1
 
@@ -67,7 +81,9 @@ class Fineness:
 
     angles: of pairs, from above and from below. nodes: of the grid on either side of 0, at most. inflation: share that splitting
     outcomes between nodes may add to the variance of the loss, if there is room. share, pause: steps at once, as a share of those
-    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations.
+    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds, levels:
+    different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one before the first
+    path. verified: coins between kinds are compared with the steps that they stand for.
     """
 
     angles: tuple[int, int] = (17, 5)
@@ -76,12 +92,22 @@ class Fineness:
     share: float = 0.2
     pause: float = 0.03
     cells: tuple[float, float] = (0.12, 0.05)
+    kinds: int = 12
+    levels: int = 128
+    alone: int = 30
+    verified: bool = True
 
 
 #: A figure in less than a tenth of a second, some per cent above the best one; from above only.
-COARSE = Fineness((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15))
+COARSE = Fineness((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15), 5, 0, verified=False)
 #: Both ends in some tenths of a second, one to three per cent apart.
 MODERATE = Fineness((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06))
+#: The same of many different steps.
+MANY = Fineness((9, 5), 3072, 0.008, 0.35, 0.08, (0.2, 0.08), 8, 64, 400, False)
+
+
+#: And with a proof.
+MANY_PROVED = Fineness((13, 5), 4096, 0.004, 0.25, 0.06, (0.15, 0.06), 12, 128, 1000)
 
 
 def fineness_for(count: int) -> Fineness:
@@ -112,7 +138,7 @@ def solve(steps: Sequence[PoissonStep], fineness: Fineness, both_ends: bool = Tr
 @lru_cache(maxsize=64)
 def _solve(steps: tuple[PoissonStep, ...], fineness: Fineness, both_ends: bool) -> Solution | None:
     """The same, of a tuple of steps that leak. What was asked is kept."""
-    plan = _plan(steps, fineness) if steps and all(_is_suited(step) for step in steps) else None
+    plan = _plan(steps, fineness) if steps and all(_is_suited(step) for step in set(steps)) else None
     if plan is None:
         return None
     above = plan.above()
@@ -130,28 +156,152 @@ def _is_suited(step: PoissonStep) -> bool:
 
 def _plan(steps: Sequence[PoissonStep], fineness: Fineness) -> _Plan | None:
     """The grid for these steps; None if it would be too coarse."""
-    sizes = {one: _size(one) for one in dict.fromkeys(_alone(step) for step in steps)}
-    variance = sum(step.count * sizes[_alone(step)][0] ** 2 for step in steps)
-    count = sum(step.count for step in steps)
+    counts = counted(steps)
+    table = _anchored(counts, fineness.kinds)
+    kinds = list(dict.fromkeys(kind for parts in table.values() for kind, _ in parts))
+    sizes = {kind: _size(kind) for kind in kinds}
+    variances = {one: sum(part * sizes[kind][0] ** 2 for kind, part in parts) for one, parts in table.items()}
+    variance = sum(count * variances[one] for one, count in counts.items())
+    count = sum(counts.values())
     width = min(WIDTH * sqrt(variance), WIDEST)
     for beyond in BEYOND:
         slack = beyond * min(1.0, sqrt(variance)) / count
-        tail = min(max(_tail(one, size[1:], fineness.angles[0], slack) for one, size in sizes.items()), WIDEST)
+        tail = min(max(_tail(kind, size[1:], fineness.angles[0], slack) for kind, size in sizes.items()), WIDEST)
         if tail <= width:
             break
     if tail > FARTHEST_TAIL * width or WIDTH * sqrt(variance) > WIDEST:
         return None
-    finest = {one: _finest(*size, fineness.inflation) for one, size in sizes.items()}
+    finest = {kind: _finest(*size, fineness.inflation) for kind, size in sizes.items()}
     nodes = fineness.nodes if tail <= width else 3 * fineness.nodes // 4  # a wide kernel costs as much as the grid
-    grid = max(min(finest.values()), min(width + tail, 1.5 * width + 1.0) / nodes)
+    shares = {kind: 0.0 for kind in kinds}
+    for one, parts in table.items():
+        for kind, part in parts:
+            shares[kind] += counts[one] * part * sizes[kind][0] ** 2 / variance
+    relevant = [finest[kind] for kind in kinds if shares[kind] >= RELEVANT / len(kinds)]
+    grid = max(min(relevant), min(width + tail, 1.5 * width + 1.0) / nodes)
     if grid > COARSEST * sqrt(variance / count):
         return None
     half = min(nodes, ceil((width + tail) / grid))
     if half > CROWDED:
         angles = max(13, fineness.angles[0] * CROWDED // half)
         fineness = replace(fineness, angles=(angles, fineness.angles[1]))
-    blocks = [(step, sizes[_alone(step)][0], max(1, ceil(grid / finest[_alone(step)]))) for step in reversed(steps)]
-    return _Plan(blocks, fineness, grid, half, tail)
+    fine = {kind: max(1, ceil(grid / one)) for kind, one in finest.items()}
+    given = 0.0
+    if len(kinds) < len(table):
+        given = SLACK * min(sqrt(variance), 1.0)
+        if fineness.verified:
+            table = _proved(counts, table, fineness, grid, min(half, ceil(tail / grid) + 1), given / count)
+    return _Plan(_Schedule(steps, table, kinds, variances), fineness, grid, half, tail, fine, given)
+
+
+#: A step as a coin between kinds: each kind with its probability.
+Parts = tuple[tuple[PoissonStep, float], ...]
+
+
+def _anchored(counts: dict[PoissonStep, int], most: int) -> dict[PoissonStep, Parts]:
+    """Each step as itself, if they are few, or as a coin between two of `most` kinds that leaks more, and hardly so.
+
+    H grows with R, and is convex but for α near 1: there H = p·erf(R/(2√2σ)), whose slope falls by no more than e^{-bR} up to a
+    distance R₂ = 4bσ², as for `enclosure._weight`. Where it is not quite so, far from α = 1, SLACK is given; `_proved` proves it.
+    """
+    groups: dict[tuple[type, float, float], list[PoissonStep]] = {}
+    for step in sorted(counts, key=lambda step: step.distance):
+        groups.setdefault((type(step), step.rate, step.noise), []).append(step)
+    room = max(2, most // len(groups))
+    table: dict[PoissonStep, Parts] = {}
+    for group in groups.values():
+        if len(group) <= room:
+            table |= {step: ((step, 1.0),) for step in group}
+            continue
+        distances = np.array([step.distance for step in group])
+        leaking = np.cumsum([step.distance * counts[step] for step in group])
+        little = float(distances[np.searchsorted(leaking, NEGLIGIBLE * leaking[-1])])
+        anchors = np.append(0.0, np.geomspace(min(little, 0.8 * distances[-1]), distances[-1], room))
+        kinds = [replace(group[0], distance=anchor) for anchor in anchors.tolist()]
+        for step in group:
+            i = max(1, int(np.searchsorted(anchors, step.distance)))
+            low, high = float(anchors[i - 1]), float(anchors[i])
+            bend = 0.25 * high / step.noise**2
+            part = min(expm1(-bend * (step.distance - low)) / expm1(-bend * (high - low)) * (1.0 + 64.0 * EPS), 1.0)
+            if part < 1.0:
+                part *= MORE
+            table[step] = ((kinds[i], part),) if i == 1 or part == 1.0 else ((kinds[i - 1], MORE - part), (kinds[i], part))
+    return table
+
+
+def _proved(
+    counts: dict[PoissonStep, int], table: dict[PoissonStep, Parts], fineness: Fineness, grid: float, most: int, slack: float
+) -> dict[PoissonStep, Parts]:
+    """With more of the coins, so that it is proved: at every node and angle H of the step is at most that of the coin plus `slack`.
+
+    These curves are linear in α between the nodes, and each curve of the step lies below one of these. Many steps are rounded up.
+    """
+    levels = _rounded(counts, fineness.levels, True)
+    more: dict[PoissonStep, Parts] = {}
+    for step in dict.fromkeys(levels.values()):
+        parts = table[step]
+        if parts[-1][0] != step:
+            own = _kernels(step, grid, most, fineness.angles[0], ROUGH_CELLS)
+            others = [_kernels(kind, grid, most, fineness.angles[0], fineness.cells) for kind, _ in parts]
+            half = max(kernel.reach for some in (own, *others) for kernel in some)
+            scale = 1.0
+            for i, kernel in enumerate(own):
+                lacks = np.maximum(kernel.source_on(half) - slack, 0.0)
+                coin = sum(part * some[i].source_on(half) for (_, part), some in zip(parts, others, strict=True))
+                scale = max(scale, float(np.max(lacks / np.maximum(coin, 1e-300))))
+            parts = tuple((kind, part * scale * (1.0 + 1e-9)) for kind, part in parts)
+        more[step] = parts
+    return {step: more[level] for step, level in levels.items()}
+
+
+class _Schedule:
+    """The steps in reverse, and blocks of them: how many of which kind."""
+
+    def __init__(
+        self, steps: Sequence[PoissonStep], table: dict[PoissonStep, Parts], kinds: list[PoissonStep], variances: dict[PoissonStep, float]
+    ) -> None:
+        self.steps, self.kinds = list(reversed(steps)), kinds
+        place = {kind: i for i, kind in enumerate(kinds)}
+        number = np.array([step.count for step in self.steps], dtype=np.float64)
+        self.ends = np.cumsum(number)
+        self.parts = np.zeros((len(self.steps), len(kinds)))
+        for row, step in zip(self.parts, self.steps, strict=True):
+            for kind, part in table[_alone(step)]:
+                row[place[kind]] = part
+        self.variance = np.array([variances[_alone(step)] for step in self.steps])
+        self.taken = np.concatenate([np.zeros((1, len(kinds))), np.cumsum(number[:, None] * self.parts, axis=0)])
+        self.spreads = np.append(0.0, np.cumsum(number * self.variance))
+
+    def kinds_until(self, time: float) -> NDArray[Any]:
+        """How many of each kind there are in the first steps."""
+        i = min(int(np.searchsorted(self.ends, time)), len(self.steps) - 1)
+        return self.taken[i + 1] - (self.ends[i] - time) * self.parts[i]
+
+    def numbers(self, start: float, end: float) -> NDArray[Any]:
+        """How many steps of each entry lie between these times."""
+        whole = np.diff(np.clip(np.append(0.0, self.ends), start, end))
+        return whole
+
+    def blocks(self, share: float, doubling: bool, alone: int) -> Iterator[tuple[int, int, float]]:
+        """(start, end, spread at the end) of each block."""
+        time, total = 0, int(self.ends[-1])
+        while time < total:
+            i = int(np.searchsorted(self.ends, time, side="right"))
+            spread = float(self.spreads[i + 1] - (self.ends[i] - time) * self.variance[i])
+            left = int(self.ends[i]) - time
+            at_once = max(1, int(share * (spread / self.variance[i] - alone)))
+            if at_once > left:
+                last = min(int(np.searchsorted(self.ends, time + at_once)), len(self.steps) - 1)
+                largest = float(self.variance[i : last + 1].max())
+                at_once = max(1, int(share * (spread / largest - alone)))
+            if MOST_OF_A_BLOCK * at_once <= left < at_once:
+                at_once = left
+            at_once = min(at_once, total - time)
+            if doubling and at_once <= left:  # few different numbers, so that what is computed for each can be used again
+                at_once = 1 << (at_once.bit_length() - 1)
+            time += at_once
+            j = int(np.searchsorted(self.ends, time))
+            yield time - at_once, time, float(self.spreads[j + 1] - (self.ends[j] - time) * self.variance[j])
 
 
 def _alone(step: PoissonStep) -> PoissonStep:
@@ -204,27 +354,36 @@ def _finest(deviation: float, loss: NDArray[Any], mass: NDArray[Any], inflation:
 class _Plan:
     """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks.
 
-    steps: with the deviation of one, and the parts of a cell of the grid that laws of several are composed on. half: nodes of the
-    grid on either side of 0. tail: the largest loss of a step that counts.
+    half: nodes of the grid on either side of 0. tail: the largest loss of a step that counts. fine: the parts of a cell of the grid
+    that laws of several steps of a kind are composed on. given: what coins may lack, in all, relative to the profile.
     """
 
     def __init__(
-        self, steps: Sequence[tuple[PoissonStep, float, int]], fineness: Fineness, grid: float, half: int, tail: float
+        self,
+        schedule: _Schedule,
+        fineness: Fineness,
+        grid: float,
+        half: int,
+        tail: float,
+        fine: dict[PoissonStep, int],
+        given: float,
     ) -> None:
-        self.steps, self.fineness, self.grid, self.half, self.tail = steps, fineness, grid, half, tail
+        self.schedule, self.fineness, self.grid, self.half, self.tail = schedule, fineness, grid, half, tail
+        self.fine, self.given = fine, given
 
     def above(self) -> NDArray[Any]:
         """H at the nodes from 0 on, from above."""
-        f, relative, constant = np.zeros(1), 0.0, 0.0
+        f, relative, constant = np.zeros(1), self.given, 0.0
         angles, cells = self.fineness.angles[0], self.fineness.cells
         reach = min(self.half, ceil(self.tail / self.grid) + 1)
+        every = [_kernels(kind, self.grid, reach, angles, cells) for kind in self.schedule.kinds]
         operator: Above | None = None
-        for step, _, _, at_once, need in self._blocks(self.fineness.share, False):
-            if operator is None or operator.step is not step or need > operator.half:
-                every = _kernels(step, self.grid, reach, angles, cells)
-                operator = Above(step, self.grid, self._size(need, f), every)
+        for start, end, spread in self.schedule.blocks(self.fineness.share, False, self.fineness.alone):
+            if operator is None or self._need(spread) > operator.half:
+                operator = Above(self.schedule.kinds, self.grid, self._size(self._need(spread), f), every)
                 f = operator.widened(f)
-            f, more, everywhere = operator.advance(f, at_once)
+            numbers = self.schedule.kinds_until(end) - self.schedule.kinds_until(start)
+            f, more, everywhere = operator.advance(f, end - start, np.where(numbers > NOTHING_OF * (end - start), numbers, 0.0))
             relative, constant = relative + more, constant + everywhere
         assert operator is not None  # there are steps
         return operator.curve(f, relative, constant)
@@ -232,52 +391,42 @@ class _Plan:
     def below(self) -> NDArray[Any]:
         """H at the nodes from 0 on, from below."""
         f, wrong = np.zeros(1), 0.0
-        pairs, cells = self.fineness.angles[1], self.fineness.cells
+        laws = _StrategyLaws(self)
         operator: Below | None = None
-        for step, deviation, fine, at_once, need in self._blocks(self.fineness.pause, True):
-            if operator is None or operator.key != (step, at_once) or need > operator.half:
-                laws = _laws(step, deviation, at_once, self.grid, fine, self.tail, pairs, cells)
-                operator = Below((step, at_once), self.grid, self._size(need, f), laws)
+        for start, end, spread in self.schedule.blocks(self.fineness.pause, True, ALONE):
+            key = laws.key(start, end)
+            if operator is None or operator.key != key or self._need(spread) > operator.half:
+                operator = Below(key, end - start, self.grid, self._size(self._need(spread), f), laws.of(key))
                 f = operator.widened(f)
             f, error = operator.once(f)
             wrong += error
         assert operator is not None  # there are steps
         return operator.curve(f, wrong)
 
-    def _blocks(self, share: float, doubling: bool) -> Iterator[tuple[PoissonStep, float, int, int, int]]:
-        """(step, its deviation, parts of a cell, steps at once, nodes needed)."""
-        spread = 0.0
-        for step, deviation, fine in self.steps:
-            left = step.count
-            while left:
-                at_once = min(left, max(1, int(share * (spread / deviation**2 - ALONE))))
-                if doubling:  # few different numbers, so that what is computed for each can be used again
-                    at_once = 1 << (at_once.bit_length() - 1)
-                spread += at_once * deviation**2
-                left -= at_once
-                need = min(self.half, ceil((WIDTH * sqrt(spread) + self.tail) / self.grid))
-                yield step, deviation, fine, at_once, need
+    def _need(self, spread: float) -> int:
+        return min(self.half, ceil((WIDTH * sqrt(spread) + self.tail) / self.grid))
 
     def _size(self, need: int, f: NDArray[Any]) -> int:
         return max(min(self.half, ceil(1.4 * need)), len(f) // 2)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)
 def _kernels(step: PoissonStep, grid: float, most: int, number: int, cells: tuple[float, float]) -> list[Kernel]:
-    p, sigma, distance = step.rate, step.noise, step.distance
+    """Kernels above every pair, in the order of their angles."""
     angles = step.angles(number)
     width = _width(angles)
     covering = [
         kernels.from_above(
-            kernels.spread(p, step.turned(angle), cells),
-            kernels.between(p, sigma, distance, angle, width) if width > 0.0 else None,
+            kernels.spread(step.rate, step.turned(angle), cells),
+            kernels.between(step.rate, step.noise, step.distance, angle, width) if width > 0.0 else None,
             grid,
             most,
         )
         for angle in angles.tolist()
     ]
     some = [
-        kernels.from_above(kernels.spread(p, pair, cells), None, grid, most) for pair in step.covering_pairs(min(number, FINEST))
+        kernels.from_above(kernels.spread(step.rate, pair, cells), None, grid, most)
+        for pair in step.covering_pairs(min(number, FINEST))
     ]
     return kernels.undominated([*covering, *some]) if some else covering
 
@@ -287,7 +436,7 @@ def _width(angles: NDArray[Any]) -> float:
     return float(angles[1] - angles[0]) if len(angles) > 1 else 0.0
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _laws(
     step: PoissonStep, deviation: float, times: int, grid: float, fine: int, tail: float, number: int, cells: tuple[float, float]
 ) -> list[Laws]:
@@ -296,7 +445,79 @@ def _laws(
         return [kernels.rounded(kernels.merged(step.rate, pair, cells), grid, tail) for pair in step.existing_pairs(number)]
     fine = max(1, min(fine, int(LARGEST_LAW * grid / (12.0 * sqrt(times) * deviation + 3.0 * tail))))
     single = _laws(step, deviation, 1, grid / fine, 1, tail, number, cells)
-    return [kernels.composed(one, grid / fine, times, deviation, grid) for one in single]
+    return [kernels.composed([(one, times)], grid / fine, times * deviation**2, grid) for one in single]
+
+
+class _StrategyLaws:
+    """Laws of blocks for an attacker who keeps the pair, in terms of shares of the widest angle, for a block.
+
+    Of many distances some are rounded down: a smaller distance is admissible.
+    """
+
+    def __init__(self, plan: _Plan) -> None:
+        self.plan, schedule = plan, plan.schedule
+        alone = [_alone(step) for step in schedule.steps]
+        levels = _rounded(counted(schedule.steps), plan.fineness.levels, False)
+        self.levels = list(dict.fromkeys(levels.values()))
+        place = {level: i for i, level in enumerate(self.levels)}
+        self.which = np.array([place[levels[one]] for one in alone])
+        self.deviation = [_deviation(level) for level in self.levels]
+        self.fine = max(plan.fine.values())
+
+    def key(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
+        """(level, times) of a block."""
+        numbers = self.plan.schedule.numbers(start, end)
+        times = np.bincount(self.which, numbers, len(self.levels))
+        return tuple((int(i), round(float(times[i]))) for i in np.flatnonzero(times > 0.5))
+
+    def of(self, key: tuple[tuple[int, int], ...]) -> list[Laws]:
+        """The laws of the sum of the losses of a block, one for each pair."""
+        plan, number, cells = self.plan, self.plan.fineness.angles[1], self.plan.fineness.cells
+        if len(key) == 1:
+            ((level, times),) = key
+            return _laws(self.levels[level], self.deviation[level], times, plan.grid, self.fine, plan.tail, number, cells)
+        variance = sum(times * self.deviation[level] ** 2 for level, times in key)
+        fine = max(1, min(self.fine, int(LARGEST_LAW * plan.grid / (12.0 * sqrt(variance) + 3.0 * plan.tail))))
+        grid = plan.grid / fine
+        single = [_laws(self.levels[level], self.deviation[level], 1, grid, 1, plan.tail, number, cells) for level, _ in key]
+        return [
+            kernels.composed([(one, times) for one, (_, times) in zip(pairs, key, strict=True)], grid, variance, plan.grid)
+            for pairs in zip(*single, strict=True)
+        ]
+
+
+def counted(steps: Sequence[Step]) -> dict[Any, int]:
+    """How many there are of each step that leaks."""
+    counts: dict[Any, int] = {}
+    for step in steps:
+        if step.leaks:
+            alone = replace(step, count=1)  # type: ignore[type-var]
+            counts[alone] = counts.get(alone, 0) + step.count
+    return counts
+
+
+@lru_cache(maxsize=1024)
+def _deviation(step: PoissonStep) -> float:
+    return _size(step)[0]
+
+
+def _rounded(counts: dict[PoissonStep, int], most: int, up: bool) -> dict[PoissonStep, PoissonStep]:
+    """For each step one of about `most` different ones, which leaks more, or less, and hardly so."""
+    groups: dict[tuple[float, float], list[PoissonStep]] = {}
+    for step in counts:
+        groups.setdefault((step.rate, step.noise), []).append(step)
+    room = max(1, most // len(groups))
+    table: dict[PoissonStep, PoissonStep] = {}
+    for group in groups.values():
+        group.sort(key=lambda step: step.distance, reverse=up)
+        leaking = np.cumsum([counts[step] * step.distance for step in group])
+        places = np.arange(len(group))
+        if len(group) > room:
+            places = np.minimum(room * (leaking - leaking[0]) / leaking[-1], room - 1).astype(int)
+        first: dict[int, PoissonStep] = {}
+        for place, step in zip(places.tolist(), group, strict=True):
+            table[step] = first.setdefault(place, step)
+    return table
 
 
 # What a step does to a function of the likelihood ratio on a grid, for many pairs at once, with Fourier transforms.
@@ -338,84 +559,125 @@ class Propagation:
         whole[: len(f)], whole[len(f) : len(f) + room], whole[self.length - room :] = f, beyond, beyond[::-1]
         return rfft(whole), sqrt(float(np.sum(whole * whole)))
 
-    def _drifts(self, f: NDArray[Any]) -> tuple[NDArray[Any], float]:
-        """F(f), and how much rounding may have changed it."""
+    def _drifts(self, f: NDArray[Any], rows: Any = slice(None)) -> tuple[NDArray[Any], float]:
+        """F(f) of some rows, and how much rounding may have changed it."""
         from scipy.fft import irfft
 
         spectrum, norm = self._spectrum(f)
-        moved = irfft(self.spectra * spectrum, self.length, axis=1)[:, : len(f)]
+        moved = irfft(self.spectra[rows] * spectrum, self.length, axis=1)[:, : len(f)]
         # Three transforms (no node is wrong by more than the Euclidean norm), the products, and the kernel itself.
         error = (3.0 * log2(self.length) + 1.0) * FFT_ERROR * self.norm * norm
-        return moved + self.source, error + ROUNDING * (self.norm * float(np.abs(f).max()))
+        return moved + self.source[rows], error + ROUNDING * (self.norm * float(np.abs(f).max()))
 
 
 class Above(Propagation):
     """f(x) = e^{-x/2}·(min(1, r) - v(r)) from above, for kernels that tell more than their pairs. Profile: e^{-|x|/2}."""
 
-    def __init__(self, step: PoissonStep, grid: float, half: int, kernels: Sequence[Kernel]) -> None:
+    def __init__(
+        self, kinds: Sequence[PoissonStep], grid: float, half: int, every: Sequence[Sequence[Kernel]]
+    ) -> None:
         self.profile = np.exp(-0.5 * grid * np.abs(np.arange(-half, half + 1)))
+        kernels = [kernel for some in every for kernel in some]
         sources = [kernel.source_on(half) * self.profile for kernel in kernels]
         super().__init__(grid, half, [kernel.jump for kernel in kernels], sources)
+        self.kind = np.repeat(np.arange(len(kinds)), [len(some) for some in every])
+        self.angle = np.concatenate([np.arange(len(some)) for some in every])
         # A pair's drift is at most its total variation times the profile, and an average of its hockey-stick divergences, which
         # are sums of that many positive terms.
-        terms = max(kernel.terms for kernel in kernels)
-        self.step = step
-        self.rounding = step.rate * (ROUNDING + (ROUNDING + EPS * terms) * min(1.0, step.distance / step.noise))
-        self.widest = int(np.argmax([kernel.jump @ np.arange(-kernel.reach, kernel.reach + 1) ** 2 for kernel in kernels]))
+        self.rounding = np.array(
+            [
+                kind.rate
+                * (ROUNDING + (ROUNDING + EPS * max(kernel.terms for kernel in some)) * min(1.0, kind.distance / kind.noise))
+                for kind, some in zip(kinds, every, strict=True)
+            ]
+        )
+        self.variance = np.array([kernel.jump @ np.arange(-kernel.reach, kernel.reach + 1) ** 2 for kernel in kernels])
 
     def beyond(self, f: NDArray[Any], room: int) -> NDArray[Any]:
         """v(r) does not fall beyond the last node, nor does v(r)/r rise before the first one."""
         return f[-1] * np.exp(-0.5 * self.grid * np.arange(1, room + 1))
 
-    def advance(self, f: NDArray[Any], steps: int) -> tuple[NDArray[Any], float, float]:
-        """f after `steps` more steps, and what it may be wrong by: relative to the profile, and everywhere."""
-        first, error = self._drifts(f)
+    def advance(self, f: NDArray[Any], steps: int, numbers: NDArray[Any]) -> tuple[NDArray[Any], float, float]:
+        """f after `steps` more steps, and what it may be wrong by: relative to the profile, and everywhere.
+
+        numbers: how many there are of each kind, in any order.
+        """
+        kinds = np.flatnonzero(numbers)
+        rows = np.flatnonzero(np.isin(self.kind, kinds))
+        numbers, of = numbers[kinds], np.searchsorted(kinds, self.kind[rows])
+        first, error = self._drifts(f, rows)
+        rounding = float(numbers @ self.rounding[kinds])
         if steps == 1:
-            end = f + self.best(first)
-            return end, self.rounding, error + EPS * float(end.max())
-        middle, end = self._predicted(f, steps, self._guides(first))
-        violations, _ = self._violations(f, middle, end, steps, first)
-        # What the path lacks, as it would spread: the path is corrected once.
-        half, whole = self._spread(np.mean(violations, axis=0), steps)
-        middle, end = (np.maximum(part, part[::-1]) for part in (middle + half, end + whole))
-        violations, more = self._violations(f, middle, end, steps, first)
+            change = sum(number * self.best(first[of == i]) for i, number in enumerate(numbers.tolist()))
+            end = f + change
+            return end, rounding, error + 8.0 * EPS * float(end.max())
+        block = _Block(steps, numbers, of, rows)
+        middle, end = self._predicted(f, block, self._guides(first, block))
+        violations, _ = self._violations(f, middle, end, block, first)
+        # What the path lacks, as it would spread: the path is corrected, twice if kinds differ in what they need.
+        for _ in range(1 if len(kinds) == 1 else 2):
+            half, whole = self._spread(np.mean(violations, axis=0), block)
+            middle, end = (np.maximum(part, part[::-1]) for part in (middle + half, end + whole))
+            violations, more = self._violations(f, middle, end, block, first)
         lacks = np.maximum(np.max(violations, axis=0), 0.0)
         near = float((lacks / self.profile)[self.profile > FAR].max())
-        return end, steps * (near + self.rounding), steps * (max(error, more) + float((lacks - near * self.profile).max()))
+        error = max(error, more) / min(1.0, float(block.prices.min()))
+        return end, steps * near + rounding, steps * (error + float((lacks - near * self.profile).max()))
 
     def _violations(
-        self, f: NDArray[Any], middle: NDArray[Any], end: NDArray[Any], steps: int, first: NDArray[Any]
+        self, f: NDArray[Any], middle: NDArray[Any], end: NDArray[Any], block: _Block, first: NDArray[Any]
     ) -> tuple[list[NDArray[Any]], float]:
-        """What the path through these three lacks to be above all drifts, at its Bernstein coefficients, and rounding."""
+        """What the path through these three lacks to be above all drifts, at its Bernstein coefficients, and rounding.
+
+        A step of a kind with the price c goes on by c along the path, f(τ + c) - f(τ) = c·f' + c²·f''/2: prices add up to the number
+        of steps, and no order of the steps gets farther.
+        """
+        steps = block.steps
         w1 = 2.0 * middle - 0.5 * (f + end)
         slope0, slope1 = w1 - f, end - w1
         bend = (slope1 - slope0) / steps**2
+        if len(block.numbers) > 1:
+            bend = np.minimum(bend, 0.0) * max(1.0, float(block.prices.max()))
         start, finish = 2.0 / steps * slope0 + bend, 2.0 / steps * slope1 + bend
-        (second, more), (third, most) = self._drifts(w1), self._drifts(end)
+        (second, more), (third, most) = self._drifts(w1, block.rows), self._drifts(end, block.rows)
         pace = (start, 0.5 * (start + finish), finish)
         rounding = 16.0 * EPS * float(np.abs(w1).max() + np.abs(end).max())  # of the pace
-        lacks = [self.best(drifts) - have for drifts, have in zip((first, second, third), pace, strict=True)]
-        return lacks, max(more, most) + rounding
+        if len(block.numbers) == 1:
+            tops = [self.best(drifts) for drifts in (first, second, third)]
+        else:
+            each = [[self.best(drifts[block.of == i]) for i in range(len(block.numbers))] for drifts in (first, second, third)]
+            if not block.priced:
+                floors = [have + AROUND * float(have.max()) for have in pace]
+                block.set_prices([max(float((one / most).max()) for one, most in zip(kind, floors, strict=True)) for kind in zip(*each, strict=True)])
+            tops = [np.max([one / price for one, price in zip(some, block.prices.tolist(), strict=True)], axis=0) for some in each]
+        return [top - have for top, have in zip(tops, pace, strict=True)], max(more, most) + rounding
 
-    def _spread(self, change: NDArray[Any], steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _spread(self, change: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:
         """What a constant change of the drift does in half of the steps and in all of them."""
         from scipy.fft import irfft, rfft
 
-        jump = np.minimum(self.spectra[self.widest].real, 0.0)
+        jump = np.zeros(self.spectra.shape[1])
+        for i, number in enumerate(block.numbers.tolist()):
+            some = block.rows[block.of == i]
+            jump += number / block.steps * self.spectra[some[np.argmax(self.variance[some])]].real
+        jump = np.minimum(jump, 0.0)
         still = jump > -1e-13
-        power = np.maximum(1.0 + jump, 0.0) ** (0.5 * steps)
-        total = np.where(still, 0.5 * steps, (power - 1.0) / np.where(still, 1.0, jump)) * rfft(change, self.length)
+        power = np.maximum(1.0 + jump, 0.0) ** (0.5 * block.steps)
+        total = np.where(still, 0.5 * block.steps, (power - 1.0) / np.where(still, 1.0, jump)) * rfft(change, self.length)
         half, whole = (irfft(part, self.length)[: len(change)] for part in (total, total * (1.0 + power)))
         return half, whole
 
-    def _predicted(self, f: NDArray[Any], steps: int, guides: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _predicted(
+        self, f: NDArray[Any], block: _Block, guides: tuple[NDArray[Any], NDArray[Any]]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """About what f is after half of the steps and after all of them: powers of the best of a few rows at each node.
 
         Shorter and shorter ones: near 0 the best pair changes sides, at every scale down to a single step.
         """
         from scipy.fft import irfft, rfft
 
-        powers = _powers(self.spectra[guides], rfft(self.source[guides], self.length, axis=1), 0.5 * steps)
+        spectra, source = guides
+        powers = _powers(spectra, rfft(source, self.length, axis=1), 0.5 * block.steps)
         stages = []
         for _ in range(2):
             for kept, grown in powers:
@@ -423,10 +685,22 @@ class Above(Propagation):
             stages.append(f)
         return stages[0], stages[1]
 
-    def _guides(self, drifts: NDArray[Any]) -> NDArray[Any]:
-        """The few rows that are the best at most nodes, counted by how much they change."""
-        total = np.bincount(np.argmax(drifts, axis=0), weights=drifts.max(axis=0), minlength=len(drifts))
-        return np.sort(np.argsort(-total)[:GUIDES])
+    def _guides(self, drifts: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The few angles that are the best at most nodes, counted by how much they change: the mean of their rows of all kinds."""
+        angles, total = self.angle[block.rows], np.zeros(int(self.angle.max()) + 1)
+        for i, number in enumerate(block.numbers.tolist()):
+            some = drifts[block.of == i]
+            total += number * np.bincount(angles[block.of == i][np.argmax(some, axis=0)], some.max(axis=0), len(total))
+        chosen = np.sort(np.argsort(-total)[: min(GUIDES, len(total))])
+        if len(block.numbers) == 1:
+            rows = block.rows[np.isin(angles, chosen)]
+            return self.spectra[rows], self.source[rows]
+        shares = np.zeros((len(chosen), len(self.kind)))
+        for i, number in enumerate(block.numbers.tolist()):
+            some = block.rows[block.of == i]
+            for row, angle in zip(shares, chosen, strict=True):
+                row[some[np.argmin(np.abs(self.angle[some] - angle))]] += number / block.steps
+        return shares[:, block.rows] @ self.spectra[block.rows], shares[:, block.rows] @ self.source[block.rows]
 
     def best(self, rows: NDArray[Any]) -> NDArray[Any]:
         best = rows.max(axis=0)
@@ -434,6 +708,19 @@ class Above(Propagation):
 
     def curve(self, f: NDArray[Any], relative: float, constant: float) -> NDArray[Any]:
         return (f[self.half :] + constant) * np.exp(0.5 * self.nodes[self.half :]) + relative
+
+
+class _Block:
+    """Steps that are taken at once: how many, of which kinds, and the prices of these in terms of steps; rows and their kinds."""
+
+    def __init__(self, steps: int, numbers: NDArray[Any], of: NDArray[Any], rows: NDArray[Any]) -> None:
+        self.steps, self.numbers, self.of, self.rows = steps, numbers, of, rows
+        self.prices, self.priced = np.ones(len(numbers)), False
+
+    def set_prices(self, values: Sequence[float]) -> None:
+        """In proportion to these, such that all steps together cost their number."""
+        prices = np.maximum(np.array(values), 1e-3 * max(values))
+        self.prices, self.priced = prices * (self.steps / float(self.numbers @ prices)), True
 
 
 def _powers(jumps: NDArray[Any], source: NDArray[Any], steps: float) -> list[tuple[NDArray[Any], NDArray[Any]]]:
@@ -459,7 +746,7 @@ class Below(Propagation):
     Rows: the pairs, and then the same with P and Q exchanged, as they are used at -x.
     """
 
-    def __init__(self, key: tuple[PoissonStep, int], grid: float, half: int, laws: Sequence[Laws]) -> None:
+    def __init__(self, key: Any, times: int, grid: float, half: int, laws: Sequence[Laws]) -> None:
         jumps = [one.first for one in laws] + [one.second[::-1] for one in laws]
         sources = []
         for jump in jumps:
@@ -472,7 +759,7 @@ class Below(Propagation):
             source[half - inside : half + inside + 1] = step_up[reach - inside : reach + inside + 1]
             sources.append(source)
         super().__init__(grid, half, jumps, sources)
-        self.key, self.wrong = key, max(one.error for one in laws) + ROUNDING * key[1]
+        self.key, self.wrong = key, max(one.error for one in laws) + ROUNDING * times
         self.ratio = np.exp(self.nodes[half:])
 
     def beyond(self, f: NDArray[Any], room: int) -> NDArray[Any]:

@@ -9,7 +9,6 @@ attacker.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, inf, sqrt
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from betastar import closed_forms
+from betastar import closed_forms, coins
 from betastar.certified import adaptive, grid
 from betastar.certified.grid import PAD, Blends, GridStep, Nodes, on_grid, one_sided, two_sided
 from betastar.certified.kernels import weights
@@ -35,8 +34,8 @@ NEAREST = 1e-12
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 #: Where β* is surely below this, one grid that works is enough.
 NOTHING_LEFT = 1e-6
-#: Different steps up to which the programme takes its time, and beyond which it would take too long.
-FEW_DIFFERENT, MANY_DIFFERENT = 4, 32
+#: Different steps up to which the programme takes its time.
+FEW_DIFFERENT = 4
 #: Tolerance of the glued curve beside the programme, as a share of the advantage: it is better far out, if anywhere.
 SECOND = 0.02
 #: Most distances that are put on the grid, in all.
@@ -97,7 +96,7 @@ def enclose(
         second = certify(steps, True, tolerance, both_ends and below is None)
     lower = min(max(1.0 - advantage, second.lower), BELOW_ONE)
     upper = second.upper if below is None else min(second.upper, 1.0 - float(below.values[0]))
-    curve = LeastCurve(above, second.above) if isinstance(second.above, DiscreteCurve) else above
+    curve = above if second.above is None else LeastCurve(above, second.above)
     return Certificate(curve, second.below if below is None else (below,), min(lower, upper), upper, True)
 
 
@@ -109,14 +108,11 @@ def _adapted(
     if in_order is None or count <= 1 or effort == "quick" or attained_steps(steps, True) == steps:
         return None
     in_order = [step for step in in_order if step.leaks]
-    different = len({(step.rate, step.noise, step.distance) for step in in_order})
-    if different > MANY_DIFFERENT:
-        return None
     if effort == "normal":
         return adaptive.solve(in_order, adaptive.COARSE, False)
-    fineness = adaptive.fineness_for(count) if different <= FEW_DIFFERENT else adaptive.MODERATE
+    fineness = adaptive.fineness_for(count) if len(set(in_order)) <= FEW_DIFFERENT else adaptive.MANY_PROVED
     # No attack on the steps of the largest distances need exist.
-    return adaptive.solve(in_order, fineness, both_ends and Counter(in_order) == Counter(steps))
+    return adaptive.solve(in_order, fineness, both_ends and adaptive.counted(in_order) == adaptive.counted(steps))
 
 
 def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends: bool = True) -> Certificate:
@@ -134,8 +130,8 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
         return Certificate(worse.above, better.below, worse.lower, better.upper)
     if any(step.least_noise < LEAST_NOISE for step in steps):
         noisier = certify([step.with_min_noise(LEAST_NOISE) for step in steps], symmetric, tolerance, both_ends)
-        lower = min(exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD), noisier.upper, BELOW_ONE)
-        return Certificate(closed_forms.noiseless_curve(steps), noisier.below, lower, noisier.upper)
+        lower = exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD)
+        return _with_coins(steps, symmetric, Certificate(closed_forms.noiseless_curve(steps), noisier.below, lower, noisier.upper))
 
     # By the affinity, which also says how wide the law of the loss is.
     poisson = all_poisson(steps)
@@ -155,8 +151,8 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
     if enclosed is None:
         never = min(exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD), upper, BELOW_ONE)
         if never > lower:
-            return Certificate(closed_forms.noiseless_curve(steps), (), never, upper)
-        return Certificate(None, (), lower, upper)
+            return _with_coins(steps, symmetric, Certificate(closed_forms.noiseless_curve(steps), (), never, upper))
+        return _with_coins(steps, symmetric, Certificate(None, (), lower, upper))
     above, under, lattice = enclosed
     below: tuple[DiscreteCurve, ...] = ()
     if attained_steps(steps, symmetric) == steps:
@@ -167,7 +163,23 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
     for curve in below:
         value, error = curve.hockey_stick(0.0)
         upper = min(upper, 1.0 - (value - error))
-    return Certificate(above, below, min(lower, upper), upper)
+    return _with_coins(steps, symmetric, Certificate(above, below, min(lower, upper), upper))
+
+
+def _with_coins(steps: Sequence[Step], symmetric: bool, known: Certificate) -> Certificate:
+    """With what is proved of an attacker who is told when the record takes part, and, with little noise, of one who sees it."""
+    poisson = [step for step in steps if isinstance(step, PoissonStep)]
+    upper = known.upper
+    even = not symmetric or len(poisson) < len(steps) or attained_steps(steps, symmetric) == steps
+    told = None if even else coins.told(poisson)
+    seen = coins.seen(poisson) if told is not None and any(step.noise < LEAST_NOISE for step in poisson) else None
+    above, below, lower = known.above, known.below, known.lower
+    if told is not None and 1.0 - sum(told.hockey_stick(0.0)) > lower:
+        above, lower = told if above is None else LeastCurve(above, told), 1.0 - sum(told.hockey_stick(0.0))
+    if seen is not None:
+        value, error = seen.hockey_stick(0.0)
+        below, upper = (*below, seen), min(upper, 1.0 - (value - error))
+    return replace(known, above=above, below=below, lower=min(lower, upper, BELOW_ONE), upper=upper)
 
 
 def _fixed_pairs(steps: Sequence[Step], lattice: Lattice, tolerance: float) -> list[DiscreteCurve]:

@@ -14,8 +14,10 @@ with finitely many outcomes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import ceil, cos, exp, log1p, log2, sin, sqrt
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil, cos, inf, log, log2, sin, sqrt
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,8 @@ FAR = 3.5
 LEAST_NOISE = 0.15
 #: Largest exponent of a likelihood ratio that is kept apart from an infinite one.
 LARGEST_EXPONENT = 600.0
+#: Tilts of Chernoff's bound, times the grid; lengths of laws of many losses differ by this factor.
+TILTS, LONGER = np.geomspace(1e-6, 1e2, 80), 1.15
 
 
 @dataclass(frozen=True)
@@ -266,13 +270,40 @@ def _moved(ahead: tuple[NDArray[Any], float], behind: tuple[NDArray[Any], float]
     return float(ahead[0].sum()) + float((behind[0] * np.exp(nodes)).sum()) + behind[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Laws:
     """Laws of the loss on the nodes -reach…reach, under P and under Q, minus 1 at 0; `error`: what rounding may have changed."""
 
     first: NDArray[Any]
     second: NDArray[Any]
     error: float = 0.0
+    _logs: dict[int, list[NDArray[Any]]] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def reach(self) -> int:
+        return len(self.first) // 2
+
+    def logs(self, length: int) -> list[NDArray[Any]]:
+        """Logarithms of the transforms of both laws."""
+        from scipy.fft import rfft
+
+        if length not in self._logs:
+            rows = np.zeros((2, length))
+            rows[:, np.arange(-self.reach, self.reach + 1)] = self.first, self.second
+            kept = 1.0 + rfft(rows, axis=1)
+            self._logs[length] = list(np.log(np.where(np.abs(kept) < 1e-200, 1e-200, kept)))
+        return self._logs[length]
+
+    @cached_property
+    def growth(self) -> NDArray[Any]:
+        """log E[e^{±tL}] of both laws at each of TILTS; infinite where it is too large."""
+        nodes = np.arange(-self.reach, self.reach + 1)
+        fits = TILTS * self.reach < 300.0
+        table = np.full((2, 2, len(TILTS)), inf)
+        for i, law in enumerate((self.first, self.second)):
+            for j, sign in enumerate((1.0, -1.0)):
+                table[i, j, fits] = np.log1p(np.expm1(sign * np.outer(TILTS[fits], nodes)) @ law)
+        return table
 
 
 def rounded(outcomes: tuple[NDArray[Any], NDArray[Any]], grid: float, most: float) -> Laws:
@@ -294,40 +325,25 @@ def _rounded(loss: NDArray[Any], mass: NDArray[Any], grid: float) -> NDArray[Any
     return law
 
 
-def composed(one: Laws, fine: float, times: int, deviation: float, grid: float) -> Laws:
-    """Laws of the sum of `times` losses, on a finer grid, rounded to the grid afterwards."""
-    from scipy.fft import irfft, next_fast_len, rfft
+def composed(several: Sequence[tuple[Laws, int]], fine: float, variance: float, grid: float) -> Laws:
+    """Laws of the sum of so many losses of each law, on a finer grid, rounded to the grid afterwards."""
+    from scipy.fft import irfft, next_fast_len
 
-    reach = len(one.first) // 2
-    half = min(times, 3) * reach + ceil(12.0 * sqrt(times) * deviation / fine)
+    total = sum(times for _, times in several)
+    half = min(total, 3) * max(one.reach for one, _ in several) + ceil(12.0 * sqrt(variance) / fine)
+    half = ceil(LONGER ** ceil(log(half) / log(LONGER)))  # few different lengths: transforms are kept
     length = next_fast_len(2 * half + 1, real=True)
     laws, error = [], 0.0
-    for law in (one.first, one.second):
-        row = np.zeros(length)
-        row[np.arange(-reach, reach + 1)] = law
-        kept = 1.0 + rfft(row)
-        power = np.exp(times * np.log(np.where(np.abs(kept) < 1e-200, 1e-200, kept)))
-        # ‖error‖₁ ≤ √n·‖error‖₂, which is the norm of the error of the transform; then what is wrapped around.
-        doubt = FFT_ERROR * log2(length) * (np.abs(power) * (times + 1.0))
-        error = max(error, sqrt(2.0 * float(np.sum(doubt * doubt))) + _wrapped(law, times, half))
+    for which in (0, 1):
+        power = np.exp(sum(times * one.logs(length)[which] for one, times in several))
+        # ‖error‖₁ ≤ √n·‖error‖₂, which is the norm of the error of the transform; then what is wrapped around (Chernoff).
+        doubt = FFT_ERROR * log2(length) * (np.abs(power) * (total + 1.0))
+        leaves = sum(times * one.growth[which] for one, times in several) - TILTS * half
+        wrapped = float(np.exp(np.minimum(leaves, 0.0).min(axis=1)).sum())
+        error = max(error, sqrt(2.0 * float(np.sum(doubt * doubt))) + wrapped)
         mass = np.maximum(np.roll(irfft(power, length), half)[: 2 * half + 1], 0.0)
         laws.append(_rounded(fine * np.arange(-half, half + 1), mass, grid))
     return Laws(laws[0], laws[1], error)
-
-
-def _wrapped(law: NDArray[Any], times: int, half: int) -> float:
-    """Chernoff: probability that the sum of `times` losses leaves the nodes -half…half."""
-    reach = len(law) // 2
-    nodes = np.arange(-reach, reach + 1)
-    scales = 1.0 / reach, 1.0 / sqrt(float(law @ nodes**2) * times)
-    total = 0.0
-    for sign in (1.0, -1.0):
-        best = 1.0
-        for tilt in np.outer(scales, np.geomspace(0.5, 60.0, 16)).ravel():
-            if tilt * reach < 300.0:
-                best = min(best, exp(min(0.0, times * log1p(float(law @ np.expm1(sign * tilt * nodes))) - tilt * half)))
-        total += best
-    return total
 
 
 def _on_grid(loss: NDArray[Any], mass: NDArray[Any], grid: float, reach: int) -> tuple[NDArray[Any], float]:
