@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "betastar"
 OUTSIDE = {
     "dpsgd.py": {"dp_accounting"},  # from_dp_event, with the extra `interop`
     "audit": {"joblib", "torch", "opacus", "sklearn"},
-    "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers", "rich", "cryptography"},
+    "training": {"torch", "opacus", "sklearn", "pandas", "lightning", "transformers", "rich", "cryptography", "joblib"},
     "runs": {"torch", "opacus", "pandas", "rich", "joblib", "sklearn", "safetensors"},
     "display.py": {"rich"},
     "plots.py": {"matplotlib"},

@@ -591,9 +591,9 @@ def advantage_of_tail(tail: Tail, trials: Trials, advantage: float) -> tuple[Bou
             break
         low, high = np.concatenate([low[open_], middle[open_]]), np.concatenate([middle[open_], high[open_]])
         whole = np.concatenate([left[:, open_], right[:, open_]], axis=1)
-    beyond = 2.0 * exp(-LONGEST)
-    some = Bound(max(total[1] - doubt[0], 0.0), total[0], min(total[2] + doubt[0] + beyond, 1.0))
-    none = Bound(max(total[5] - doubt[1], 0.0), total[3], min(total[4] + doubt[1] + beyond, 1.0))
+    beyond, most, least = 2.0 * exp(-LONGEST), total.tolist(), doubt.tolist()
+    some = Bound(max(most[1] - least[0], 0.0), most[0], min(most[2] + least[0] + beyond, 1.0))
+    none = Bound(max(most[5] - least[1], 0.0), most[3], min(most[4] + least[1] + beyond, 1.0))
     return some, none
 
 

@@ -112,7 +112,7 @@ class Tuned:
     >>> from betastar.training import Tuned
     >>> run = bs.best_of(bs.DPSGD(noise_multiplier=4.0, sample_rate=0.01, steps=500), 20)
     >>> print(Tuned({"lr": 0.1}, 0.8, {}, run, bs.analyze(run, method="certified")))
-    Proved: best of 20: an attacker who asks whether a record was trained on is right at most 55.75 % of the time, β* ≥ 0.885.
+    Proved: best of 20: an attacker who asks whether a record was trained on is right at most 56.04 % of the time, β* ≥ 0.8793.
     """
 
     settings: dict[str, Any]
