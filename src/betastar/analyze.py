@@ -31,6 +31,8 @@ DIFFERENT = 4
 TOLERANCE = 1e-4
 #: For the best of several models, the width for one run as a share of it, and the least.
 MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
+#: Steps that are taken one by one, if distances alternate.
+ALONE = 400
 #: Least noise, and most different steps, that the pair on a line is integrated for.
 LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.3, 8
 #: Where curves are compared.
@@ -220,7 +222,7 @@ def _attack_on_fixed_sizes(sequence: StepSequence, fine: bool) -> list[Outcome]:
     if steps is None or counted(steps) != counted(sequence.steps) or not any(isinstance(step, FixedSizeStep) for step in steps):
         return []
     count = sum(step.count for step in steps)
-    if count == 1 or len(set(steps)) > DIFFERENT:
+    if count == 1 or len(counted(steps)) > DIFFERENT:
         return []
     solution = adaptive.solve(steps, adaptive.fineness_for(count) if fine else adaptive.MODERATE)
     if solution is None or solution.below is None:
@@ -301,7 +303,7 @@ def _symmetric(steps: Sequence[Step]) -> tuple[Curve, ...]:
     if len(some) <= FEW_ON_LINE:
         return (FourierCurve(some, True),)
     seen = coins.seen([step for step in steps if isinstance(step, PoissonStep)])
-    return () if seen is None else (seen,)
+    return (FourierCurve(some, True),) if seen is None else (seen,)
 
 
 def _line(steps: Sequence[Step]) -> tuple[Curve, ...]:
@@ -328,7 +330,10 @@ def _adapted(sequence: StepSequence, effort: str, both_ends: bool) -> adaptive.S
         return None
     if effort == "normal":
         return adaptive.solve(steps, adaptive.COARSE, False)
-    return adaptive.solve(steps, adaptive.MODERATE if len(set(steps)) <= DIFFERENT else adaptive.MANY, both_ends)
+    fineness = adaptive.MODERATE if len(counted(steps)) <= DIFFERENT else adaptive.MANY
+    if len(steps) > len(counted(steps)):  # they alternate
+        fineness = replace(fineness, alone=ALONE)
+    return adaptive.solve(steps, fineness, both_ends)
 
 
 def _certified(sequence: StepSequence, tolerance: float, effort: str, both_ends: bool) -> Outcome:

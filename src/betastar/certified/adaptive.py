@@ -614,11 +614,13 @@ class Above(Propagation):
         block = _Block(steps, numbers, of, rows)
         middle, end = self._predicted(f, block, self._guides(first, block))
         violations, _ = self._violations(f, middle, end, block, first)
-        # What the path lacks, as it would spread: the path is corrected, twice if kinds differ in what they need.
-        for _ in range(1 if len(kinds) == 1 else 2):
-            half, whole = self._spread(np.mean(violations, axis=0), block)
-            middle, end = (np.maximum(part, part[::-1]) for part in (middle + half, end + whole))
-            violations, more = self._violations(f, middle, end, block, first)
+        if len(kinds) > 1:  # prices that serve all nodes add up to more than the steps: the path goes on so much faster
+            middle, end = (f + block.scale * (part - f) for part in (middle, end))
+            violations, _ = self._violations(f, middle, end, block, first)
+        # What the path lacks, as it would spread: the path is corrected once.
+        half, whole = self._spread(np.mean(violations, axis=0), block)
+        middle, end = (np.maximum(part, part[::-1]) for part in (middle + half, end + whole))
+        violations, more = self._violations(f, middle, end, block, first)
         lacks = np.maximum(np.max(violations, axis=0), 0.0)
         near = float((lacks / self.profile)[self.profile > FAR].max())
         error = max(error, more) / min(1.0, float(block.prices.min()))
@@ -648,7 +650,9 @@ class Above(Propagation):
             each = [[self.best(drifts[block.of == i]) for i in range(len(block.numbers))] for drifts in (first, second, third)]
             if not block.priced:
                 floors = [have + AROUND * float(have.max()) for have in pace]
-                block.set_prices([max(float((one / most).max()) for one, most in zip(kind, floors, strict=True)) for kind in zip(*each, strict=True)])
+                block.set_prices(
+                    [max(float((one / most).max()) for one, most in zip(kind, floors, strict=True)) for kind in zip(*each, strict=True)]
+                )
             tops = [np.max([one / price for one, price in zip(some, block.prices.tolist(), strict=True)], axis=0) for some in each]
         return [top - have for top, have in zip(tops, pace, strict=True)], max(more, most) + rounding
 
@@ -715,12 +719,13 @@ class _Block:
 
     def __init__(self, steps: int, numbers: NDArray[Any], of: NDArray[Any], rows: NDArray[Any]) -> None:
         self.steps, self.numbers, self.of, self.rows = steps, numbers, of, rows
-        self.prices, self.priced = np.ones(len(numbers)), False
+        self.prices, self.priced, self.scale = np.ones(len(numbers)), False, 1.0
 
     def set_prices(self, values: Sequence[float]) -> None:
         """In proportion to these, such that all steps together cost their number."""
         prices = np.maximum(np.array(values), 1e-3 * max(values))
-        self.prices, self.priced = prices * (self.steps / float(self.numbers @ prices)), True
+        self.scale = float(self.numbers @ prices) / self.steps
+        self.prices, self.priced = prices / self.scale, True
 
 
 def _powers(jumps: NDArray[Any], source: NDArray[Any], steps: float) -> list[tuple[NDArray[Any], NDArray[Any]]]:

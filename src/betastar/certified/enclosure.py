@@ -110,7 +110,7 @@ def _adapted(
     in_order = [step for step in in_order if step.leaks]
     if effort == "normal":
         return adaptive.solve(in_order, adaptive.COARSE, False)
-    fineness = adaptive.fineness_for(count) if len(set(in_order)) <= FEW_DIFFERENT else adaptive.MANY_PROVED
+    fineness = adaptive.fineness_for(count) if len(adaptive.counted(in_order)) <= FEW_DIFFERENT else adaptive.MANY_PROVED
     # No attack on the steps of the largest distances need exist.
     return adaptive.solve(in_order, fineness, both_ends and adaptive.counted(in_order) == adaptive.counted(steps))
 
