@@ -336,6 +336,7 @@ def one_run() -> Iterator[Callable[[Json], None]]:
             elif news.get("finished"):
                 figure = main_figure(news)
                 quality = f", {figure.title} {figure.shown(news[figure.name])} after epoch {news['epoch']}"
+                quality += f" ({figure.shown(news[figure.baseline])} without a model)"
             else:
                 lines[:] = _lines(news, quality)
                 bar.update(task, description="training", total=news["steps"], completed=news["step"], unit="steps")
@@ -446,11 +447,15 @@ def show_several(folder: Path, runs: Sequence[tuple[Path, Facts]]) -> None:
     """Print the end of several runs that differ in their seed: they have one figure of membership."""
     console = printing.console()
     _verdict(runs[0][1])
-    names = [_printable(one.name) for one in runs[0][1].attributes]
+    names = [printing.printable(one.name) for one in runs[0][1].attributes]
     figure = main_figure(runs[0][1].entries[-1])
-    heads = ("run", f"{figure.title} on test records", *(f"β* of {name}" for name in names))
+    heads = ("run", f"{figure.title} on test records", "without a model", *(f"β* of {name}" for name in names))
     rows = [
-        (path.name, figure.shown(facts.entries[-1][figure.name]), *(_relied(one)[0] for one in facts.attributes))
+        (
+            path.name,
+            *(figure.shown(facts.entries[-1][name]) for name in (figure.name, figure.baseline)),
+            *(_relied(one)[0] for one in facts.attributes),
+        )
         for path, facts in runs
     ]
     printing.table(console, heads, rows)
@@ -462,10 +467,8 @@ def _verdict(facts: Facts) -> None:
     from betastar.report.statement import verdicts
 
     console = printing.console()
-    first = verdicts(facts)[0]
-    console.print(f"{first.band.capitalize()}: {first.sentence}", style="bold")
-    if facts.proof:
-        console.print(_printable(facts.proof), style="bold")
+    for one in verdicts(facts):
+        console.print(printing.printable(one.line), style="bold")
     console.print()
 
 
@@ -486,7 +489,7 @@ def _rows(facts: Facts) -> list[tuple[str, ...]]:
         about = "≈ " if one.kind == "batch" else ""
         known = "proved" if one.kind == "proved" else "measured"
         for i, (title, relied, *others) in enumerate(table_rows(_answer(one), short=True)):
-            rows.append((_printable(f"{one.name}, {known}") if i == 0 else "", title, about + relied, *others))
+            rows.append((printing.printable(f"{one.name}, {known}") if i == 0 else "", title, about + relied, *others))
     return rows
 
 
@@ -515,18 +518,15 @@ def _remarks(facts: Facts) -> list[str]:
         lines.append("≈ is an estimate from the sampled records, for the trainer's eyes only.")
     if facts.entries:
         last = facts.entries[-1]
-        figures: dict[str, float] = {name: last[name] for name in ("accuracy", "rmse", "baseline_rmse") if name in last}
+        figures: dict[str, float] = {
+            name: last[name] for name in ("accuracy", "baseline", "rmse", "baseline_rmse") if name in last
+        }
         lines.append(f"{quality_sentence(figures, 'the test records')}.")
     told = notices(replace(facts, attributes=(), exposures={})) if batch else notices(facts)
     beginnings = [one.brief[0].lower() + one.brief[1:] for one in told]
     if beginnings:
-        lines.append(_printable(f"Read in summary.md: {'; '.join(beginnings)}."))
+        lines.append(printing.printable(f"Read in summary.md: {'; '.join(beginnings)}."))
     return lines
-
-
-def _printable(text: str) -> str:
-    """Text with names of other people's columns, without what a terminal would obey."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def _next(*commands: tuple[str, str]) -> None:
