@@ -130,7 +130,7 @@ def report(
         facts, written = write(source, output, format, list_records, force, public, author, purpose, wanted, prior)
     said = verdicts(facts, wanted)
     if not json:
-        print("\n".join([*(printing.printable(one.line) for one in said), f"The report is in {written[0]}."]))
+        print("\n".join([*(printing.printable(f"{one.line} {one.sentence}") for one in said), f"The report is in {written[0]}."]))
         return
     answer = {
         "files": [str(file) for file in written],

@@ -262,6 +262,7 @@ def render(
         prefix=prefix,
         brief=brief,
         about=[] if brief else statement.about(facts, author, purpose),
+        origin=[] if brief else statement.origin(facts),
         quality=statement.quality(facts),
         weaker=None if brief else statement.weaker(facts),
         next_steps=[] if brief else statement.next_steps(facts, target),

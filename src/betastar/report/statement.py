@@ -42,16 +42,23 @@ def right(beta: float) -> str:
 
 
 def about(facts: Facts, author: str = "", purpose: str = "") -> list[tuple[str, str]]:
-    """Date, author, purpose and variant of the report, and fingerprints of data and code, as far as there are any."""
+    """Date, author, purpose and variant of the report, as far as there are any."""
     variant = "internal: some figures depend on the data (betastar report --public leaves them out)"
     if facts.is_public:
         variant = "public: nothing in it depends on the training records"
-    code = f"betastar {version('betastar')}" + (f", commit {commit}" if (commit := code_commit()) else "")
     rows = [
         ("Date", date.today().isoformat()),
         ("Made by", author),
         ("Purpose", purpose),
         ("Variant", variant if facts.is_run else ""),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def origin(facts: Facts) -> list[tuple[str, str]]:
+    """The day of the run, and fingerprints of data and code, as far as there are any."""
+    code = f"betastar {version('betastar')}" + (f", commit {commit}" if (commit := code_commit()) else "")
+    rows = [
         ("Run of", facts.run_date),
         ("Records", f"SHA-256 {facts.fingerprint}" if facts.fingerprint else ""),
         ("Code of this report", code),
@@ -139,11 +146,7 @@ class Verdict:
     @property
     def line(self) -> str:
         """The verdict on one line, for a terminal."""
-        most = "about" if self.kind in MEASURED else "at most"
-        return (
-            f"{self.title}: β* {self.sign} {self.beta}, {self.word}. {self.judged}. Guesses are right {most} {right(self.lower)} "
-            "of the time, against 50 % without the model."
-        )
+        return f"{self.title}: β* {self.sign} {self.beta}, {self.word}. {self.judged}."
 
     def as_json(self) -> Json:
         """The verdict as `betastar report --json` prints it."""
@@ -288,10 +291,10 @@ def _odds(facts: Facts, risk: Risk, about: str) -> str:
     value = max(shares, key=lambda label: shares[label])
     most = percent(shares[value], 2)
     if len(shares) == 2:
-        reach, said = float(risk.success(min(shares.values())).upper), f"{value} has probability {most}"
+        reach, said = float(risk.success(min(shares.values())).upper), f"“{value}” has probability {most}"
     else:
         reach = float(risk.success(list(shares.values())).upper)
-        said = f"the most frequent of the {len(shares)} values, {value}, has probability {most}"
+        said = f"the most frequent of the {len(shares)} values, “{value}”, has probability {most}"
     return f"With real odds ({said}): guessing alone is right {most} of the time, with the model {about} {percent(reach, 2)}."
 
 
@@ -599,8 +602,8 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     heads = ["membership, substitution", "membership, add or remove"][: len(columns) - len(facts.attributes)]
     short = {"proved": "proved", "assumed": "for the distance given"}
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
-    relied = {verdict.name: verdict.lower for verdict in verdicts(facts)}
-    least = [one.lower if one is facts.add_remove or one.kind == "proved" else relied.get(one.name, one.lower) for one in columns]
+    relied = {verdict.name: verdict.lower for verdict in verdicts(facts) if verdict.kind != "worst"}
+    least = [one.lower if one.kind == "worst" else relied.get(one.name, one.lower) for one in columns]
     rows: list[tuple[str, list[str]]] = [(f"{BETA.title}, the number to rely on", [BETA.rounded(beta) for beta in least])]
     if facts.add_remove is not None:  # of shuffling there is an attack that exists, and no estimate
         rows.append((f"{BETA.short}, exact, the estimate", [significant(one.integral, DIGITS) for one in columns]))
@@ -676,8 +679,7 @@ REPEAT = {
 def statement(facts: Facts) -> list[tuple[str, str]]:
     """What a claim means, and for whom: the unit of privacy, adjacency, checkpoints, sampling, accountant and trust."""
     sampling = _sampling(facts.run)
-    drew = "Opacus" if all_plain(facts.run) else "betastar"
-    made = f", as {drew} drew it in this run." if facts.is_run else "; a training that draws batches otherwise is not covered."
+    made = ", as it was done in this run." if facts.is_run else "; a training that draws batches otherwise is not covered."
     left_out = [("Left out", LEFT_OUT)] if facts.is_run and facts.is_public else []
     return [
         ("Unit of privacy", "One record (one row of the training data). A person with several rows is protected less."),
@@ -702,7 +704,7 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         (
             "Accountant",
             f"betastar {version('betastar')}, method certified: proved from both sides, discretisation and rounding included. β* "
-            "that was measured, and the estimates, are by the method exact, its numerical error estimated and added"
+            "of measured distances, and the estimates, are by the method exact, its numerical error estimated and added"
             + ("." if facts.membership.has_certificate else "; so is membership, as balls in bins have no certificate."),
         ),
         (
