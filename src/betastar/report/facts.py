@@ -253,9 +253,10 @@ def load(source: str | Path) -> Facts:
     return of_setting(object_of(path), str(path))
 
 
-def _analysis(arguments: str) -> str:
+def _analysis(arguments: str, one: Against) -> str:
     """The command that computes β* again: of a setting, or of a loop against membership inference."""
-    return f'python -c "import betastar as bs; print(bs.analyze({arguments}).bayes_security)"'
+    method = ", method='certified'" if one.has_certificate else ""
+    return f'python -c "import betastar as bs; print(bs.analyze({arguments}{method}).bayes_security)"'
 
 
 # A setting
@@ -298,7 +299,7 @@ def of_setting(given: Json, source: str) -> Facts:
         "A setting of DP-SGD",
         run,
         parameters,
-        _analysis(arguments),
+        _analysis(arguments, attributes[0] if attributes else Against(Membership(), "membership", "worst", run)),
         attributes=attributes,
         rate_notice=str(said[0].message) if said else None,
         shares={} if prior is None else {"yes": prior, "no": 1.0 - prior},
@@ -513,6 +514,7 @@ def of_own_training(path: Path) -> Facts:
         secrets: dict[str, Json] = dict(told["secrets"])
         versions = ", ".join(f"{name} {number}" for name, number in dict(told["versions"]).items())
         target = told.get("budget")
+        records = int(validation.whole("records", told.get("records", 1), low=1))
     steps = folder.steps
     if made_by == MONITOR:
         _require_same_steps(path, steps, run)
@@ -526,7 +528,7 @@ def of_own_training(path: Path) -> Facts:
         with Inside(file):
             attributes = tuple(_proved(name, one, run) for name, one in secrets.items())
     least = attributes[0].lower if made_by == MONITOR else 0.0
-    command = _analysis(" + ".join(f"bs.{part!r}" for part in parts))
+    command = _analysis(" + ".join(f"bs.{part!r}" for part in parts), Against(Membership(), "membership", "worst", run))
     return Facts(
         title=f"{path.resolve().name}: {int(run.steps):,} steps of DP-SGD in a loop of one's own",
         name=path.resolve().name,
@@ -539,6 +541,8 @@ def of_own_training(path: Path) -> Facts:
         is_run=True,
         budget=None if target is None else recomputed.budget_sentence(file, steps, float(target), "a budget"),
         exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
+        records_per_person=records,
+        max_records_per_person=records,
         versions=versions,
         seed="own",
         described_in=TRAINING,
