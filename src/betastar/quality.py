@@ -12,8 +12,8 @@ from betastar.rounding import nearest_amount, nearest_percent
 class QualityFigure:
     """A figure of how good a model is on some records. `name` is its JSON key.
 
-    baseline: the figure of whoever needs no model, and baseline_title what they do.
-    share: whether it is a share of the records; otherwise it is a number, with so many digits.
+    baseline: the figure that needs no model, and baseline_title how it is reached.
+    share: whether it is a share of the records; otherwise it is a number, with this number of digits.
     """
 
     name: str
@@ -41,7 +41,7 @@ QUALITY: dict[str, QualityFigure] = {
             baseline="baseline",
             baseline_title="always the most frequent label",
         ),
-        QualityFigure("baseline", "baseline", "The accuracy of whoever always guesses the most frequent label.", share=True),
+        QualityFigure("baseline", "baseline", "The accuracy of always guessing the most frequent label.", share=True),
         QualityFigure("auc", "AUC", "The area under the ROC curve; 0.5 is guessing.", digits=3),
         QualityFigure(
             "rmse",
@@ -52,8 +52,8 @@ QUALITY: dict[str, QualityFigure] = {
         ),
         QualityFigure("mae", "MAE", "The mean absolute error, in the units of the label.", baseline="baseline_mae"),
         QualityFigure("r2", "R²", "The share of the label's variance that the predictions explain; 1 is always right.", digits=3),
-        QualityFigure("baseline_rmse", "RMSE of the mean", "The RMSE of whoever predicts the mean of the training labels."),
-        QualityFigure("baseline_mae", "MAE of the mean", "The MAE of whoever predicts the mean of the training labels."),
+        QualityFigure("baseline_rmse", "RMSE of the mean", "The RMSE of always predicting the mean label."),
+        QualityFigure("baseline_mae", "MAE of the mean", "The MAE of always predicting the mean label."),
     )
 }
 
@@ -77,11 +77,11 @@ def quality_sentence(figures: Mapping[str, float], records: str) -> str:
     if main_figure(figures).share:
         text = f"The model is right for {shown['accuracy']} of {records}"
         if "baseline" in shown:
-            text += f"; whoever always guesses the most frequent label is right for {shown['baseline']}"
+            text += f"; always guessing the most frequent label is right for {shown['baseline']}"
         return text + (f". Its area under the ROC curve (AUC) is {shown['auc']}, where 0.5 is guessing" if "auc" in shown else "")
     model, idle = (
         " and ".join(f"{shown[name]} ({QUALITY[name.removeprefix('baseline_')].title})" for name in names if name in shown)
         for names in (("rmse", "mae"), ("baseline_rmse", "baseline_mae"))
     )
-    text = f"Predictions for {records} are off by {model}" + (f"; whoever always predicts the mean, by {idle}" if idle else "")
+    text = f"Predictions for {records} are off by {model}" + (f"; always predicting the mean, by {idle}" if idle else "")
     return text + (f". R² is {shown['r2']}, where 0 is as good as the mean and 1 is always right" if "r2" in shown else "")

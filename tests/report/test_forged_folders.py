@@ -57,16 +57,17 @@ def test_what_is_true_is_reported(runs: dict[str, Path], tmp_path: Path) -> None
         beta = {"budget": "0.5", "stopped": "0.85"}.get(name)
         assert (facts.budget is not None) == (beta is not None)
         if beta:
-            assert f"<strong>Proved: an attacker who wants the secret of any record faces β* ≥ {beta} (" in text
-            assert "**Proved: an attacker who wants the secret of any record faces β\\* ≥ " in summarise(folder).read_text()
+            assert f"Proved: an attacker who wants the secret of any record faces β* ≥ {beta} (" in text
+            assert f"**β\\* ≥ {beta}, proved." in summarise(folder).read_text()
+            assert '<span class="tag">not proved</span>' in text, "when training ended says something about membership"
         assert ("not what the moment of the stop may tell" in text) == (name == "stopped")
         assert ("Gap clipping fixed this before training" in text) == (name in ("gap", "target"))
-        assert "They are not signed: whoever can write into the folder can change them all." in text
+        assert "They are not signed: anybody who can write into the folder can change them all." in text
         if name in ("gap", "target"):
             assert facts.proof is not None
             proved = bs.analyze(facts.run, facts.attributes[0].threat, method="certified").bayes_security.lower
             assert facts.attributes[0].lower == proved
-            assert facts.proof.startswith("Proved: an attacker who knows everything about a record except its age faces β* ≥ 0.")
+            assert facts.proof.startswith("Proved: an attacker who knows everything about a record except age faces β* ≥ 0.")
 
 
 @pytest.mark.parametrize(

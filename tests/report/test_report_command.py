@@ -30,12 +30,13 @@ def test_a_setting_from_json(tmp_path: Path) -> None:
     path.write_text(json.dumps({"bayes_security": {}, "parameters": {**inner, "threat": "attribute", "distance": 0.5}}))
     text = html(path, tmp_path / "setting.html")
     run = bs.DPSGD.from_epochs(**inner)
-    assert rows(text)["Bayes security β*, exact"][2] == beta(bs.analyze(run, bs.AttributeInference(0.5)).bayes_security.lower)
-    assert "holds if the distance does" in text
+    certified = bs.analyze(run, bs.AttributeInference(0.5), method="certified").bayes_security.lower
+    assert rows(text)["Bayes security β*, the number to rely on"][2] == beta(certified)
+    assert "proved if the distance holds" in text
     code = re.search(r"<pre>python -c &#34;(.*?)&#34;</pre>", text)
     assert code is not None
     said = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True)
-    assert said.stdout.strip() == str(bs.analyze(run, bs.AttributeInference(0.5)).bayes_security), said.stderr
+    assert said.stdout.strip() == str(bs.analyze(run, bs.AttributeInference(0.5), "certified").bayes_security), said.stderr
     same = [
         {"noise_multiplier": 3.51, "sample_rate": run.sample_rate, "steps": 2040, "epochs": 20, "batch_size": None},
         {"noise_multiplier": 3.51, "batch_size": 256, "dataset_size": 26048, "steps": 2040},
@@ -112,7 +113,8 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = subprocess.run([COMMAND, "report", str(run), "-o", str(page)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(statement.verdicts(load(run))[0].band.capitalize())
+    said = statement.verdicts(load(run))
+    assert done.stdout.splitlines()[:-1] == [f"{one.line} {one.sentence}" for one in said]
     before = page.read_bytes()
     for words, message in (
         ((str(run), "-o", str(page)), f"{page} is there already: choose another name with -o, or --force"),
@@ -130,7 +132,7 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     assert page.read_bytes() == before
     setting = '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 100}'
     answer = json.loads(call("report", "-", "-o", str(page), "--force", "--json", text=setting).stdout)
-    beta = bs.analyze(bs.DPSGD(2.0, 0.01, 100)).bayes_security
+    beta = bs.analyze(bs.DPSGD(2.0, 0.01, 100), method="certified").bayes_security
     assert answer["files"] == [str(page)]
     assert answer["threats"][0]["bayes_security"] == {"lower": beta.lower, "estimate": beta.estimate}
     assert page.read_bytes() != before

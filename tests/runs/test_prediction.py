@@ -161,7 +161,7 @@ def test_the_command(run: RunFolder, table: Path, tmp_path: Path) -> None:
     assert printed.returncode == 0, printed.stderr
     assert printed.stdout.startswith("record,prediction,probability\n0,")
     assert "Predicted rich of 400 records." in printed.stderr
-    assert "of the 80 records that it kept for testing. That is what to expect of new records." in printed.stderr
+    assert "of the 80 records that it kept for testing; always guessing the most frequent label is right for" in printed.stderr
     written = call(*words, "-o", str(output))
     assert (written.returncode, written.stderr) == (0, "")
     assert output.read_text() == printed.stdout
@@ -171,7 +171,8 @@ def test_the_command(run: RunFolder, table: Path, tmp_path: Path) -> None:
     assert "is there already; choose another name, or write over it with --force" in refused.stderr
     assert call(*words, "-o", str(output), "--force").returncode == 0
     told = json.loads(call(*words, "--json").stdout)
-    assert told["test_accuracy"] == run.epochs[-1]["accuracy"]
+    assert (told["test_accuracy"], told["test_baseline"]) == (run.epochs[-1]["accuracy"], run.epochs[-1]["baseline"])
+    assert told["baseline"] == pd.read_csv(table)["rich"].value_counts(normalize=True).max()
     assert [row["prediction"] for row in told["predictions"]] == list(pd.read_csv(output)["prediction"])
     assert json.loads(call(*words, "--json", "-o", str(output), "--force").stdout)["output"] == str(output)
     pd.read_csv(table).assign(shoe=42, town="east").to_csv(tmp_path / "shoes.csv", index=False)
@@ -223,6 +224,7 @@ def test_the_model_card(run: RunFolder, config: Config, tmp_path: Path) -> None:
     assert not any(f"{number:.4f}" in text for number in (measured["lower"], measured["estimate"]))
     proved = train(replace(config, epochs=1, gap=0.1, seed=3), tmp_path / "proved")
     text = model_card.write(proved.path).read_text()
-    assert "Gap clipping fixed this before training (gap 0.1 clipping norms)" in text
+    assert "Gap clipping fixed this before training (gap 0.1 clipping norms; a clipping norm is" in text
+    assert "always guessing the most frequent label is right for" in text
     assert "The noise can be computed from the seed of the run. But it was chosen, and is small enough to be guessed" in text
     assert np.isfinite(proved.epochs[-1]["accuracy"])

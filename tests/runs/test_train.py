@@ -116,7 +116,7 @@ def test_seeds_on_a_dask_cluster(config: Config, tmp_path: Path) -> None:
 def test_the_installed_command(config: Config, tmp_path: Path) -> None:
     done = subprocess.run([COMMAND, *command(config, "-o", str(tmp_path / "run"))], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Weak: An attacker who sees every update")
+    assert done.stdout.startswith("Membership inference: β* ≥ 0.")
     assert "\x1b" not in done.stdout + done.stderr
 
 

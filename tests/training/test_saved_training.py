@@ -50,7 +50,7 @@ def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     facts = load(folder)
     assert facts.run == monitor.run
-    assert facts.membership.lower == monitor.membership().bayes_security.lower
+    assert facts.membership.lower == monitor.membership(method="certified").bayes_security.lower
     (attribute,) = facts.attributes
     assert attribute.lower == monitor.risk().bayes_security.lower
     assert (attribute.kind, attribute.name, attribute.values) == ("dataset", "secret", 7)

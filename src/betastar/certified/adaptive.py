@@ -258,7 +258,11 @@ class _Schedule:
     """The steps in reverse, and blocks of them: how many of which kind."""
 
     def __init__(
-        self, steps: Sequence[PoissonStep], table: dict[PoissonStep, Parts], kinds: list[PoissonStep], variances: dict[PoissonStep, float]
+        self,
+        steps: Sequence[PoissonStep],
+        table: dict[PoissonStep, Parts],
+        kinds: list[PoissonStep],
+        variances: dict[PoissonStep, float],
     ) -> None:
         self.steps, self.kinds = list(reversed(steps)), kinds
         place = {kind: i for i, kind in enumerate(kinds)}
@@ -573,9 +577,7 @@ class Propagation:
 class Above(Propagation):
     """f(x) = e^{-x/2}·(min(1, r) - v(r)) from above, for kernels that tell more than their pairs. Profile: e^{-|x|/2}."""
 
-    def __init__(
-        self, kinds: Sequence[PoissonStep], grid: float, half: int, every: Sequence[Sequence[Kernel]]
-    ) -> None:
+    def __init__(self, kinds: Sequence[PoissonStep], grid: float, half: int, every: Sequence[Sequence[Kernel]]) -> None:
         self.profile = np.exp(-0.5 * grid * np.abs(np.arange(-half, half + 1)))
         kernels = [kernel for some in every for kernel in some]
         sources = [kernel.source_on(half) * self.profile for kernel in kernels]
@@ -651,9 +653,14 @@ class Above(Propagation):
             if not block.priced:
                 floors = [have + AROUND * float(have.max()) for have in pace]
                 block.set_prices(
-                    [max(float((one / most).max()) for one, most in zip(kind, floors, strict=True)) for kind in zip(*each, strict=True)]
+                    [
+                        max(float((one / most).max()) for one, most in zip(kind, floors, strict=True))
+                        for kind in zip(*each, strict=True)
+                    ]
                 )
-            tops = [np.max([one / price for one, price in zip(some, block.prices.tolist(), strict=True)], axis=0) for some in each]
+            tops = [
+                np.max([one / price for one, price in zip(some, block.prices.tolist(), strict=True)], axis=0) for some in each
+            ]
         return [top - have for top, have in zip(tops, pace, strict=True)], max(more, most) + rounding
 
     def _spread(self, change: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -142,6 +142,11 @@ def check_file(option: str, path: Path, force: bool) -> None:
         raise ValueError(f"{option} must be in a folder that exists, got {str(path)!r}.")
 
 
+def printable(text: str) -> str:
+    """Text with names of other people's columns, without what a terminal would obey."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+
+
 def complain(text: str) -> None:
     print(f"betastar: {text}", file=sys.stderr)
 

@@ -14,10 +14,8 @@ from betastar.calibrate import Target
 from betastar.cli import options as opt
 from betastar.cli import printing
 from betastar.quality import quality_sentence
-from betastar.runs.reading import Json
 
 if TYPE_CHECKING:
-    from betastar.report.facts import Against
     from betastar.runs.prediction import Prediction
 
 
@@ -35,8 +33,8 @@ def predict(
 ) -> None:
     """Predict with the model of a run: a line for each record of a table, with the class and the model's probability of it.
 
-    Of a label that is a number, the line has the number. If the table has the column of the label, it is told how good the
-    predictions are.
+    Of a label that is a number, the line has the number. If the table has the column of the label, the command says how good
+    the predictions are, beside always guessing the most frequent label (or the mean).
 
     \b
     Examples:
@@ -59,7 +57,8 @@ def predict(
 
 
 def _object(told: Prediction, output: Path | None) -> dict[str, object]:
-    names = ("rmse", "mae", "r2") if "probability" not in told.predictions else ("accuracy",)
+    numbers = "probability" not in told.predictions
+    names = ("rmse", "mae", "r2", "baseline_rmse", "baseline_mae") if numbers else ("accuracy", "baseline")
     answer: dict[str, object] = {
         "label": told.label,
         "records": len(told.predictions),
@@ -104,13 +103,17 @@ def report(
     purpose: Annotated[str, typer.Option("--purpose", metavar="TEXT", help="What the report is for.")] = "",
     target: Annotated[
         str | None,
-        typer.Option("--target", help='What the advice is to reach, such as "bayes_security>=0.95". [default: the next band]'),
+        typer.Option("--target", help='Your own threshold, such as "bayes_security>=0.95". [default: bands, as an example]'),
+    ] = None,
+    prior: Annotated[
+        float | None,
+        typer.Option("--prior", metavar="P", help="Probability of one of the attribute's two values before the attack."),
     ] = None,
     list_records: Annotated[bool, typer.Option("--list-records", help="List the most exposed records by their index.")] = False,
     force: opt.Force = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
-    """Write a report for people: verdict, figures, the table against (ε, δ), what is proved, and how to repeat it.
+    """Write a report for people: a verdict on each threat, and in an appendix figures, numbers and how to repeat it.
 
     \b
     Examples:
@@ -124,23 +127,18 @@ def report(
 
     wanted = None if target is None else Target.parse(target)
     with printing.phase("computing the certified curves, and drawing the figures"):
-        facts, written = write(source, output, format, list_records, force, public, author, purpose, wanted)
-    said = verdicts(facts)
+        facts, written = write(source, output, format, list_records, force, public, author, purpose, wanted, prior)
+    said = verdicts(facts, wanted)
     if not json:
-        print(f"{said[0].band.capitalize()}: {said[0].sentence}\nThe report is in {written[0]}.")
+        print("\n".join([*(printing.printable(f"{one.line} {one.sentence}") for one in said), f"The report is in {written[0]}."]))
         return
-
-    def told(one: Against) -> Json:
-        return {"threat": one.name, "kind": one.kind, "bayes_security": {"lower": one.lower, "estimate": one.estimate}}
-
-    people = [] if facts.person is None else [facts.person]
-    against = zip((facts.membership, *people, *facts.attributes), said, strict=True)
     answer = {
         "files": [str(file) for file in written],
         "public": public,
         "finished": facts.finished,
         "proof": facts.proof,
-        "threats": [told(one) | {"band": verdict.band} for one, verdict in against],
+        "target": None if wanted is None else str(wanted),
+        "threats": [one.as_json() for one in said],
         "advice": [{"threat": step.threat, **step.advice.as_json()} for step in next_steps(facts, wanted)],
     }
     print(json_format.dumps(answer, ensure_ascii=False))

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
 
-    from betastar.report.facts import Against, Facts
+    from betastar.report.facts import Facts
+    from betastar.report.statement import Verdict
 
 #: Where the trade-off curve of membership is read off, and δ of its ε.
 FPR, DELTA = 0.01, 1e-5
@@ -373,6 +374,7 @@ def one_run() -> Iterator[Callable[[Json], None]]:
             elif news.get("finished"):
                 figure = main_figure(news)
                 quality = f", {figure.title} {figure.shown(news[figure.name])} after epoch {news['epoch']}"
+                quality += f" ({figure.shown(news[figure.baseline])} without a model)"
             else:
                 lines[:] = _lines(news, quality)
                 bar.update(task, description="training", total=news["steps"], completed=news["step"], unit="steps")
@@ -455,6 +457,7 @@ def _left(seconds: float | None) -> str:
 def show(folder: Path, facts: Facts) -> None:
     """Print the end of a run."""
     from betastar.report import model_card
+    from betastar.report.statement import verdicts
     from betastar.runs.folder import ENCODER, MODEL
 
     # The files of a run that people look for, and what is in them.
@@ -463,9 +466,9 @@ def show(folder: Path, facts: Facts) -> None:
         (model_card.CARD, "for anyone who gets the model"),
         ("summary.md", "this summary in full, with figures; for you"),
     )
-    console = printing.console()
-    _verdict(facts)
-    printing.table(console, ("", "", "rely on", "estimate", "without a model"), _rows(facts), left=2)
+    console, said = printing.console(), verdicts(facts)
+    _verdict(said)
+    printing.table(console, ("", "", "rely on", "estimate", "without a model"), _rows(facts, said), left=2)
     for line in _remarks(facts):
         console.print(line)
     console.print(f"\nIn {folder}:", soft_wrap=True)
@@ -481,61 +484,51 @@ def show(folder: Path, facts: Facts) -> None:
 
 def show_several(folder: Path, runs: Sequence[tuple[Path, Facts]]) -> None:
     """Print the end of several runs that differ in their seed: they have one figure of membership."""
+    from betastar.report.statement import MEASURED, verdicts
+
     console = printing.console()
-    _verdict(runs[0][1])
-    names = [_printable(one.name) for one in runs[0][1].attributes]
+    said = [verdicts(facts) for _, facts in runs]
+    _verdict([one for one in said[0] if one.kind not in MEASURED])
+    names = [printing.printable(one.name) for one in said[0] if one.kind != "worst"]
     figure = main_figure(runs[0][1].entries[-1])
-    heads = ("run", f"{figure.title} on test records", *(f"β* of {name}" for name in names))
+    heads = ("run", f"{figure.title} on test records", "without a model", *(f"β* of {name}" for name in names))
     rows = [
-        (path.name, figure.shown(facts.entries[-1][figure.name]), *(_relied(one)[0] for one in facts.attributes))
-        for path, facts in runs
+        (
+            path.name,
+            *(figure.shown(facts.entries[-1][name]) for name in (figure.name, figure.baseline)),
+            *(f"{'≈ ' if one.sign == '≈' else ''}{one.beta}" for one in each if one.kind != "worst"),
+        )
+        for (path, facts), each in zip(runs, said, strict=True)
     ]
     printing.table(console, heads, rows)
     console.print(f"\nEach run is a folder in {folder}.", soft_wrap=True)
     _next((f"report {shlex.quote(str(runs[0][0]))}", "one of them, for whoever decides"))
 
 
-def _verdict(facts: Facts) -> None:
-    from betastar.report.statement import verdicts
-
+def _verdict(said: Sequence[Verdict]) -> None:
     console = printing.console()
-    first = verdicts(facts)[0]
-    console.print(f"{first.band.capitalize()}: {first.sentence}", style="bold")
-    if facts.proof:
-        console.print(_printable(facts.proof), style="bold")
+    for one in said:
+        console.print(printing.printable(one.line), style="bold")
     console.print()
 
 
-def _rows(facts: Facts) -> list[tuple[str, ...]]:
+def _rows(facts: Facts, said: Sequence[Verdict]) -> list[tuple[str, ...]]:
     """Each metric of each threat, as `analyze` prints it; the numbers are those of the report."""
-    member = facts.membership
-    curve: dict[str, Any] = {
-        "tpr": {"fpr": FPR, **_ends(member.certified.tpr(FPR))},
-        "epsilon": {"delta": DELTA, **_ends(member.certified.epsilon(DELTA))},
-    }
-    rows: list[tuple[str, ...]] = [
-        ("membership" if i == 0 else "", *row) for i, row in enumerate(table_rows(_answer(member) | curve, short=True))
-    ]
-    if facts.person is not None:
-        of_person = table_rows(_answer(facts.person), short=True)
-        rows += [(f"a person, {facts.records_per_person} records" if i == 0 else "", *row) for i, row in enumerate(of_person)]
-    for one in facts.attributes:
-        about = "≈ " if one.kind == "batch" else ""
-        known = "proved" if one.kind == "proved" else "measured"
-        for i, (title, relied, *others) in enumerate(table_rows(_answer(one), short=True)):
-            rows.append((_printable(f"{one.name}, {known}") if i == 0 else "", title, about + relied, *others))
+    rows: list[tuple[str, ...]] = []
+    for one in said:
+        answer: dict[str, Any] = {
+            "bayes_security": {"lower": one.lower, "estimate": one.estimate or 0.0},
+            "success": {"prior": 0.5, "upper": 1 - one.lower / 2, "estimate": 1 - (one.estimate or 0.0) / 2},
+        }
+        if one is said[0]:
+            answer["tpr"] = {"fpr": FPR, **_ends(facts.membership.certified.tpr(FPR))}
+            answer["epsilon"] = {"delta": DELTA, **_ends(facts.membership.certified.epsilon(DELTA))}
+        about = f"a person, {facts.records_per_person} records" if (one.name, one.kind) == ("person", "worst") else one.name
+        for i, (title, relied, estimate, guessing) in enumerate(table_rows(answer, short=True)):
+            shown = "" if one.estimate is None else estimate
+            word = "" if i else printing.printable(f"{about}, {one.word}")
+            rows.append((word, title, f"{'≈ ' if one.sign == '≈' else ''}{relied}", shown, guessing))
     return rows
-
-
-def _answer(one: Against) -> dict[str, Any]:
-    """β* and the share of right guesses against a threat, as an answer has them."""
-    beta = {"lower": one.lower, "estimate": one.estimate}
-    return {"bayes_security": beta, "success": {"prior": 0.5, "upper": 1 - one.lower / 2, "estimate": 1 - one.estimate / 2}}
-
-
-def _relied(one: Against) -> tuple[str, ...]:
-    _, relied, *others = next(table_rows(_answer(one)))
-    return ("≈ " if one.kind == "batch" else "") + relied, *others
 
 
 def _ends(bound: Any) -> dict[str, float]:
@@ -552,18 +545,15 @@ def _remarks(facts: Facts) -> list[str]:
         lines.append("≈ is an estimate from the sampled records, for the trainer's eyes only.")
     if facts.entries:
         last = facts.entries[-1]
-        figures: dict[str, float] = {name: last[name] for name in ("accuracy", "rmse", "baseline_rmse") if name in last}
+        figures: dict[str, float] = {
+            name: last[name] for name in ("accuracy", "baseline", "rmse", "baseline_rmse") if name in last
+        }
         lines.append(f"{quality_sentence(figures, 'the test records')}.")
     told = notices(replace(facts, attributes=(), exposures={})) if batch else notices(facts)
     beginnings = [one.brief[0].lower() + one.brief[1:] for one in told]
     if beginnings:
-        lines.append(_printable(f"Read in summary.md: {'; '.join(beginnings)}."))
+        lines.append(printing.printable(f"Read in summary.md: {'; '.join(beginnings)}."))
     return lines
-
-
-def _printable(text: str) -> str:
-    """Text with names of other people's columns, without what a terminal would obey."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def _next(*commands: tuple[str, str]) -> None:

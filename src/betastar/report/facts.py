@@ -25,7 +25,7 @@ from betastar.report.recomputed import ReportError
 from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
 from betastar.run_files import MONITOR, PRIVATE_TRAINING, TRAINING, TRAINING_FORMAT
-from betastar.runs.config import Config
+from betastar.runs.config import ADULTS_SECRET, Config, secret_name
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.seeds import guessable
@@ -58,6 +58,9 @@ class Against:
         The gap that gap clipping enforced.
     known : (float, float) or None
         The lower end and the estimate of β* by the method exact, if a run has them already.
+
+    `lower` is the one β* to rely on. What is proved takes it from the method certified, like the guarantee of a training; where
+    there is no certificate, and of what was measured, it is the lower end of the method exact.
     """
 
     threat: Threat
@@ -81,13 +84,22 @@ class Against:
     def title(self) -> str:
         if isinstance(self.threat, Membership):
             return "Membership inference" if self.threat.records == 1 else f"A person with {self.threat.records} records"
-        known = {"proved": "proved in advance", "assumed": "for the distance given"}
-        return f"Attribute inference: {self.name}, {known.get(self.kind, 'as measured')}"
+        return f"Attribute inference: {self.name}"
+
+    @property
+    def measured(self) -> bool:
+        """Whether the figures come from distances that a monitor measured."""
+        return self.kind in ("batch", "dataset")
 
     @property
     def lower(self) -> float:
-        """β* to rely on: where it is called proved, the certified one."""
-        return float(self.certified.bayes_security.lower) if self.kind == "proved" else self.integrated
+        """β* to rely on."""
+        return self.integrated if self.measured else float(self.certified.bayes_security.lower)
+
+    @property
+    def estimate(self) -> float:
+        """The estimate of β* that goes with it."""
+        return self.integral if self.measured else float(self.certified.bayes_security.estimate)
 
     @property
     def integrated(self) -> float:
@@ -95,7 +107,7 @@ class Against:
         return self.known[0] if self.known else float(self.exact.bayes_security.lower)
 
     @property
-    def estimate(self) -> float:
+    def integral(self) -> float:
         """β* by the method exact, the estimate."""
         return self.known[1] if self.known else float(self.exact.bayes_security.estimate)
 
@@ -155,6 +167,8 @@ class Facts:
     #: The run as it was planned, if a budget could end it at a moment that depends on the data; and its β*.
     planned: DPSGD | None = None
     budgeted: float | None = None
+    #: The attribute that the budget protects.
+    budget_of: str = "the secret"
     #: The command with the name of the table instead of its path.
     public_command: str = ""
     #: Whether everything that depends on the data is left out.
@@ -166,6 +180,13 @@ class Facts:
     def release(self) -> DPSGD | BestOf:
         """What an attacker sees the result of."""
         return self.run if self.trials is None else best_of(self.run, self.trials)
+
+    def with_prior(self, prior: float) -> Facts:
+        """The same with the probability of one of two answers before the attack, which says nothing about the records."""
+        known = _prior(prior, "--prior")
+        if len(self.attributes) > 1 or (self.is_run and not self.attributes):
+            raise ReportError(f"--prior is about the one attribute of a report, and this one has {len(self.attributes)}.")
+        return replace(self, shares={} if known is None else {"yes": known, "no": 1.0 - known})
 
     @cached_property
     def membership(self) -> Against:
@@ -201,7 +222,7 @@ class Facts:
     def proof(self) -> str | None:
         """What a budget or gap clipping has proved."""
         proved = [
-            f"Proved: an attacker who knows everything about a record except its {one.name} faces β* ≥ {BETA.rounded(one.lower)} "
+            f"Proved: an attacker who knows everything about a record except {one.name} faces β* ≥ {BETA.rounded(one.lower)} "
             f"(gap {one.gap})."
             for one in self.attributes
             if one.kind == "proved"
@@ -211,7 +232,7 @@ class Facts:
     @property
     def measured(self) -> Against | None:
         """The attribute that a monitor measured."""
-        return next((one for one in self.attributes if one.kind in ("batch", "dataset")), None)
+        return next((one for one in self.attributes if one.measured), None)
 
     @property
     def internal(self) -> bool:
@@ -235,7 +256,7 @@ def load(source: str | Path) -> Facts:
 
 def _analysis(arguments: str) -> str:
     """The command that computes β* again: of a setting, or of a loop against membership inference."""
-    return f'python -c "import betastar as bs; print(bs.analyze({arguments}).bayes_security)"'
+    return f"python -c \"import betastar as bs; print(bs.analyze({arguments}, method='certified').bayes_security)\""
 
 
 # A setting
@@ -327,7 +348,7 @@ def of_run(path: str | Path) -> Facts:
     stopped = status is not None and status.stopped
     attributes = tuple(_attributes(record, run))
     # Folders of earlier versions extrapolated beyond what holds for any record.
-    least = max((one.lower for one in attributes if one.kind in ("batch", "dataset")), default=0.0)
+    least = max((one.lower for one in attributes if one.measured), default=0.0)
     facts = Facts(
         title=f"{title}: {epochs} of DP-SGD",
         name=title,
@@ -355,6 +376,7 @@ def of_run(path: str | Path) -> Facts:
         planned=_planned(record),
         trials=config.law,
         budgeted=config.target_beta,
+        budget_of=secret_name(config.sensitive or ADULTS_SECRET, config.along),
         public_command=_command(
             replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
         ),
@@ -498,6 +520,7 @@ def of_own_training(path: Path) -> Facts:
         secrets: dict[str, Json] = dict(told["secrets"])
         versions = ", ".join(f"{name} {number}" for name, number in dict(told["versions"]).items())
         target = told.get("budget")
+        records = int(validation.whole("records", told.get("records", 1), low=1))
     steps = folder.steps
     if made_by == MONITOR:
         _require_same_steps(path, steps, run)
@@ -524,6 +547,8 @@ def of_own_training(path: Path) -> Facts:
         is_run=True,
         budget=None if target is None else recomputed.budget_sentence(file, steps, float(target), "a budget"),
         exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
+        records_per_person=records,
+        max_records_per_person=records,
         versions=versions,
         seed="own",
         described_in=TRAINING,
@@ -567,8 +592,8 @@ LEFT_OUT = (
     "Whatever depends on the training records: measured distances and the figures that follow from them, the exposure of single "
     "records, accuracy, how many records there are and how frequent values are, fingerprints of the records, audits of "
     "trainings. The internal report has them. The sampling rate is that of the run, one divided by the number of batches of an "
-    "epoch: whoever knows the batch size learns the number of records from it to within a batch, which figures by substitution "
-    "take as known anyway."
+    "epoch. Together with the batch size it tells the number of records to within a batch, which figures by substitution take as "
+    "known anyway."
 )
 #: What a budget has proved, without the number of steps.
 PROVED = "Proved: an attacker who wants the secret of any record"

@@ -15,7 +15,7 @@ from betastar.runs.encoder import TableEncoder
 from betastar.runs.folder import RunFolder
 
 CARD = "model-card.md"
-#: So many classes are named.
+#: The most classes that are named.
 CLASSES = 10
 #: Parameters of the training, by the names that they have in a run.
 PARAMETERS = {
@@ -29,9 +29,9 @@ PARAMETERS = {
     "learning_rate": "learning rate",
 }
 #: The figures of quality that are told, of classes and of numbers.
-JUDGED = ("accuracy", "rmse", "mae", "r2")
+JUDGED = ("accuracy", "baseline", "rmse", "mae", "r2", "baseline_rmse", "baseline_mae")
 LIMITS = (
-    "The attacker of these figures knows all other records, the algorithm and every update. Whoever has the model knows less.",
+    "The attacker of these figures knows all other records, the algorithm and every update. Those who have the model know less.",
     "The figures are about one record. A person with several records in the table is exposed more.",
     "They do not cover other runs on the same records, among them those by which the parameters were chosen, the preparation of "
     "the data, and what a model that predicts well tells about the population, members or not.",
@@ -60,7 +60,6 @@ def render(facts: Facts, folder: RunFolder) -> str:
     encoder = folder.encoder
     proved = tuple(one for one in facts.attributes if one.kind == "proved")
     facts = replace(facts, attributes=proved, exposures={}, restated=())
-    verdicts = statement.verdicts(facts)
     hidden = facts.parameters.get("hidden", ())
     return (
         _environment("md")
@@ -73,9 +72,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
             scale=encoder.label_scale,
             number=plain,
             notices=[*(one.text for one in statement.notices(facts)), *_guessable(facts)],
-            verdict=verdicts[0],
-            meaning=statement.MEANING[verdicts[0].band],
-            proved=verdicts[1:],
+            verdicts=statement.verdicts(facts),
             parameters=_parameters(facts),
             quality=_quality(facts),
             limits=LIMITS if facts.trials is None else (*LIMITS[:2], TRIED.format(facts.trials), *LIMITS[3:]),
@@ -92,7 +89,7 @@ def _predicted(encoder: TableEncoder) -> str:
 
 
 def _quality(facts: Facts) -> str | None:
-    """How good the model is on the test records. The baseline is left out: it is a figure of the training records."""
+    """How good the model is on the test records. The baseline follows from the test records, too."""
     if not facts.entries:
         return None
     figures: dict[str, float] = {name: facts.entries[-1][name] for name in JUDGED if name in facts.entries[-1]}

@@ -179,9 +179,9 @@ def _alike(line: Json) -> tuple[Any, ...]:
 def label(steps: list[Json]) -> str:
     """Words that say what a figure from measured distances is."""
     notes = [
-        "batch scope: an estimate for the trainer's eyes only"
+        "batch scope, measured on the sampled records only: an estimate for the trainer's eyes only"
         if steps[0]["scope"] == "batch"
-        else "dataset scope: an after-the-fact statement, and publishing it can leak membership"
+        else "dataset scope, measured on all records: an after-the-fact statement, and publishing it can leak membership"
     ]
     if skipped := sum(not line["measured"] for line in steps):
         notes.append(f"{skipped} of {len(steps)} steps were not measured and take the distance of the last one that was")

@@ -32,7 +32,16 @@ FORMATS = ("html", "md")
 LISTED = 20
 BETA = METRICS["bayes_security"]
 #: What the curve of an attribute is, by the kind of its figure.
-CURVES = {"proved": "proved in advance", "assumed": "for the distance given", "dataset": "as measured", "batch": "as measured"}
+CURVES = {"proved": "proved", "assumed": "for the distance given", "dataset": "as measured", "batch": "as measured"}
+#: The heading of each figure of the appendix.
+HEADINGS = {
+    "epochs": "As training goes on",
+    "steps": "As training goes on",
+    "tradeoff": "What an attack can do",
+    "tradeoff-log": "What an attack can do with few false alarms",
+    "accuracy": "Privacy against accuracy",
+    "error": "Privacy against error",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ def write(
     author: str = "",
     purpose: str = "",
     target: Target | None = None,
+    prior: float | None = None,
 ) -> tuple[Facts, list[Path]]:
     """Write the report on a run folder or a JSON file.
 
@@ -75,7 +85,10 @@ def write(
     author, purpose : str
         Who makes the report, and what for.
     target : Target, optional
-        The target that the advice is about; the next band by default.
+        The reader's threshold, by which each threat is judged and which the advice is to reach; the bands by default.
+    prior : float, optional
+        The probability of one of two values of the attribute before the attack, for what an attacker reaches with real odds; by
+        default the share in the training records, if the run knows it and the report may say it.
 
     Returns
     -------
@@ -104,6 +117,7 @@ def write(
             said, most = f"that β* ({one.name}) is {one.known[0]:.6f}", f"{float(one.certified.bayes_security.upper):.6f}"
             raise contradiction(Path(source) / EPOCHS, said, f"the distances in {STEPS} give at most {most}")
     facts = without_data(facts) if public else facts
+    facts = facts if prior is None else facts.with_prior(prior)
     figures = list(draw(facts))
     files = [path] if kind == "html" else [path, *(path.with_name(f"{path.stem}-{figure.name}.png") for figure in figures)]
     _keep(files, force)
@@ -154,8 +168,8 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
         yield Figure(
             "epochs",
             "β* after each epoch",
-            "Bayes security after each epoch: 1 is no leak at all, and each epoch costs a little. Each line is the number to "
-            "rely on. A band reaches from it up to what an attack attains.",
+            "Bayes security after each epoch, by the method exact: 1 is no leak at all, and each epoch costs a little. A band "
+            "reaches up to what an attack attains.",
             plots.over_epochs(facts.entries, secret=_secret(facts)),
         )
     elif facts.trials is None:
@@ -188,12 +202,11 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
 
 def _guesses(facts: Facts) -> Figure:
     """A hundred guesses of each attacker, at even odds."""
-    against = [facts.membership, *facts.attributes]
-    shares = {one.name: 1.0 - one.lower / 2.0 for one in against}
+    shares = {one.name: 1.0 - one.lower / 2.0 for one in statement.verdicts(facts)}
     said = "; ".join(f"{name}: {statement.right(2.0 * (1.0 - share)).removesuffix(' %')} right" for name, share in shares.items())
     return Figure(
         "guesses",
-        f"Of 100 guesses at even odds, 50 are right without the model. With it, at most so many: {said}",
+        f"Of 100 guesses at even odds, 50 are right without the model. With it, at most: {said}",
         "A hundred guesses of an attacker at even odds: right without the model, right because of the model, and wrong.",
         plots.guesses(shares),
     )
@@ -235,27 +248,26 @@ def render(
 ) -> str:
     """The report's text; options as for `write`. Names of figures beside it begin with the prefix."""
     environment = _environment(kind)
-    verdicts = statement.verdicts(facts)
     exposed = sorted(facts.exposures.items(), key=lambda item: (item[1], item[0]))
     return environment.get_template(f"report.{kind}.j2").render(
         facts=facts,
-        verdict=verdicts[0],
-        others=verdicts[1:],
+        verdicts=statement.verdicts(facts, target),
+        headings=HEADINGS,
         meaning=MEANING,
         bands=BANDS,
+        target=target,
         notices=[one.text for one in statement.notices(facts)],
         audits=statement.played(facts),
         figures={figure.name: figure for figure in figures},
         prefix=prefix,
         brief=brief,
         about=[] if brief else statement.about(facts, author, purpose),
+        origin=[] if brief else statement.origin(facts),
         quality=statement.quality(facts),
-        odds=[] if brief else statement.odds(facts),
         weaker=None if brief else statement.weaker(facts),
         next_steps=[] if brief else statement.next_steps(facts, target),
         metrics=statement.metrics(facts, brief),
-        appendix=[] if brief else statement.appendix(facts),
-        appendix_words=statement.APPENDIX,
+        words=statement.WORDS,
         statement=statement.statement(facts),
         claims=statement.claims(facts),
         protected=statement.PROTECTED if facts.attributes else (),

@@ -23,7 +23,7 @@ from betastar.dpsgd import DPSGD, all_plain
 from betastar.heuristics import final_model
 from betastar.quality import quality_sentence
 from betastar.report.facts import LEFT_OUT, Against, Facts
-from betastar.risk import DIGITS, METRICS, band
+from betastar.risk import DIGITS, METRICS, Risk, band
 from betastar.risk import MEANING as MEANING
 from betastar.rounding import nearest, nearest_percent, percent, plain, significant, tiny
 from betastar.runs.folder import code_commit
@@ -31,15 +31,6 @@ from betastar.runs.reading import Inside, Json
 from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
 
 BETA = METRICS["bayes_security"]
-
-#: What a number of each kind is called.
-TAGS = {
-    "worst": "holds for any data",
-    "proved": "proved in advance",
-    "assumed": "holds if the distance does",
-    "dataset": "after the fact",
-    "batch": "an estimate, after the fact",
-}
 
 
 def right(beta: float) -> str:
@@ -51,16 +42,23 @@ def right(beta: float) -> str:
 
 
 def about(facts: Facts, author: str = "", purpose: str = "") -> list[tuple[str, str]]:
-    """Date, author, purpose and variant of the report, and fingerprints of data and code, as far as there are any."""
+    """Date, author, purpose and variant of the report, as far as there are any."""
     variant = "internal: some figures depend on the data (betastar report --public leaves them out)"
     if facts.is_public:
         variant = "public: nothing in it depends on the training records"
-    code = f"betastar {version('betastar')}" + (f", commit {commit}" if (commit := code_commit()) else "")
     rows = [
         ("Date", date.today().isoformat()),
         ("Made by", author),
         ("Purpose", purpose),
         ("Variant", variant if facts.is_run else ""),
+    ]
+    return [(name, text) for name, text in rows if text]
+
+
+def origin(facts: Facts) -> list[tuple[str, str]]:
+    """The day of the run, and fingerprints of data and code, as far as there are any."""
+    code = f"betastar {version('betastar')}" + (f", commit {commit}" if (commit := code_commit()) else "")
+    rows = [
         ("Run of", facts.run_date),
         ("Records", f"SHA-256 {facts.fingerprint}" if facts.fingerprint else ""),
         ("Code of this report", code),
@@ -86,107 +84,219 @@ def versions() -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One threat in a sentence; `beta` is rounded down."""
+    """One threat: the one number to rely on, and what it means. Every place that names this number takes it from here.
 
+    Attributes
+    ----------
+    name, kind : str
+        As for `Against`; the kind "budget" is an attribute that a budget protects.
+    title, sentence : str
+        What the attacker wants, and how often they are right.
+    lower : float
+        β* to rely on.
+    estimate : float or None
+        The estimate that goes with it; None under a budget, which proves a limit alone.
+    word : str
+        "proved", "measured", or what else the number is.
+    band : str
+        "strong", "moderate" or "weak", by the bands.
+    target : Target or None
+        The reader's own threshold.
+    met : bool or None
+        Whether it is met.
+    odds : str
+        What an attacker reaches who knows how frequent the values are; empty if that is not known, and under a budget.
+    """
+
+    name: str
+    kind: str
     title: str
     sentence: str
-    beta: str
+    lower: float
+    estimate: float | None
+    word: str
     band: str
-    tag: str
-    kind: str
+    target: Target | None = None
+    met: bool | None = None
+    odds: str = ""
+
+    @property
+    def beta(self) -> str:
+        """β* for people, rounded down."""
+        return BETA.rounded(self.lower)
+
+    @property
+    def sign(self) -> str:
+        """What stands between β* and the number: a batch gives an estimate alone."""
+        return "≈" if self.kind == "batch" else "≥"
+
+    @property
+    def judged(self) -> str:
+        """The verdict: by the reader's threshold, or else by the bands."""
+        if self.target is not None:
+            measured = ", as measured" if self.kind in MEASURED else ""
+            return f"{'Meets' if self.met else 'Does not meet'} your threshold {self.target}{measured}"
+        return f"{self.band.capitalize()} by the example bands"
+
+    @property
+    def color(self) -> str:
+        """The band whose colour the verdict has."""
+        return self.band if self.met is None else "strong" if self.met else "weak"
+
+    @property
+    def line(self) -> str:
+        """The verdict on one line, for a terminal."""
+        return f"{self.title}: β* {self.sign} {self.beta}, {self.word}. {self.judged}."
+
+    def as_json(self) -> Json:
+        """The verdict as `betastar report --json` prints it."""
+        return {
+            "threat": self.name,
+            "kind": self.kind,
+            "known": self.word,
+            "bayes_security": {"lower": self.lower, "estimate": self.estimate},
+            "band": self.band,
+            "met": self.met,
+            "odds": self.odds or None,
+        }
 
 
-def verdicts(facts: Facts) -> list[Verdict]:
-    """The verdict on each threat. Membership comes first, because it is the hardest to resist."""
+#: Kinds of numbers that a monitor measured.
+MEASURED = ("batch", "dataset")
+#: The word for membership if training ended at a moment that depends on the records.
+NOT_PROVED = "not proved"
+
+
+def verdicts(facts: Facts, target: Target | None = None) -> list[Verdict]:
+    """The verdict on each threat: membership, a person if one has several records, and each attribute."""
     member = facts.membership
     text = (
         "An attacker who sees every update and guesses which of two records was used is right at most "
         f"{right(member.lower)} of the time, against 50 % without the model."
     )
-    people: list[tuple[Against, str]] = []
+    against = [(member, text)]
     if facts.person is not None:
         of_person = (
-            f"If they ask about a person with {facts.records_per_person} records, all of which were used or all replaced by "
-            f"another's, they are right at most {right(facts.person.lower)} of the time. "
+            f"An attacker who guesses whether a person with {facts.records_per_person} records was used, or replaced by another "
+            f"person, is right at most {right(facts.person.lower)} of the time, against 50 % without the model. "
             + ("Nobody has more records than that." if facts.is_public else "Nobody in the training data has more.")
         )
-        people = [(facts.person, of_person)]
-    every = [(member, text), *people, *((one, _sentence(one)) for one in facts.attributes)]
+        against.append((facts.person, of_person))
+    surer = {one.name for one in facts.attributes if one.kind == "proved"}
+    if facts.budget and facts.budgeted is not None:
+        surer |= {one.name for one in facts.attributes}
+    against += [(one, _sentence(one)) for one in facts.attributes if not one.measured or one.name not in surer]
     best = "" if facts.trials is None else f"Best of {facts.trials}: "
-    return [_verdict(one, best + sentence) for one, sentence in every]
+    said = [_verdict(facts, one, best + sentence, target) for one, sentence in against]
+    return [*said, *_of_budget(facts, target)]
 
 
-def _verdict(one: Against, sentence: str) -> Verdict:
-    return Verdict(one.title, sentence, BETA.rounded(one.lower), band(one.lower), TAGS[one.kind], one.kind)
+def _verdict(facts: Facts, one: Against, sentence: str, target: Target | None) -> Verdict:
+    known, about = word(facts, one), "about" if one.measured else "at most"
+    met = None if target is None else known != NOT_PROVED and _met(one, target)
+    odds = "" if isinstance(one.threat, Membership) and (facts.is_run or facts.attributes) else _odds(facts, one.certified, about)
+    return Verdict(one.name, one.kind, one.title, sentence, one.lower, one.estimate, known, band(one.lower), target, met, odds)
+
+
+def word(facts: Facts, one: Against) -> str:
+    """How the number is known."""
+    if one.measured:
+        return "measured"
+    if one.kind == "worst" and ends_by_the_data(facts):
+        return NOT_PROVED
+    if one.kind == "assumed":
+        return "proved if the distance holds"
+    return "proved"
+
+
+def ends_by_the_data(facts: Facts) -> bool:
+    """Whether the number of steps may depend on the records, of which no figure about membership takes account."""
+    return facts.budget is not None or (facts.stopped is not None and all(one.kind != "proved" for one in facts.attributes))
+
+
+def _of_budget(facts: Facts, target: Target | None) -> list[Verdict]:
+    """What a budget proves of its attribute: β*, which was fixed in advance, and nothing else."""
+    if facts.budget is None or facts.budgeted is None:
+        return []
+    name, beta = facts.budget_of, facts.budgeted
+    most = f"is right at most {right(beta)} of the time, against 50 % without the model."
+    sentence = f"{_who(name)} {most} The budget fixed this before training: it holds for every record and may be published."
+    met = None if target is None else _reached(beta, target) or False
+    title, certain = f"Attribute inference: {name}", "proved"
+    return [Verdict(name, "budget", title, sentence, beta, None, certain, band(beta), target, met)]
+
+
+def _met(one: Against, target: Target) -> bool:
+    """Whether the number to rely on meets the target; a target that does not follow from β* needs the certified curve."""
+    reached = _reached(one.lower, target)
+    return target.met(one.certified) if reached is None else reached
+
+
+def _reached(beta: float, target: Target) -> bool | None:
+    """Whether β* alone meets a target; None if it does not determine it."""
+    numbers = {"bayes_security": beta, "advantage": 1.0 - beta}
+    if target.metric == "success" and target.given == 0.5:
+        numbers["success"] = 1.0 - beta / 2.0
+    return target.about.met(numbers[target.metric], target.value) if target.metric in numbers else None
+
+
+def _who(name: str, values: str = "") -> str:
+    """The attacker on an attribute."""
+    return (
+        f"An attacker who knows everything about a record except {name}{values}, and hesitates between two equally likely values,"
+    )
 
 
 def _sentence(one: Against) -> str:
-    values = f" ({one.values} values)" if one.values else ""
-    share = right(one.lower)
-    who = (
-        f"An attacker who knows everything about a record but its {one.name}{values}, and hesitates between two values that are "
-        "equally likely, is right"
-    )
+    who = _who(one.name, f" ({one.values} values)" if one.values else "")
+    share = f"{right(one.lower)} of the time, against 50 % without the model"
     if one.kind == "proved":
         return (
-            f"{who} at most {share} of the time, against 50 % without the model. Gap clipping fixed this before training (gap "
-            f"{plain(one.gap)} clipping norms): it holds for every record and may be published."
+            f"{who} is right at most {share}. Gap clipping fixed this before training (gap {plain(one.gap)} clipping norms; a "
+            "clipping norm is the largest length of one record's gradient): it holds for every record and may be published."
         )
     if one.kind == "assumed":
-        return f"{who} at most {share} of the time, provided that no step's gradients are farther apart than was said."
-    return f"{who} about {share} of the time ({one.label or f'{one.kind} scope: for the trainer’s eyes only'})."
+        return f"{who} is right at most {share}, provided that no step's gradients are farther apart than was said."
+    return f"{who} is right about {share} ({one.label})."
 
 
 def weaker(facts: Facts) -> str | None:
-    """What an attacker is expected to do who sees only the final model; None where the heuristic does not apply."""
+    """What an attacker is expected to do who sees the final model alone; None where that says nothing else, or is not known."""
     if facts.trials is not None or not all_plain(facts.run):
         return None
-    share = nearest_percent(float(final_model(facts.run, facts.membership.threat).success().estimate))
+    reached = float(final_model(facts.run, facts.membership.threat).success().estimate)
+    if reached - 0.5 > SAYS_SOMETHING_ELSE * (1.0 - facts.membership.lower) / 2.0:
+        return None
     return (
         "What a weaker attacker is expected to do: one who sees only the final model, and no update, is expected to be right "
-        f"about {share} of the time about membership. This is a heuristic, not a bound: there are models that tell more. Do not "
-        "rely on it."
+        f"about {nearest_percent(reached)} of the time about membership. This is a heuristic, not a bound: some models tell "
+        "more. Do not rely on it."
     )
+
+
+#: What the final model alone tells is left out if it exceeds this share of the excess over guessing that every update allows.
+SAYS_SOMETHING_ELSE = 0.9
 
 
 # An attacker who knows how frequent the values of an attribute are: right guesses without and with the model
 
 #: Shares that differ from 1 in sum by more than this are not those of all records.
 WHOLE = 1e-6
-#: A share of right guesses that exceeds another by no more than this is said to be no better.
-NO_HELP = 1e-4
 
 
-def odds(facts: Facts) -> list[str]:
-    """What such an attacker reaches, for each attribute (or for membership, of a setting without one); certified, rounded up."""
+def _odds(facts: Facts, risk: Risk, about: str) -> str:
+    """What such an attacker reaches, of whom the curve of a risk is known; certified, rounded up."""
     shares = facts.shares
     if len(shares) < 2 or abs(sum(shares.values()) - 1.0) > WHOLE:
-        return []
-    against = facts.attributes or (() if facts.is_run else (facts.membership,))
-    return [_odds_sentence(one, shares) for one in against]
-
-
-def _odds_sentence(one: Against, shares: dict[str, float]) -> str:
-    """A naive attacker guesses the most frequent value; the best one with the model is bounded by the trade-off curve."""
+        return ""
     value = max(shares, key=lambda label: shares[label])
-    naive = shares[value]
-    most = percent(naive, 2)
+    most = percent(shares[value], 2)
     if len(shares) == 2:
-        rarer = min(shares, key=lambda label: shares[label])
-        reach = float(one.certified.success(shares[rarer]).upper)
-        known = f"{rarer} has probability {percent(shares[rarer], 2)} and {value} {percent(1.0 - shares[rarer], 2)}"
+        reach, said = float(risk.success(min(shares.values())).upper), f"“{value}” has probability {most}"
     else:
-        reach = float(one.certified.success(list(shares.values())).upper)
-        known = f"the most frequent of the {len(shares)} values, {value}, has probability {most}"
-    word = "about" if one.kind in ("batch", "dataset") else "at most"
-    gain = f"{word} {percent(reach, 2)} of the time with it"
-    if reach - naive <= NO_HELP:
-        gain = f"with it no more than {plain(100 * NO_HELP)} points more often"
-    what = "membership" if isinstance(one.threat, Membership) else f"the {one.name} of a record"
-    return (
-        f"The answers are not equally likely: {known}. An attacker who knows that and guesses {what} is right {most} of the time "
-        f"without the model, by always saying {value}, and {gain}."
-    )
+        reach = float(risk.success(list(shares.values())).upper)
+        said = f"the most frequent of the {len(shares)} values, “{value}”, has probability {most}"
+    return f"With real odds ({said}): guessing alone is right {most} of the time, with the model {about} {percent(reach, 2)}."
 
 
 # Notices
@@ -219,7 +329,7 @@ def notices(facts: Facts) -> list[Notice]:
         remarks.append(Notice("Training was stopped", why))
     if facts.is_public and facts.budget:
         told = (
-            ". Whether it did depends on the data and is not told; the figure for membership covers the steps, not what the "
+            ". Whether it did depends on the data and is left out; the figure for membership covers the steps, not what the "
             "moment of the end may tell."
         )
         remarks.append(Notice("A budget could end this run before the steps that are counted here", told))
@@ -235,8 +345,8 @@ def notices(facts: Facts) -> list[Notice]:
         remarks.append(Notice(concerned, ". Nothing is measured or proved about the others, nor that a record is one of them."))
     if facts.restated:
         columns = (
-            f": {'; '.join(facts.restated)}. Whoever knows a record's other columns needs no model to guess it, and the figures "
-            "for attribute inference do not count that. Name such columns (--with), and they are protected together."
+            f": {'; '.join(facts.restated)}. An attacker who knows a record's other columns needs no model to guess it, and the "
+            "figures for attribute inference do not count that. Name such columns (--with), and they are protected together."
         )
         remarks.append(Notice("Other columns give the attribute away", columns))
     if facts.internal:
@@ -491,24 +601,20 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     """
     columns = _columns(facts)
     heads = ["membership, substitution", "membership, add or remove"][: len(columns) - len(facts.attributes)]
-    short = {"proved": "proved", "assumed": "assumed"}
+    short = {"proved": "proved", "assumed": "for the distance given"}
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
-    rows: list[tuple[str, list[str]]] = [
-        (f"{BETA.title}, exact", [BETA.rounded(one.integrated) for one in columns]),
-    ]
+    relied = {verdict.name: verdict.lower for verdict in verdicts(facts) if verdict.kind != "worst"}
+    least = [one.lower if one.kind == "worst" else relied.get(one.name, one.lower) for one in columns]
+    rows: list[tuple[str, list[str]]] = [(f"{BETA.title}, the number to rely on", [BETA.rounded(beta) for beta in least])]
     if facts.add_remove is not None:  # of shuffling there is an attack that exists, and no estimate
-        rows.append((f"{BETA.short}, exact, the estimate", [significant(one.estimate, DIGITS) for one in columns]))
+        rows.append((f"{BETA.short}, exact, the estimate", [significant(one.integral, DIGITS) for one in columns]))
     if facts.trials is None and all_plain(facts.run):
         rows.append((f"{BETA.short}, the paper's closed form", [BETA.rounded(_paper(one)) for one in columns]))
     if brief:
         return heads, rows
     rows += [
-        (
-            f"{BETA.short}, certified",
-            [BETA.rounded(float(one.certified.bayes_security.lower)) for one in columns],
-        ),
-        (METRICS["advantage"].title, [METRICS["advantage"].rounded(1 - one.lower) for one in columns]),
-        (METRICS["success"].title.format(plain(0.5)), [right(one.lower) for one in columns]),
+        (METRICS["advantage"].title, [METRICS["advantage"].rounded(1 - beta) for beta in least]),
+        (METRICS["success"].title.format(plain(0.5)), [right(beta) for beta in least]),
     ]
     tpr, epsilon = METRICS["tpr"], METRICS["epsilon"]
     for fpr in FPRS:
@@ -517,26 +623,20 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     for delta in DELTAS:
         values = [float(one.certified.epsilon(delta).upper) for one in columns]
         rows.append((epsilon.title.format(plain(delta)), [epsilon.rounded(value, delta) for value in values]))
+    rows.append(("δ at ε 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]))
     fits, gdp_mu = [one.certified.gdp_mu for one in columns], METRICS["gdp_mu"]
     rows.append((gdp_mu.title.format(plain(fits[0].smallest_fpr)), [gdp_mu.rounded(float(fit.upper)) for fit in fits]))
     return heads, rows
 
 
-#: What the rows of the appendix are, for those who compare reports.
-APPENDIX = (
-    "δ at ε = 1 is the least δ for which the run is (1, δ)-differentially private, rounded up.",
-    "The regret of the Gaussian fit is by how much the curve of Gaussian differential privacy with the μ above overstates the "
-    "best attacker, at most: 0 means that μ alone tells the whole curve.",
+#: What the words of the table mean.
+WORDS = (
+    "The number to rely on is rounded to the safe side: β* down, what an attacker can do up. The other β* are for comparison.",
+    "Substitution: the attacker tells whether one record or any other one in its place was used. Add or remove: whether a record "
+    "was used or nothing in its place, as the (ε, δ) of DP libraries has it.",
+    "TPR is the share of right alarms, FPR that of false alarms. δ at ε = 1 is the least δ for which the run is (1, δ)-"
+    "differentially private.",
 )
-
-
-def appendix(facts: Facts) -> list[tuple[str, list[str]]]:
-    """Rows that few people need, with the columns of `metrics`."""
-    columns = _columns(facts)
-    return [
-        ("δ at ε 1", [tiny(float(one.certified.delta(1.0).upper)) for one in columns]),
-        ("regret of the Gaussian fit", [significant(float(one.certified.gdp_mu.regret), DIGITS) for one in columns]),
-    ]
 
 
 def _columns(facts: Facts) -> list[Against]:
@@ -567,7 +667,7 @@ SEEDS = {
     "deleted": "It was drawn at random, and deleted with the state of the generator when the run was complete: the noise cannot "
     "be computed from the run's folder.",
 }
-_SAME = "The seed is in config.json: whoever knows it can compute the noise, so it is not printed here."
+_SAME = "The seed is in config.json: the noise can be computed from it, so it is not printed here."
 #: What the command that is printed repeats of a run.
 REPEAT = {
     "guessable": _SAME,
@@ -589,8 +689,7 @@ CHOICE = {True: " (the choice of parameters among them)", False: ""}
 def statement(facts: Facts) -> list[tuple[str, str]]:
     """What a claim means, and for whom: the unit of privacy, adjacency, checkpoints, sampling, accountant and trust."""
     sampling = _sampling(facts.run)
-    drew = "Opacus" if all_plain(facts.run) else "betastar"
-    made = f", as {drew} drew it in this run." if facts.is_run else "; a training that draws batches otherwise is not covered."
+    made = ", as it was done in this run." if facts.is_run else "; a training that draws batches otherwise is not covered."
     left_out = [("Left out", LEFT_OUT)] if facts.is_run and facts.is_public else []
     return [
         ("Unit of privacy", "One record (one row of the training data). A person with several rows is protected less."),
@@ -611,26 +710,25 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
         (
             "Noise",
             "Ideal Gaussian noise on the sum of clipped gradients. Floating-point arithmetic and the pseudo-random generator are "
-            "outside of the model; whoever knows the seed can compute the noise" + _seed(facts),
+            "outside of the model; the noise can be computed from the seed" + _seed(facts),
         ),
         (
             "Accountant",
-            f"betastar {version('betastar')}. β*, advantage and right guesses: exact (an integral, or for attributes a dynamic "
-            "programme, its numerical error estimated and added). TPR, ε, δ and μ: certified (proved from both sides, "
-            "discretisation and rounding included).",
+            f"betastar {version('betastar')}, method certified: proved from both sides, discretisation and rounding included. β* "
+            "of measured distances, and the estimates, are by the method exact, its numerical error estimated and added.",
         ),
         (
             "Trust model",
-            "Central: whoever trains sees the data and is trusted. The attacker knows all other records, the algorithm and every "
-            "update, and may have unlimited computing power.",
+            "Central: those who train see the data and are trusted. The attacker knows all other records, the algorithm and "
+            "every update, and may have unlimited computing power.",
         ),
         (
             "Source",
-            "The run's own record of noise, rate and steps, from which all figures were computed again. It stays with whoever "
-            "trained the model."
+            "The run's own record of noise, rate and steps, from which all figures were computed again. It stays with those "
+            "who trained the model."
             if facts.is_run and facts.is_public
             else "The files in the run's folder. Proofs and figures are computed again from noise, rate, steps and distances in "
-            "them; files that contradict each other are refused. They are not signed: whoever can write into the folder can "
+            "them; files that contradict each other are refused. They are not signed: anybody who can write into the folder can "
             "change them all. What the columns are, how many values the attribute has and what restates it is taken from "
             f"{facts.described_in}, unverified."
             if facts.is_run
@@ -653,7 +751,7 @@ def _sampling(run: DPSGD) -> str:
     rate, steps = plain(first.sample_rate), run.steps
     if first.sampling == "poisson":
         most = first.max_batch_size
-        cut = "" if most is None else f"; of a batch of more than {most} records, so many are kept at random"
+        cut = "" if most is None else f"; of a batch of more than {most} records, that many are kept at random"
         return f"Poisson: each record is drawn independently with probability {rate} at each of the {steps} steps{cut}"
     batches, times = round(first.times_per_epoch / first.sample_rate), first.times_per_epoch
     if first.sampling == "balls-in-bins":
@@ -662,7 +760,7 @@ def _sampling(run: DPSGD) -> str:
     if first.sampling == "shuffled":
         return (
             f"Shuffled: in each epoch the records are permuted and cut into {batches} batches. What is proved is as if everybody "
-            "knew in which batch a record is, and nothing better is known; of balls in bins and of Poisson sampling it is"
+            "knew in which batch a record is, and nothing better is known; for balls in bins and Poisson sampling more is"
         )
     return f"Fixed size: each of the {steps} steps draws equally many records without replacement, each with probability {rate}"
 
@@ -675,38 +773,28 @@ def _seed(facts: Facts) -> str:
 
 def claims(facts: Facts) -> list[tuple[str, str]]:
     """Each number of the report, and what it is: proved, or a statement after the fact."""
-    rows = [
-        (
-            "Membership inference",
-            "A theorem about noise, rate and steps alone: it holds for any data and the worst record, and may be published.",
-        )
-    ]
+    member = "A theorem about noise, rate and steps alone: it holds for any data and the worst record, and may be published."
+    if ends_by_the_data(facts):
+        member = "Not proved: the figure covers the steps, and when training ended depends on the records."
+    rows = [("Membership inference", member)]
     if facts.budget:
         rows.append(("Budget", f"{facts.budget} It may be published."))
     for one in facts.attributes:
         if one.kind == "proved":
-            rows.append(
-                (
-                    one.title,
-                    f"Proved: the gap of {plain(one.gap)} clipping norms is enforced at every step, for every record, "
-                    "whatever the data. It may be published.",
-                )
+            about = (
+                f"Proved: the gap of {plain(one.gap)} clipping norms is enforced at every step, for every record, whatever the "
+                "data. It may be published."
             )
         elif one.kind == "assumed":
-            rows.append((one.title, "It holds for the distance that was given. That training keeps to it is not checked here."))
+            about = "It holds for the distance that was given. That training keeps to it is not checked here."
         else:
-            rows.append(
-                (
-                    one.title,
-                    "A statement after the fact: it comes from the distances that this run happened to have. "
-                    + (
-                        "They are those of the sampled records only, so it is an estimate, for the trainer's eyes only: a record "
-                        "outside of the batch may be exposed more, and publishing the figure reveals who was sampled."
-                        if one.kind == "batch"
-                        else "They are the largest over all records. A published attribute figure can leak membership."
-                    ),
-                )
+            about = "A statement after the fact: it comes from the distances that this run happened to have. " + (
+                "They are those of the sampled records only, so it is an estimate, for the trainer's eyes only: a record "
+                "outside of the batch may be exposed more, and publishing the figure reveals who was sampled."
+                if one.kind == "batch"
+                else "They are the largest over all records. A published attribute figure can leak membership."
             )
+        rows.append((one.title, about))
     if facts.exposures:
         rows.append(("Exposure of records", "An estimate, after the fact, about single people: keep it to yourself."))
     return rows

@@ -145,13 +145,13 @@ class Training:
 
     def quality(self) -> dict[str, float]:
         """How good the model is on the test records, and what needs no model: the figures of `QUALITY` that there are."""
-        train, (x, y) = self.study.train.tensors[1], self.study.test.tensors
+        x, y = self.study.test.tensors
         given, scale = outputs(self.module, x), self.study.label_scale
         if scale is not None:
-            learned, true = scale.labels(train.flatten()), scale.labels(y.flatten())
-            return quality.errors(scale.labels(given.flatten()), true) | quality.baseline_errors(learned, true)
+            true = scale.labels(y.flatten())
+            return quality.errors(scale.labels(given.flatten()), true) | quality.baseline_errors(true)
         area = quality.auc(given.softmax(dim=1).double().numpy(), y.numpy())
-        told = {"accuracy": self.accuracy(), "baseline": quality.baseline(train.numpy(), y.numpy())}
+        told = {"accuracy": self.accuracy(), "baseline": quality.baseline(y.numpy())}
         return told | ({} if area is None else {"auc": area})
 
     def entry(self, loss: float) -> Json:

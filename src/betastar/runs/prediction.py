@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from betastar.runs.encoder import TableEncoder
 from betastar.runs.folder import RunFolder
 from betastar.runs.model import PREDICTION, load
-from betastar.runs.quality import errors
+from betastar.runs.quality import baseline_errors, errors
 from betastar.runs.reading import StudyError
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class Prediction:
         A row for each record: its number from 0, the class that is predicted, and the model's probability of it; of a label that
         is a number, the number that is predicted.
     quality : dict of str to float
-        How good that is for the records with a label, by the names of `QUALITY`: `accuracy`, or `rmse`, `mae` and `r2`. It is
-        empty if the table has no labels.
+        How good that is for the records with a label, by the names of `QUALITY`: `accuracy`, or `rmse`, `mae` and `r2`,
+        each beside its baseline. It is empty if the table has no labels.
     tested : int or None
         The number of records that the run had kept for testing, if the table is the one that it was trained on.
     test_quality : dict of str to float
@@ -100,8 +100,10 @@ def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> 
 def _judged(labels: Series, predictions: Series, encoder: TableEncoder) -> dict[str, float]:
     """How good predictions are, by the names of `QUALITY`."""
     if encoder.label_scale is None:
-        return {"accuracy": float((_classes(labels, encoder.classes) == predictions).mean())}
-    return errors(predictions.to_numpy(), _numbers(labels))
+        classes = _classes(labels, encoder.classes)
+        return {"accuracy": float((classes == predictions).mean()), "baseline": float(classes.value_counts(normalize=True).max())}
+    numbers = _numbers(labels)
+    return errors(predictions.to_numpy(), numbers) | baseline_errors(numbers)
 
 
 def _numbers(labels: Series) -> NDArray[Any]:

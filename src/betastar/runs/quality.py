@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 
-def baseline(train: NDArray[np.int64], test: NDArray[np.int64]) -> float:
-    """The accuracy on test records of whoever always guesses the label that is most frequent among the training records.
+def baseline(labels: NDArray[np.int64]) -> float:
+    """The accuracy of always guessing the most frequent label: it follows from the test records alone.
 
     Parameters
     ----------
-    train, test : array of int
-        The number of each record's label.
+    labels : array of int
+        The number of each test record's label.
 
     Returns
     -------
     float
         NaN if there are no test records.
     """
-    return float(np.mean(test == np.bincount(train).argmax())) if len(test) else float("nan")
+    return float(np.bincount(labels).max() / len(labels)) if len(labels) else float("nan")
 
 
 def auc(scores: NDArray[np.float64], labels: NDArray[np.int64]) -> float | None:
@@ -71,18 +71,18 @@ def errors(predictions: NDArray[Any], labels: NDArray[Any]) -> dict[str, float]:
     return told | ({"r2": 1.0 - float(np.mean(apart**2)) / spread} if spread > 0.0 else {})
 
 
-def baseline_errors(train: NDArray[Any], test: NDArray[Any]) -> dict[str, float]:
-    """The errors on test records of whoever always predicts the mean of the training labels.
+def baseline_errors(labels: NDArray[Any]) -> dict[str, float]:
+    """The errors of always predicting the mean: they follow from the test records alone.
 
     Parameters
     ----------
-    train, test : array
-        The label of each record.
+    labels : array
+        The label of each test record.
 
     Returns
     -------
     dict of str to float
         `baseline_rmse` and `baseline_mae`.
     """
-    always = errors(np.full(len(test), train.mean()), test)
+    always = errors(np.full(len(labels), labels.mean()), labels)
     return {f"baseline_{name}": always[name] for name in ("rmse", "mae")}
