@@ -133,8 +133,11 @@ def _identifies(column: Series) -> bool:
     return int(column.nunique()) == len(column) and days_of(column) is None
 
 
-def fitted_pipeline(frame: DataFrame) -> Pipeline:
-    """Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Bits and one-hot words stay 0 and 1."""
+def fitted_pipeline(frame: DataFrame) -> tuple[Pipeline, NDArray[Any]]:
+    """The transformer of the table's columns, and what it makes of the table.
+
+    Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Bits and one-hot words stay 0 and 1.
+    """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import Pipeline, make_pipeline
@@ -151,7 +154,8 @@ def fitted_pipeline(frame: DataFrame) -> Pipeline:
             ("words", OneHotEncoder(sparse_output=False), words),
         ]
     )
-    return Pipeline([("encode", encode)]).fit(frame)
+    pipeline = Pipeline([("encode", encode)])
+    return pipeline, pipeline.fit_transform(frame)
 
 
 # The sensitive column as a secret
@@ -546,8 +550,7 @@ def own(
         check(frame, [sensitive, *along])
     raw = frame.copy()
     told = features(frame, (sensitive, *along), keep)
-    encode = fitted_pipeline(frame)
-    x = encode.transform(frame)
+    encode, x = fitted_pipeline(frame)
     train, test = split(len(frame), seed)
     people = None
     if owners is not None:
