@@ -181,7 +181,9 @@ def test_other_delimiters_than_the_comma(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(StudyError, match=rf"line 62, has 7 values \(a {word} at the end of the row\?\)"):
         own(path, "rich", "member", drop=["name"])
     frame.to_csv(path, index=False, sep=delimiter, decimal=",")
-    with pytest.raises(StudyError, match=r"numbers with a decimal comma \(the column 'pay', '\d+,\d+'\)\. Write a decimal poi") as told:
+    with pytest.raises(
+        StudyError, match=r"numbers with a decimal comma \(the column 'pay', '\d+,\d+'\)\. Write a decimal poi"
+    ) as told:
         own(path, "rich", "member", drop=["name"])
     remedy = re.search(r"pandas\..*", str(told.value))
     assert remedy is not None
@@ -198,7 +200,9 @@ def test_a_table_that_is_not_utf8(tmp_path: Path, suffix: str) -> None:
     frame.loc[500, "town"] = "Zürich"
     path = tmp_path / f"people.{suffix}"
     frame.to_csv(path, index=False, encoding="latin-1")
-    with pytest.raises(StudyError, match=rf"people\.{suffix}, line 502, is not UTF-8: .*Zürich.* if it is Latin-1.* iconv -f latin1"):
+    with pytest.raises(
+        StudyError, match=rf"people\.{suffix}, line 502, is not UTF-8: .*Zürich.* if it is Latin-1.* iconv -f latin1"
+    ):
         own(path, "rich", "member", drop=["name"])
     frame.to_csv(path, index=False, encoding="utf-8")
     assert own(path, "rich", "member", drop=["name"]).secret.count == 2

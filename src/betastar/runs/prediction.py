@@ -62,7 +62,9 @@ class Prediction:
         """
         shown = self.predictions
         if shown[PREDICTION].dtype.kind not in "iuf":
-            shown = shown.assign(**{PREDICTION: shown[PREDICTION].map({one: _harmless(one) for one in shown[PREDICTION].unique()})})
+            shown = shown.assign(
+                **{PREDICTION: shown[PREDICTION].map({one: _harmless(one) for one in shown[PREDICTION].unique()})}
+            )
         return str(shown.to_csv(index=False, lineterminator="\n"))
 
 

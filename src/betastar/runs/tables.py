@@ -445,7 +445,9 @@ def _check_rows(path: Path) -> str:
             width = len(head)
             for row in rows:
                 if len(row) != width and any(row):
-                    comma = f" (a {DELIMITERS[delimiter]} at the end of the row?)" if len(row) == width + 1 and not row[-1] else ""
+                    comma = (
+                        f" (a {DELIMITERS[delimiter]} at the end of the row?)" if len(row) == width + 1 and not row[-1] else ""
+                    )
                     raise StudyError(
                         f"{path}, line {rows.line_num}, has {len(row)} values{comma}, but the first line names {width} columns. "
                         "Correct such rows, so that no value stands in the column of another."

@@ -138,10 +138,17 @@ def private_display(training: Any, brief: bool) -> Display:
         guarantee = training.guarantee
     except NotProved as problem:
         return Display((*lines, f"Not proved: {problem}"))
-    rows = [] if guarantee.membership is None else [*_rows("membership, proved", guarantee.membership)]
+    lines += str(guarantee).splitlines()
+    return Display(tuple(lines)) if brief else Display(tuple(lines), HEADS, tuple(guarantee_rows(guarantee)))
+
+
+def guarantee_rows(guarantee: Any) -> Iterator[tuple[str, ...]]:
+    """The table of a guarantee: β* against each threat of which something is proved."""
+    known = "proved" if guarantee.certified else "proved up to numerical error"
+    if guarantee.membership is not None:
+        yield from _rows(f"membership, {known}", guarantee.membership)
     for name, risk in guarantee.attributes.items():
-        rows += _rows(f"{name}, proved", risk)
-    return Display((*lines, *str(guarantee).splitlines()), () if brief else HEADS, () if brief else tuple(rows))
+        yield from _rows(f"{name}, {known}", risk)
 
 
 def _rows(threat: str, risk: Risk, about: str = "") -> Iterator[tuple[str, ...]]:
