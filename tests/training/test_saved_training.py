@@ -193,5 +193,5 @@ def test_a_terminal_shows_the_progress(monkeypatch: pytest.MonkeyPatch, capsys: 
     told = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().err)
     assert "3/3" in told
     assert re.search(r"loss \d", told)
-    training(module, data, steps=3).fit(progress=False)
+    training(build("tanh")[0], data, steps=3).fit(progress=False)
     assert capsys.readouterr().err == ""
