@@ -122,8 +122,8 @@ def _sentence(one: Against) -> str:
     values = f" ({one.values} values)" if one.values else ""
     share = right(one.lower)
     who = (
-        f"An attacker who knows everything about a record but its {one.name}{values}, and hesitates between two values that are "
-        "equally likely, is right"
+        f"An attacker who knows everything about a record except the value of {one.name!r}{values}, and hesitates between two "
+        "values that are equally likely, is right"
     )
     if one.kind == "proved":
         return (

@@ -161,7 +161,7 @@ class Guarantee(Displayed):
 
     def _of_attributes(self) -> list[str]:
         return [
-            f"{self._attacker()} and knows everything about a record except its {name} faces "
+            f"{self._attacker()} and knows everything about a record except the value of {name!r} faces "
             f"β* ≥ {down(float(risk.bayes_security.lower))}."
             for name, risk in self.attributes.items()
         ]
