@@ -27,10 +27,10 @@ def run(place: Path, **given: str) -> tuple[int, str, str]:
     python.chmod(0o755)
     inputs = {name: one.get("default") for name, one in ACTION["inputs"].items()} | {"python": str(python)} | given
     printed = ""
+    known = {f"inputs.{name}": value for name, value in inputs.items()} | {"github.action_path": str(ROOT)}
     for step in ACTION["runs"]["steps"]:
         if step.get("if") == "inputs.code != ''" and not inputs["code"]:
             continue
-        known = {f"inputs.{name}": value for name, value in inputs.items()} | {"github.action_path": str(ROOT)}
         told = {name: re.sub(r"\$\{\{ (.*?) \}\}", lambda match: known[match[1]], value) for name, value in step["env"].items()}
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "GITHUB_STEP_SUMMARY": str(summary)} | told
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
