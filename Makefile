@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
 
-.PHONY: demo test test-all browser oldest fuzz lint docs bench reproduce audits golden lock clean
+.PHONY: demo test test-all browser oldest fuzz lint docs bench reproduce audits notebooks golden lock clean
 
 # Three epochs on Adult: about 83 % of the test records are right, against 76 % for the most frequent label.
 demo: $(DEMO_READY)
@@ -87,6 +87,10 @@ audits: $(READY)
 	done
 	$(BIN)/python -m studies.audits $(AUDITS)
 	$(BIN)/python -m studies.one_run_power -o studies/one_run_power/results
+
+# What the notebooks of examples/ show is kept in them.
+notebooks: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.notebooks
 
 golden: $(READY)
 	$(BIN)/python tests/golden/generate.py

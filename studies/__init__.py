@@ -5,3 +5,9 @@ Each is one command, `python -m studies.NAME`, in a clone with an editable insta
 secrets), `raters` (persons with many ratings), `audits` (attackers against the bound) and `one_run_power`. `purchase` is a data
 set of two of them. `trainings`, `pages` and `command` are what they have in common.
 """
+
+from importlib.util import find_spec
+
+missing = [name for name in ("torch", "pandas", "sklearn", "joblib", "matplotlib") if find_spec(name) is None]
+if missing:
+    raise SystemExit(f'studies: {missing[0]} is not installed. In the clone: python -m pip install -e ".[studies]"')

@@ -27,6 +27,8 @@ LETTERS = {r"\mathcal N": "𝒩", r"\mathbb E": "𝔼"}
 TAG = re.compile(r"\\tag\{(\d+)\}")
 
 
+#: A file of the repository that a page shows whole.
+FILE = re.compile(r"<!-- file: (\S+) -->")
 #: The page of `betastar explore` as one file, which a page of the site shows.
 EXPLORE = "assets/explore.html"
 
@@ -52,6 +54,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if "<!-- rooms -->" in markdown:
         markdown = markdown.replace("<!-- rooms -->", rooms.picture() + "\n\n" + rooms.table())
     markdown = re.sub(r"<!-- bench: (\w+) -->", lambda match: bench.tables()[match[1]], markdown)
+    markdown = FILE.sub(lambda match: f"```py\n{(ROOT / match[1]).read_text('utf-8')}```", markdown)
     up = "../" * source.count("/")
     markdown = TEST.sub(lambda match: f"({up}{TESTS}#{_anchor(*match.groups())})", markdown)
     return snippets.run(markdown, source)

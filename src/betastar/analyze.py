@@ -129,12 +129,13 @@ def analyze(
         and reduction(threat, next(run.scalars())).attacks is None
     ):
         _warn_too_wide(outcomes, tolerance)  # otherwise, and for attributes, there is a gap that no grid closes
-    return Risk(outcomes, run.shape, threat.describe(), method)
+    return Risk(outcomes, run.shape, threat.describe(), method, run=run if isinstance(run, DPSGD) else None)
 
 
 def reliable(run: DPSGD | BestOf, threat: Threat, method: str, tolerance: float = TOLERANCE, effort: str = "best") -> Risk:
     """What `analyze` computes, but only the ends of each bound that a person relies on: no attack is looked for."""
-    return Risk(_outcomes(run, threat, method, tolerance, effort, both_ends=False), run.shape, threat.describe(), method)
+    outcomes = _outcomes(run, threat, method, tolerance, effort, both_ends=False)
+    return Risk(outcomes, run.shape, threat.describe(), method, run=run if isinstance(run, DPSGD) else None)
 
 
 def takes_seconds(run: DPSGD | BestOf, threat: Threat, method: str, effort: str) -> bool:

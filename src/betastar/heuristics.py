@@ -65,7 +65,7 @@ def final_model(run: DPSGD, threat: Threat | None = None) -> Risk:
     for scalar in run.scalars():
         step = StepSequence((final_step(scalar, threat),), threat.symmetric, threat.oriented)
         outcomes.append(METHODS["exact"](step, TOLERANCE, "best", True))
-    return Risk(outcomes, run.shape, threat.describe(), "exact", heuristic=FINAL_MODEL)
+    return Risk(outcomes, run.shape, threat.describe(), "exact", heuristic=FINAL_MODEL, run=run)
 
 
 def final_step(run: DPSGD, threat: Membership) -> MixtureStep:

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from io import BytesIO, StringIO
 from math import floor
 from pathlib import Path
@@ -87,6 +88,7 @@ def panels(rows: int, columns: int, size: tuple[float, float], number: int | Non
         ax.xaxis.label.set_size(LABEL)
         ax.yaxis.label.set_size(LABEL)
         ax.title.set_size(TITLE)
+        ax._repr_png_ = partial(image, ax)  # a notebook shows the figure
     for ax in every[len(every) if number is None else number :]:
         ax.set_axis_off()
     return every[:number]
@@ -428,6 +430,70 @@ def _until(threat: Threat | None, steps: int) -> Threat | None:
     if isinstance(threat, AttributeInference) and np.ndim(threat.distances):
         return AttributeInference(threat.distances[:steps])
     return threat
+
+
+def sweep(risk: Risk, ax: Axes | None = None) -> Axes:
+    """Draw the β* of a sweep.
+
+    Parameters
+    ----------
+    risk : Risk
+        The risk of a sweep over one parameter, or over two: noise along the first axis, say, and the rate along the second.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+
+    Returns
+    -------
+    Axes
+        The figure's. Over one parameter, the line is the number to rely on, the lower end of β*, and the band reaches to the
+        upper end; over two, it is a heat map of the lower end. A heuristic and the paper's closed form have no such end: what is
+        drawn is the estimate.
+
+    Raises
+    ------
+    ValueError
+        If the risk is of one run, or the sweep has more than two axes.
+
+    Examples
+    --------
+    >>> import betastar as bs
+    >>> from betastar import plots
+    >>> ax = plots.sweep(bs.analyze(bs.DPSGD([1.0, 2.0, 4.0], 0.01, 1000)))
+    >>> ax.get_xlabel()
+    'noise multiplier'
+    """
+    if len(risk.shape) not in (1, 2):
+        raise ValueError(f"risk must be of a sweep over one or two parameters, got one of shape {risk.shape}.")
+    (xlabel, x), *others = [_swept(risk, axis) for axis in reversed(range(len(risk.shape)))]
+    beta = risk.bayes_security
+    bounded = risk.heuristic is None and risk.method != "paper"
+    relied = beta.lower if bounded else beta.estimate
+    title = BAYES_SECURITY if bounded else f"{BAYES_SECURITY} (estimate)"
+    if others:
+        ((ylabel, y),) = others
+        return heatmap(relied, ax, x, y, xlabel, ylabel, title)
+    ax = axes(ax)
+    color = ATTRIBUTE if "attribute" in risk.threat else MEMBERSHIP
+    ax.plot(x, relied, "o-", ms=3, color=color, label=f"β*, {risk.method}")
+    if bounded:
+        ax.fill_between(x, relied, beta.upper, color=color, alpha=0.18, linewidth=0)
+    if np.min(x) > 0.0 and np.max(x) >= 8.0 * np.min(x):
+        ax.set_xscale("log")
+        few_ticks(ax.xaxis, float(np.min(x)), float(np.max(x)))
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel(title)
+    legend(ax)
+    return ax
+
+
+def _swept(risk: Risk, axis: int) -> tuple[str, NDArray[Any]]:
+    """The name and the values of the parameter that changes along an axis of a sweep, and along no other one."""
+    length = risk.shape[axis]
+    for name, values in risk.parameters.items():
+        along = np.moveaxis(values, axis, 0).reshape(length, -1)
+        if np.ptp(along[:, 0]) and not np.ptp(along, axis=1).any():
+            return name.replace("_", " ").replace("sample rate", "sampling rate"), along[:, 0]
+    return f"run along axis {axis}", np.arange(length)
 
 
 def heatmap(

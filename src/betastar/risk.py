@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from math import exp, inf, isfinite, log, nan, tanh
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from betastar.curves import Curve, DiscreteCurve, LeastCurve, Side
 from betastar.display import Display, Displayed
 from betastar.display import curve as draw_curve
 from betastar.rounding import nearest, percent, plain, significant
+
+if TYPE_CHECKING:
+    from betastar.dpsgd import DPSGD
 
 # The table of metrics.
 
@@ -290,7 +294,7 @@ class Risk(Displayed):
 
     Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape. `source` says what the metrics are read
     off: the trade-off curve, or β* alone for methods that have no curve. Printed, a risk is a sentence and its β*; rich and
-    notebooks show a table as well, and notebooks the trade-off curve.
+    notebooks show a table as well, of a sweep with a row for each run, and notebooks the trade-off curve. `plot` draws it.
 
     Parameters
     ----------
@@ -304,6 +308,8 @@ class Risk(Displayed):
         The name of the method.
     heuristic : str, optional
         What the figures are if they are no bounds; None otherwise. Each metric then has an estimate, and nan for its ends.
+    run : DPSGD, optional
+        What was run. A sweep needs it to name the parameters of each run.
 
     Examples
     --------
@@ -316,9 +322,16 @@ class Risk(Displayed):
     """
 
     def __init__(
-        self, outcomes: Sequence[Outcome], shape: tuple[int, ...], threat: str, method: str, heuristic: str | None = None
+        self,
+        outcomes: Sequence[Outcome],
+        shape: tuple[int, ...],
+        threat: str,
+        method: str,
+        heuristic: str | None = None,
+        run: DPSGD | None = None,
     ) -> None:
         self.heuristic = heuristic
+        self.run = run
         self._outcomes = list(outcomes)
         self.shape = shape
         self.threat = threat
@@ -413,6 +426,40 @@ class Risk(Displayed):
     def _said(self, bound: Bound) -> Bound:
         """A bound as it is; of a heuristic, the estimate alone."""
         return bound if self.heuristic is None else bound.without_ends()
+
+    @property
+    def parameters(self) -> dict[str, NDArray[Any]]:
+        """The numbers that differ between the runs of a sweep, each as an array of its shape; none of a single run."""
+        several = self.run is not None and len(self.run.segments) > 1
+        found = {}
+        for number, segment in enumerate(() if self.run is None else self.run.segments, 1):
+            for name, values in zip(PARAMETERS, segment.numbers, strict=True):
+                if np.size(values) and np.ptp(values):
+                    found[f"{name}, part {number}" if several else name] = np.broadcast_to(values, self.shape)
+        return found
+
+    def plot(self, ax: Any = None, log: bool = False) -> Any:
+        """Draw the trade-off curve; of a sweep, β* over its parameter or its two parameters. Needs matplotlib.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; a new figure by default, which a notebook shows.
+        log : bool
+            Whether the axes of a trade-off curve are logarithmic, which shows the rare false alarms.
+
+        Returns
+        -------
+        Axes
+            The figure's, as `betastar.plots.tradeoff` and `betastar.plots.sweep` draw it.
+
+        Raises
+        ------
+        ValueError
+            If the risk is of a sweep over more than two parameters.
+        """
+        plots = import_module("betastar.plots")  # by name: figures are above answers, and only this method needs them
+        return plots.sweep(self, ax) if self.shape else plots.tradeoff(self, ax, log)
 
     def _display(self, brief: bool) -> Display:
         return display(self, brief)
@@ -866,6 +913,9 @@ BETA, SUCCESS = METRICS["bayes_security"], METRICS["success"]
 HEADS = ("", "rely on", "estimate", "without a model")
 #: Metrics of the table, and what they depend on.
 SHOWN = (("bayes_security", None), ("success", 0.5), ("tpr", 0.01), ("epsilon", 1e-5))
+#: The numbers of a part of a run, in the order of `Segment.numbers`; and how many runs of a sweep are shown.
+PARAMETERS = ("noise_multiplier", "sample_rate", "steps")
+MOST_ROWS = 20
 #: False-positive rates of the curve, closer where it is steep.
 RATES = np.concatenate([[0.0], np.geomspace(1e-4, 0.1, 20), np.linspace(0.12, 1.0, 23)])
 
@@ -873,9 +923,7 @@ RATES = np.concatenate([[0.0], np.geomspace(1e-4, 0.1, 20), np.linspace(0.12, 1.
 def display(risk: Risk, brief: bool) -> Display:
     """What is shown of a risk; of a sweep the range of β* only."""
     if risk.shape:
-        low, high = (float(end) for end in (np.min(risk.bayes_security.lower), np.max(risk.bayes_security.lower)))
-        size = " × ".join(map(str, risk.shape))
-        return Display((f"{_threat(risk)}, a sweep of {size} runs: β* from {BETA.rounded(low)} to {BETA.rounded(high)}.",))
+        return _sweep(risk, brief)
     lines = (_sentence(risk), _number(risk), *([note] if (note := _note(risk)) else []))
     if brief:
         return Display(lines)
@@ -883,15 +931,47 @@ def display(risk: Risk, brief: bool) -> Display:
     for name, at in SHOWN:
         bound = getattr(risk, name) if at is None else getattr(risk, name)(at)
         rows.append(METRICS[name].row({"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}, at))
+    return Display(lines, HEADS, tuple(rows), drawing(risk))
+
+
+def drawing(risk: Risk) -> str:
+    """The trade-off curve of a single run as an SVG image."""
     reached = risk.tradeoff(RATES)
     ends = reached.estimate if _approximate(risk) else reached.upper
-    drawing = draw_curve(RATES, ends, "false positives", "true positives", "trade-off curve of the best attack")
-    return Display(lines, HEADS, tuple(rows), drawing)
+    return draw_curve(RATES, ends, "false positives", "true positives", "trade-off curve of the best attack")
+
+
+def _sweep(risk: Risk, brief: bool) -> Display:
+    """What is shown of a sweep: the range of β*, and a table of the first runs."""
+    beta = risk.bayes_security
+    relied = beta.estimate if _approximate(risk) else beta.lower
+    low, high = float(np.min(relied)), float(np.max(relied))
+    size = " × ".join(map(str, risk.shape))
+    about = "≈ " if _approximate(risk) else ""
+    line = f"{_threat(risk)}, a sweep of {size} runs: β* from {about}{BETA.rounded(low)} to {about}{BETA.rounded(high)}."
+    if brief:
+        return Display((line,))
+    number = len(risk._outcomes)
+    varied = {name: values.ravel() for name, values in risk.parameters.items()}
+    rows = []
+    for i, outcome in enumerate(risk._outcomes[:MOST_ROWS]):
+        one = Risk([outcome], (), risk.threat, risk.method, risk.heuristic)
+        bounds = [(METRICS[name], at, getattr(one, name) if at is None else getattr(one, name)(at)) for name, at in SHOWN]
+        told = [
+            metric.rounded(float(bound.estimate if about else getattr(bound, metric.safe_end)), at)
+            for metric, at, bound in bounds
+        ]
+        names = [plain(float(values[i])) for values in varied.values()] or [str(i)]
+        rows.append((*names, *(about + text for text in told)))
+    shown = (METRICS[name].short.format("" if at is None else plain(at)) for name, at in SHOWN)
+    heads = (*([name.replace("_", " ") for name in varied] or ["run"]), *shown)
+    rest = [f"{number - MOST_ROWS} more runs are not shown."] if number > MOST_ROWS else []
+    return Display((line, *rest), heads, tuple(rows))
 
 
 def _approximate(risk: Risk) -> bool:
     """Whether the ends of the bound say little, so that people are told the estimate. A heuristic has no ends at all."""
-    return not isfinite(risk.bayes_security.lower) or risk.method == "paper"
+    return risk.heuristic is not None or risk.method == "paper"
 
 
 def _sentence(risk: Risk) -> str:

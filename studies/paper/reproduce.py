@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from betastar.runs import StudyError
@@ -68,6 +69,10 @@ def reproduce(
     unknown = [name for name in names if name not in SCRIPTS]
     if unknown:
         raise StudyError(f"there is no {unknown[0]!r} to reproduce; there are {', '.join(['all', *SCRIPTS])}.")
+    if find_spec("dp_accounting") is None:
+        raise StudyError(
+            'dp_accounting, which it compares with, is not installed. In the clone: python -m pip install -e ".[studies]"'
+        )
     (output / "measured").mkdir(parents=True, exist_ok=True)
     if redraw and not (output / "comparison.json").exists():
         raise StudyError(f"{output} has no comparison.json: figures are redrawn where they were reproduced.")

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from importlib.metadata import Distribution, distribution, packages_distributions
@@ -102,6 +103,21 @@ def test_what_is_declared_is_what_is_tested() -> None:
     python = re.search(r'requires-python = ">=(3\.\d+)"', (ROOT / "pyproject.toml").read_text()).group(1)  # type: ignore[union-attr]
     assert f">= ({python.replace('.', ', ')})" in (ROOT / "Makefile").read_text()
     assert f"Python {python} or later" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_extra_of_the_studies_has_what_they_import() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = " ".join([*extras["studies"], *extras["training"], *extras["report"], *extras["interop"], "numpy scipy typer rich"])
+    owners = packages_distributions()
+    for path in (ROOT / "studies").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            modules = [node.module] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for root in (
+                {(module or "").split(".")[0] for module in modules} - set(sys.stdlib_module_names) - {"betastar", "studies"}
+            ):
+                assert owners[root][0].lower() in needed, f"{path.name} imports {root}"
+    assert "betastar[training,interop]" in extras["studies"]
 
 
 @pytest.mark.slow

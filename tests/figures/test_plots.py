@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from xml.etree import ElementTree
 
 import numpy as np
@@ -107,3 +108,32 @@ def test_an_inline_figure_is_xml_with_ids_and_colours_of_its_own() -> None:
         assert "#000000" not in text
         assert "<b>" not in text
         assert "&lt;b&gt;$age$&amp;" in text
+
+
+def test_a_risk_draws_itself() -> None:
+    """One run its trade-off curve; a sweep β* over its parameter or parameters; a notebook gets the picture."""
+    run = bs.DPSGD(2.0, 0.01, 500)
+    curve, same = bs.analyze(run).plot(), plots.tradeoff(bs.analyze(run))
+    for mine, known in zip(curve.lines, same.lines, strict=True):
+        np.testing.assert_array_equal(mine.get_xydata(), known.get_xydata())
+    assert bs.analyze(run).plot(log=True).get_xscale() == "log"
+    assert curve._repr_png_()[1:4] == b"PNG"  # type: ignore[attr-defined]
+    noises, rates = [1.0, 2.0, 9.0], [0.01, 0.02]
+    line = bs.analyze(bs.DPSGD(noises, 0.01, 500))
+    ax = line.plot()
+    assert ax.get_xlabel() == "noise multiplier"
+    assert ax.get_xscale() == "log"
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), np.stack([noises, line.bayes_security.lower], axis=1))
+    both = bs.analyze(bs.DPSGD([[one] for one in noises], rates, 500))
+    ax = both.plot()
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("sampling rate", "noise multiplier")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bs.RegimeWarning)
+        paper = bs.analyze(bs.DPSGD(noises, 0.01, 500), method="paper")
+    assert paper.plot().get_ylabel() == "Bayes security β* (estimate)"
+    np.testing.assert_array_equal(paper.plot().lines[0].get_ydata(), paper.bayes_security.estimate)
+    mine = plots.axes()
+    assert line.plot(mine) is mine
+    cube = bs.analyze(bs.DPSGD([[noises]], [[[0.01]], [[0.02]]], [[[10], [20]]]), method="affinity")
+    with pytest.raises(ValueError, match=r"sweep over one or two parameters, got one of shape \(2, 2, 3\)"):
+        cube.plot()

@@ -67,7 +67,9 @@ def test_what_is_true_is_reported(runs: dict[str, Path], tmp_path: Path) -> None
             assert facts.proof is not None
             proved = bs.analyze(facts.run, facts.attributes[0].threat, method="certified").bayes_security.lower
             assert facts.attributes[0].lower == proved
-            assert facts.proof.startswith("Proved: an attacker who knows everything about a record except age faces β* ≥ 0.")
+            assert facts.proof.startswith(
+                "Proved: an attacker who knows everything about a record except the value of 'age' faces β* ≥ 0."
+            )
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,49 @@ def test_a_sweep() -> None:
     shown = [float(one) for one in re.findall(r"0\.\d+", str(sweep))]
     assert shown[0] <= low < shown[0] + 1e-3
     assert shown[1] <= high < shown[1] + 1e-3
-    assert printed_by_rich(sweep).split() == str(sweep).split()
-    assert "<table" not in html_of(sweep)
+
+
+def test_a_sweep_is_a_table() -> None:
+    """A row for each run: what differs, and the numbers to rely on, as the run alone has them."""
+    run = bs.DPSGD([1.0, 2.0, 4.0], [[0.01], [0.02]], 500)
+    sweep = bs.analyze(run)
+    assert {name: values.tolist() for name, values in sweep.parameters.items()} == {
+        "noise_multiplier": [[1.0, 2.0, 4.0]] * 2,
+        "sample_rate": [[0.01] * 3, [0.02] * 3],
+    }
+    rows = re.findall(r"<tr><th>(.*?)</tr>", html_of(sweep))
+    assert rows[0].startswith("noise multiplier</th><th>sample rate</th><th>β*</th>")
+    for row, alone in zip(rows[1:], run.scalars(), strict=True):
+        risk = bs.analyze(alone)
+        shown = [risk_table["rely on"] for risk_table in table_of(html_of(risk))]
+        assert re.split(r"(?:</t[hd]>(?:<td>)?)+", row)[:-1] == [
+            f"{alone.noise_multiplier:g}", f"{alone.sample_rate:g}", *shown
+        ]  # fmt: skip
+    assert "right" in printed_by_rich(sweep)
+
+
+def table_of(html: str) -> list[dict[str, str]]:
+    """The rows of a table, by its heads."""
+    heads, *rows = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", html)]
+    return [dict(zip(heads, row, strict=True)) for row in rows]
+
+
+def test_the_rows_of_a_sweep() -> None:
+    """Several parts are told apart, approximations are marked, a long sweep is cut off, and what varies nowhere is left out."""
+    parts = bs.analyze(bs.DPSGD(1.0, 0.01, [10, 100]) + bs.DPSGD([2.0, 3.0], 0.01, 7))
+    assert list(table_of(html_of(parts))[0])[:2] == ["steps, part 1", "noise multiplier, part 2"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bs.RegimeWarning)
+        paper = bs.analyze(bs.DPSGD([1.0, 2.0], 0.01, 500), method="paper")
+    assert all(row["β*"].startswith("≈ 0.") for row in table_of(html_of(paper)))
+    assert "β* from ≈ 0." in str(paper)
+    long = bs.analyze(bs.DPSGD(np.linspace(1, 3, 23), 0.01, 500), method="affinity")
+    assert len(table_of(html_of(long))) == 20
+    assert "3 more runs are not shown." in html_of(long)
+    same = bs.analyze(bs.DPSGD([2.0, 2.0], 0.01, 500), method="affinity")
+    assert [row["run"] for row in table_of(html_of(same))] == ["0", "1"]
+    assert RISK.parameters == {}
+    assert bs.heuristics.final_model(bs.DPSGD([1.0, 2.0], 0.01, 500)).parameters.keys() == {"noise_multiplier"}
 
 
 def test_a_bound_is_a_number() -> None:

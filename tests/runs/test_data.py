@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import re
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +164,48 @@ def test_rows_of_another_length(tmp_path: Path) -> None:
         "\ufeff" + whole.replace("person 7", '"per,\nson"') + "\n\n"
     )  # quoted, with a mark and empty lines: as it should be
     assert own(path, "rich", "age", drop=["name"]).columns == 6
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_other_delimiters_than_the_comma(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delimiter: str) -> None:
+    """The same study, and the same refusals."""
+    frame = people(60)
+    frame.loc[3, "name"] = "Smith, Ann"
+    for name, sep in (("comma", ","), ("other", delimiter)):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False, sep=sep)
+    comma, other = (own(tmp_path / f"{name}.csv", "rich", "member", drop=["name"]) for name in ("comma", "other"))
+    assert comma.fingerprint() == other.fingerprint()
+    word = {";": "semicolon", "\t": "tab"}[delimiter]
+    path = tmp_path / "other.csv"
+    path.write_text(path.read_text() + f"40{delimiter}north{delimiter}1{delimiter}True{delimiter}me{delimiter}yes{delimiter}\n")
+    with pytest.raises(StudyError, match=rf"line 62, has 7 values \(a {word} at the end of the row\?\)"):
+        own(path, "rich", "member", drop=["name"])
+    frame.to_csv(path, index=False, sep=delimiter, decimal=",")
+    with pytest.raises(
+        StudyError, match=r"numbers with a decimal comma \(the column 'pay', '\d+,\d+'\)\. Write a decimal poi"
+    ) as told:
+        own(path, "rich", "member", drop=["name"])
+    remedy = re.search(r"pandas\..*", str(told.value))
+    assert remedy is not None
+    monkeypatch.chdir(tmp_path)
+    exec(remedy[0], {"pandas": pd})
+    path = tmp_path / "points.csv"
+    assert own(path, "rich", "member", drop=["name"]).fingerprint() == comma.fingerprint()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+def test_a_table_that_is_not_utf8(tmp_path: Path, suffix: str) -> None:
+    """The line is named, however far from the start it is; the remedy works."""
+    frame = people(600)
+    frame.loc[500, "town"] = "Zürich"
+    path = tmp_path / f"people.{suffix}"
+    frame.to_csv(path, index=False, encoding="latin-1")
+    with pytest.raises(
+        StudyError, match=rf"people\.{suffix}, line 502, is not UTF-8: .*Zürich.* if it is Latin-1.* iconv -f latin1"
+    ):
+        own(path, "rich", "member", drop=["name"])
+    frame.to_csv(path, index=False, encoding="utf-8")
+    assert own(path, "rich", "member", drop=["name"]).secret.count == 2
 
 
 def test_columns_of_parquet_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -20,7 +22,7 @@ from betastar.runs import adult, load
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
-from betastar.runs.prediction import predict
+from betastar.runs.prediction import Prediction, predict
 from betastar.runs.reading import StudyError
 from betastar.runs.study import split
 
@@ -152,6 +154,17 @@ def test_labels_that_pandas_reads_as_fractions(tmp_path: Path) -> None:
     right = (whole.predictions["prediction"] == frame["rich"].astype(str)).to_numpy()
     assert whole.accuracy == right.mean()
     assert holes.accuracy == right[1:].mean()
+
+
+def test_a_spreadsheet_computes_nothing_of_predictions() -> None:
+    """Classes that begin as formulas do get an apostrophe; signed numbers and other words stay."""
+    classes = ['=HYPERLINK("http://x")', "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\t=1", " =1", "-1", "+2.5", "no", "x=1"]
+    said = Prediction("rich", pd.DataFrame({"record": range(10), "prediction": classes, "probability": 0.5}))
+    written = list(csv.DictReader(io.StringIO(said.as_csv(), newline="")))
+    assert [row["prediction"] for row in written] == [*(f"'{one}" for one in classes[:6]), *classes[6:]]
+    assert said.predictions["prediction"].tolist() == classes
+    numbers = Prediction("rent", pd.DataFrame({"record": [0], "prediction": [-1.5]}))
+    assert numbers.as_csv() == "record,prediction\n0,-1.5\n"
 
 
 def test_the_command(run: RunFolder, table: Path, tmp_path: Path) -> None:

@@ -115,3 +115,12 @@ def test_the_committed_page_has_every_figure_with_its_caption_in_the_papers_orde
     assert {path.stem for path in COMMITTED.glob("*.png")} == set(shown)
     for caption in CAPTIONS.values():
         assert caption.replace("β*", "β\\*") in text
+
+
+def test_what_it_compares_with_is_asked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("studies.paper.reproduce.find_spec", lambda name: None)
+    with pytest.raises(
+        StudyError, match=r'dp_accounting, .* is not installed\. In the clone: python -m pip install -e "\.\[studies\]"'
+    ):
+        reproduce(["fig7"], tmp_path)
+    assert not list(tmp_path.iterdir())

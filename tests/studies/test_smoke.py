@@ -42,6 +42,18 @@ def test_the_paper(tmp_path: Path) -> None:
     assert bad.stderr.startswith("studies.paper: there is no 'fig11' to reproduce; there are all, fig1")
 
 
+def test_a_study_without_its_packages() -> None:
+    """After the install of the core alone: a sentence that says what to install, and no traceback."""
+    code = (
+        "import importlib.util, runpy; found = importlib.util.find_spec; "
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'joblib' else found(name, *rest); "
+        "runpy.run_module('studies.paper', run_name='__main__')"
+    )
+    bad = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert bad.returncode == 1
+    assert bad.stderr == 'studies: joblib is not installed. In the clone: python -m pip install -e ".[studies]"\n'
+
+
 def test_gap_clipping(tmp_path: Path) -> None:
     """A run on the stand-in, which is not made again."""
     (case,) = [one for one in gap_clipping.cases(quick=True) if one.folder == "purchase-item-gap-0.5-noise-1.8"]

@@ -353,7 +353,7 @@ def test_a_target_is_met_by_the_plan_and_no_step_more_is_taken() -> None:
     training.fit(progress=False)
     assert training.steps == 12
     assert float(training.guarantee.membership.bayes_security.lower) == float(planned.membership.bayes_security.lower)
-    assert "except its flag faces β* ≥ 0.9800" in str(training.guarantee)
+    assert "except the value of 'flag' faces β* ≥ 0.9800" in str(training.guarantee)
     assert list(training.epoch()) == []
     with pytest.raises(ValueError, match="all 12 planned steps were taken"):
         training.step()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +174,27 @@ def test_what_a_monitor_shows() -> None:
         assert f"{int(lower * 1e4) / 1e4:.4g}" in text
         assert "≈ " in text
         assert "eyes only" in text
+
+
+def test_what_a_guarantee_shows() -> None:
+    """Its sentences, and a table with the same digits; a notebook draws the curve of membership."""
+    guarantee = clipping().guarantee
+    shown, html = printed_by_rich(guarantee), html_of(guarantee)
+    assert guarantee.membership is not None
+    for name, risk in (("membership", guarantee.membership), *guarantee.attributes.items()):
+        relied = f"{int(risk.bayes_security.lower * 1e4) / 1e4:.4g}"
+        assert html.count(relied) >= 2, "in a sentence and in the table"
+        assert f"{name}, proved: Bayes security β*" in shown
+    assert "<svg" in html
+    assert str(guarantee).splitlines()[1].endswith(".")
+
+
+def test_a_terminal_shows_the_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    module, data, _ = build("tanh")
+    training(module, data, steps=3).fit()
+    told = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "3/3" in told
+    assert re.search(r"loss \d", told)
+    training(build("tanh")[0], data, steps=3).fit(progress=False)
+    assert capsys.readouterr().err == ""

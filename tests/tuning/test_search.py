@@ -108,7 +108,10 @@ def test_a_gap_and_jobs(config: Config, tmp_path: Path) -> None:
     facts = load(folder.path)
     proved = bs.analyze(bs.best_of(facts.run, 2), facts.attributes[0].threat, "certified")
     assert facts.attributes[0].lower == float(proved.bayes_security.lower)
-    assert "Best of 2: An attacker who knows everything about a record but its age" in statement.verdicts(facts)[1].sentence
+    assert (
+        "Best of 2: An attacker who knows everything about a record except the value of 'age'"
+        in statement.verdicts(facts)[1].sentence
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,7 @@ def spread(function: Callable[[*Arguments], Result], chunks: list[tuple[*Argumen
     try:
         from joblib import Parallel, delayed
     except ImportError:
-        raise validation.wrong(
-            "jobs", f"must be 1 unless joblib is installed (pip install 'betastar[audit]'), got {jobs}."
-        ) from None
+        raise validation.wrong("jobs", f"must be 1 unless joblib is installed (pip install joblib), got {jobs}.") from None
     with warnings.catch_warnings():  # of a process that has grown and is replaced: where warnings are errors, it hangs
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs were given to the executor")
         yield from Parallel(n_jobs=jobs, return_as="generator")(delayed(function)(*chunk) for chunk in chunks)

@@ -173,7 +173,7 @@ def _plan(steps: Sequence[PoissonStep], fineness: Fineness) -> _Plan | None:
         return None
     finest = {kind: _finest(*size, fineness.inflation) for kind, size in sizes.items()}
     nodes = fineness.nodes if tail <= width else 3 * fineness.nodes // 4  # a wide kernel costs as much as the grid
-    shares = {kind: 0.0 for kind in kinds}
+    shares = dict.fromkeys(kinds, 0.0)
     for one, parts in table.items():
         for kind, part in parts:
             shares[kind] += counts[one] * part * sizes[kind][0] ** 2 / variance

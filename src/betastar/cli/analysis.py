@@ -275,7 +275,7 @@ def explore(
     from betastar import page
 
     if find_spec("plotly") is None:
-        raise ValueError("the page needs plotly: pip install 'betastar[page]'.")
+        raise ValueError("the page needs plotly: pip install plotly.")
     if export is not None:
         size = page.export(export, force)
         written = {"export": str(export), "bytes": size}

@@ -639,4 +639,4 @@ def _check_plot(path: Path | None, force: bool) -> None:
         raise ValueError(f"--plot must end with one of {', '.join(PICTURES)}, got {str(path)!r}.")
     printing.check_file("--plot", path, force)
     if find_spec("matplotlib") is None:
-        raise ValueError("--plot needs matplotlib: pip install 'betastar[plots]'.")
+        raise ValueError("--plot needs matplotlib: pip install matplotlib.")

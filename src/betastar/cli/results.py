@@ -47,11 +47,11 @@ def predict(
         printing.check_file("--output", output, force)
     told = apply(run, table, tuple(drop or ()))
     if output is not None:
-        files.write(output, told.predictions.to_csv(index=False, lineterminator="\n"))
+        files.write(output, told.as_csv())
     if json:
         print(json_format.dumps(_object(told, output), ensure_ascii=False))
     elif output is None:
-        sys.stdout.write(told.predictions.to_csv(index=False, lineterminator="\n"))
+        sys.stdout.write(told.as_csv())
     lines = "\n".join(_sentences(told, output))
     print(lines, file=sys.stdout if output is not None and not json else sys.stderr)
 

@@ -222,8 +222,8 @@ class Facts:
     def proof(self) -> str | None:
         """What a budget or gap clipping has proved."""
         proved = [
-            f"Proved: an attacker who knows everything about a record except {one.name} faces β* ≥ {BETA.rounded(one.lower)} "
-            f"(gap {one.gap})."
+            f"Proved: an attacker who knows everything about a record except the value of {one.name!r} faces "
+            f"β* ≥ {BETA.rounded(one.lower)} (gap {one.gap})."
             for one in self.attributes
             if one.kind == "proved"
         ]

@@ -104,7 +104,7 @@ def write(
     """
     missing = [name for name in ("matplotlib", "jinja2") if find_spec(name) is None]
     if missing:
-        raise ReportError(f"a report needs {missing[0]}, which is not installed: pip install 'betastar[report]'.")
+        raise ReportError(f"a report needs {missing[0]}, which is not installed: pip install {missing[0]}.")
     ending = Path(output or "").suffix.lower().lstrip(".")
     kind = validation.choice("format", kind or (ending if ending in FORMATS else "html"), FORMATS)
     if public and records:

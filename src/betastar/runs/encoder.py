@@ -84,8 +84,10 @@ MISSING = "missing"
 NUMBER, DATE, CATEGORY, UNUSED = "number", "date", "category", "unused"
 #: A date, with or without a time, as ISO 8601 has it.
 ISO_DATE = r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}.*)?"
-#: So many values of a table are named in an error.
+#: The number of values of a table that an error names.
 NAMED = 8
+#: The number of values that are looked at first: most columns of words show there that they hold no dates.
+FIRST = 100
 
 
 def days_of(column: Series) -> Series | None:
@@ -96,13 +98,19 @@ def days_of(column: Series) -> Series | None:
         return None
     dates = isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M"
     held = column.dropna()
-    if not dates and not (all(isinstance(one, str) for one in held) and held.str.strip().str.fullmatch(ISO_DATE).all()):
+    if not dates and not (_are_dates(held.head(FIRST)) and _are_dates(held)):
         return None
     try:
         moments = pd.to_datetime(column, format=None if dates else "ISO8601", utc=True)
     except ValueError:  # as 2023-02-30
         return None
     return (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+
+
+def _are_dates(values: Series) -> bool:
+    """Whether all of these are texts that look like dates."""
+    texts = str(values.dtype) == "str" or all(isinstance(one, str) for one in values)
+    return bool(texts and values.str.strip().str.fullmatch(ISO_DATE).all())
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: The table that comes with betastar.
 ADULT = "adult"
+#: With one of these, a formula of a spreadsheet begins.
+FORMULAS = frozenset("=+-@\t\r\n")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,27 @@ class Prediction:
     def accuracy(self) -> float | None:
         """The share of right predictions, if there are classes and labels."""
         return self.quality.get("accuracy")
+
+    def as_csv(self) -> str:
+        """The predictions as a table for a spreadsheet.
+
+        A class that a spreadsheet would compute as a formula has an apostrophe in front of it.
+        """
+        shown = self.predictions
+        if shown[PREDICTION].dtype.kind not in "iuf":
+            shown = shown.assign(
+                **{PREDICTION: shown[PREDICTION].map({one: _harmless(one) for one in shown[PREDICTION].unique()})}
+            )
+        return str(shown.to_csv(index=False, lineterminator="\n"))
+
+
+def _harmless(text: str) -> str:
+    """A text that no spreadsheet takes for a formula. Signed numbers stay as they are."""
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}" if text.lstrip(" ")[:1] in FORMULAS else text
+    return text
 
 
 def predict(path: str | Path, table: str | Path, drop: tuple[str, ...] = ()) -> Prediction:

@@ -133,8 +133,11 @@ def _identifies(column: Series) -> bool:
     return int(column.nunique()) == len(column) and days_of(column) is None
 
 
-def fitted_pipeline(frame: DataFrame) -> Pipeline:
-    """Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Bits and one-hot words stay 0 and 1."""
+def fitted_pipeline(frame: DataFrame) -> tuple[Pipeline, NDArray[Any]]:
+    """The transformer of the table's columns, and what it makes of the table.
+
+    Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Bits and one-hot words stay 0 and 1.
+    """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import Pipeline, make_pipeline
@@ -151,7 +154,8 @@ def fitted_pipeline(frame: DataFrame) -> Pipeline:
             ("words", OneHotEncoder(sparse_output=False), words),
         ]
     )
-    return Pipeline([("encode", encode)]).fit(frame)
+    pipeline = Pipeline([("encode", encode)])
+    return pipeline, pipeline.fit_transform(frame)
 
 
 # The sensitive column as a secret
@@ -388,6 +392,10 @@ def _number_labels(column: Series, different: int, train: Sequence[int], label_r
 
 # The table
 
+#: What may stand between the values of a CSV: the first of these that divides its first line.
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
+#: A number as it is written where the comma is the decimal sign.
+DECIMAL_COMMA = r"[+-]?[\d.]+(,\d+)?"
 #: A CSV may be packed.
 OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
@@ -403,8 +411,9 @@ def read(path: str | Path, least: int = 10) -> DataFrame:
         if path.suffix in (".parquet", ".pq"):
             frame = pd.read_parquet(path)
         else:
-            _check_rows(path)
-            frame = pd.read_csv(path, skipinitialspace=True, index_col=False)
+            delimiter = _check_rows(path)
+            frame = pd.read_csv(path, sep=delimiter, skipinitialspace=True, index_col=False)
+            _check_decimals(frame, path, delimiter)
     except ImportError:
         raise StudyError(f"{path} is a Parquet file; reading it needs the package pyarrow.") from None
     except StudyError:
@@ -416,22 +425,67 @@ def read(path: str | Path, least: int = 10) -> DataFrame:
     return frame
 
 
-def _check_rows(path: Path) -> None:
-    """Refuse a CSV with a row that has more or fewer values than there are columns: they may belong to other columns."""
+def _check_rows(path: Path) -> str:
+    """The character between the values of a CSV.
+
+    A row that has more or fewer values than there are columns is refused: they may belong to other columns.
+    """
     if path.suffix in (".zip", ".tar", ".tgz", ".zst"):
         raise StudyError(f"{path} is an archive: unpack it first. A CSV may be packed as {', '.join(OPEN)}.")
-    with OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, skipinitialspace=True)
-        head = next((row for row in rows if row), [])
-        if twice := [name for name in head if head.count(name) > 1]:
-            raise StudyError(f"{path} has two columns that are called {twice[0]!r}: rename one of them.")
-        for row in rows:
-            if len(row) != len(head) and any(row):
-                comma = " (a comma at the end of the row?)" if len(row) == len(head) + 1 and not row[-1] else ""
-                raise StudyError(
-                    f"{path}, line {rows.line_num}, has {len(row)} values{comma}, but the first line names {len(head)} columns. "
-                    "Correct such rows, so that no value stands in the column of another."
-                )
+    opened = OPEN.get(path.suffix, open)
+    try:
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+            first = next((line for line in file if line.strip()), "")
+            delimiter = next((one for one in DELIMITERS if len(next(csv.reader([first], delimiter=one), [])) > 1), ",")
+            file.seek(0)
+            rows = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
+            head = next((row for row in rows if row), [])
+            if twice := [name for name in head if head.count(name) > 1]:
+                raise StudyError(f"{path} has two columns that are called {twice[0]!r}: rename one of them.")
+            width = len(head)
+            for row in rows:
+                if len(row) != width and any(row):
+                    comma = (
+                        f" (a {DELIMITERS[delimiter]} at the end of the row?)" if len(row) == width + 1 and not row[-1] else ""
+                    )
+                    raise StudyError(
+                        f"{path}, line {rows.line_num}, has {len(row)} values{comma}, but the first line names {width} columns. "
+                        "Correct such rows, so that no value stands in the column of another."
+                    )
+    except UnicodeDecodeError:
+        with opened(path, "rb") as file:
+            number, line = next((i, one) for i, one in enumerate(file, 1) if not _is_text(one))
+        raise StudyError(
+            f"{path}, line {number}, is not UTF-8: {line.decode('latin-1').strip()[:60]!r} if it is Latin-1. Save the table as "
+            f"UTF-8, in a spreadsheet or by: iconv -f latin1 -t utf-8 {shlex.quote(path.name)} > utf-8.csv"
+        ) from None
+    return delimiter
+
+
+def _is_text(line: bytes) -> bool:
+    """Whether a line is UTF-8."""
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _check_decimals(frame: DataFrame, path: Path, delimiter: str) -> None:
+    """Refuse numbers with a decimal comma, which would be read as words. They come with other delimiters than the comma."""
+    if delimiter == ",":
+        return
+    for name, column in frame.items():
+        if column.dtype.kind in "iufb":
+            continue
+        held = column.dropna().astype(str)
+        if not (held.head(100).str.fullmatch(DECIMAL_COMMA).all() and held.str.fullmatch(DECIMAL_COMMA).all()):
+            continue
+        if shown := next((one for one in held if "," in one), None):
+            raise StudyError(
+                f"{path} has numbers with a decimal comma (the column {name!r}, {shown!r}). Write a decimal point; in Python: "
+                f"pandas.read_csv({path.name!r}, sep={delimiter!r}, decimal=',').to_csv('points.csv', index=False)"
+            )
 
 
 def own(
@@ -498,8 +552,7 @@ def own(
         check(frame, [sensitive, *along])
     raw = frame.copy()
     told = features(frame, (sensitive, *along), keep)
-    encode = fitted_pipeline(frame)
-    x = encode.transform(frame)
+    encode, x = fitted_pipeline(frame)
     train, test = split(len(frame), seed)
     people = None
     if owners is not None:

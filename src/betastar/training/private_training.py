@@ -16,6 +16,7 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from importlib.util import find_spec
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -33,7 +34,7 @@ from betastar.calibrate import Target, calibrate, enforced, plan
 from betastar.display import Display, Displayed
 from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnSteps
-from betastar.risk import Risk
+from betastar.risk import Risk, drawing
 from betastar.rounding import down, plain
 from betastar.threats import FARTHEST, AttributeInference, Membership
 from betastar.training import noise, preparing, processes
@@ -47,7 +48,7 @@ from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.gradients.variant_gradients import SavedBytes, VariantGradients, without_checkpointing
 from betastar.training.measurement import AttributeMeasurement, checked_options, measure_dataset
 from betastar.training.records import Records, pair
-from betastar.training.saved_training import SavedTraining, private_display, private_files
+from betastar.training.saved_training import HEADS, SavedTraining, guarantee_rows, private_display, private_files
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
 from betastar.training.writers import Writer
@@ -160,7 +161,7 @@ class Guarantee(Displayed):
 
     def _of_attributes(self) -> list[str]:
         return [
-            f"{self._attacker()} and knows everything about a record except its {name} faces "
+            f"{self._attacker()} and knows everything about a record except the value of {name!r} faces "
             f"β* ≥ {down(float(risk.bayes_security.lower))}."
             for name, risk in self.attributes.items()
         ]
@@ -179,7 +180,11 @@ class Guarantee(Displayed):
                 lines.append(
                     "Nothing is proved about membership: the budget ends training at a step that depends on the records."
                 )
-        return Display(tuple(lines))
+        if brief:
+            return Display(tuple(lines))
+        return Display(
+            tuple(lines), HEADS, tuple(guarantee_rows(self)), "" if self.membership is None else drawing(self.membership)
+        )
 
 
 class PrivateTraining(SavedTraining):
@@ -835,7 +840,7 @@ class PrivateTraining(SavedTraining):
         epochs : float, optional
             The number of epochs; by default what is left of the plan.
         progress : bool
-            Whether a progress bar is shown in a terminal.
+            Whether a progress bar is shown, in a terminal or a notebook with ipywidgets.
 
         Returns
         -------
@@ -843,7 +848,7 @@ class PrivateTraining(SavedTraining):
             The training itself.
         """
         from rich.console import Console
-        from rich.progress import track
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         if epochs is None and self._planned is None:
             raise TypeError("epochs must be given here, or epochs or steps when the training is made.")
@@ -853,12 +858,16 @@ class PrivateTraining(SavedTraining):
         if left is not None and number > left:
             raise validation.wrong("epochs", f"must be at most the {left} steps that are left of the plan, got {number} steps.")
         console = Console(stderr=True)
-        hidden = not progress or not console.is_terminal
-        for _ in track(range(number), "training", console=console, transient=True, disable=hidden):
-            try:
-                self.step()
-            except BudgetExhausted:
-                break
+        shown = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+        columns = ("training", BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"), TimeRemainingColumn())
+        with Progress(*columns, console=console, transient=True, disable=not (progress and shown)) as bar:
+            task = bar.add_task("training", total=number, loss="")
+            for _ in range(number):
+                try:
+                    step = self.step()
+                except BudgetExhausted:
+                    break
+                bar.update(task, advance=1, loss=f"loss {step.loss:.4g}")
         return self
 
     def accept_weights(self) -> None:

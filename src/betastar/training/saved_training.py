@@ -115,10 +115,16 @@ def private_display(training: Any, brief: bool) -> Display:
         guarantee = training.guarantee
     except NotProved as problem:
         return Display((*lines, f"Not proved: {problem}"))
-    table = [] if guarantee.membership is None else [*rows("membership, proved", guarantee.membership)]
+    lines += str(guarantee).splitlines()
+    return Display(tuple(lines)) if brief else Display(tuple(lines), HEADS, tuple(guarantee_rows(guarantee)))
+
+
+def guarantee_rows(guarantee: Any) -> Iterator[tuple[str, ...]]:
+    """The table of a guarantee: β* against each threat of which something is proved."""
+    if guarantee.membership is not None:
+        yield from rows("membership, proved", guarantee.membership)
     for name, risk in guarantee.attributes.items():
-        table += rows(f"{name}, proved", risk)
-    return Display((*lines, *str(guarantee).splitlines()), () if brief else HEADS, () if brief else tuple(table))
+        yield from rows(f"{name}, proved", risk)
 
 
 def rows(threat: str, risk: Risk, about: str = "") -> Iterator[tuple[str, ...]]:

@@ -261,14 +261,15 @@ class Restated:
 def restated(frame: pd.DataFrame, sensitive: str, along: Sequence[str] = ()) -> list[Restated]:
     """Columns, other than those that change with it, from which the sensitive one can be read off."""
     columns = []
+    secret = frame[sensitive]
+    coarse, ranks = _coarse(secret), secret.rank() if _numeric(secret) else None
     for name in frame.columns:
         if name == sensitive or name in along:
             continue
-        numeric = _numeric(frame[name]) and _numeric(frame[sensitive])
-        if numeric and abs(frame[name].corr(frame[sensitive], method="spearman")) > ALIKE:
+        if ranks is not None and _numeric(frame[name]) and _alike(frame[name], ranks):
             columns.append(Restated(name, (), 1.0))
             continue
-        sure = _sure(frame[name], _coarse(frame[sensitive]))
+        sure = _sure(frame[name], coarse)
         share = float(frame[name].isin(list(sure)).mean()) if sure else 0.0
         if share >= CONCERNED:
             columns.append(Restated(name, () if share > 0.999 else tuple(sure), share))
@@ -278,6 +279,13 @@ def restated(frame: pd.DataFrame, sensitive: str, along: Sequence[str] = ()) -> 
 def _numeric(column: pd.Series) -> bool:
     """Whether a column holds numbers of more than two different values."""
     return column.dtype.kind in "iuf" and column.nunique() > 2
+
+
+def _alike(one: pd.Series, ranks: pd.Series) -> bool:
+    """Whether a number follows from another one, whose ranks are given: by Spearman's correlation."""
+    held = one.notna() & ranks.notna()
+    other = ranks if held.all() else ranks[held].rank()
+    return bool(abs(one[held].rank().corr(other)) > ALIKE)
 
 
 def _coarse(column: pd.Series) -> pd.Series:
