@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_a_setting_from_json(tmp_path: Path) -> None:
     assert "proved if the distance holds" in text
     code = re.search(r"<pre>python -c &#34;(.*?)&#34;</pre>", text)
     assert code is not None
-    said = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True)
+    said = subprocess.run([sys.executable, "-c", unescape(code[1])], capture_output=True, text=True)
     assert said.stdout.strip() == str(bs.analyze(run, bs.AttributeInference(0.5), "certified").bayes_security), said.stderr
     same = [
         {"noise_multiplier": 3.51, "sample_rate": run.sample_rate, "steps": 2040, "epochs": 20, "batch_size": None},

@@ -17,7 +17,7 @@ from betastar.report.facts import load
 from betastar.report.recomputed import ReportError
 from betastar.report.report import write
 from betastar.runs.reading import FolderError
-from betastar.training import AttributeMonitor, PrivateTraining, Secret
+from betastar.training import AttributeMonitor, Budget, PrivateTraining, Secret
 from betastar.training.measurement import AttributeMeasurement
 
 from ..command import call
@@ -198,3 +198,20 @@ def test_a_terminal_shows_the_progress(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert re.search(r"loss \d", told)
     training(build("tanh")[0], data, steps=3).fit(progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_the_report_of_persons_with_several_records(tmp_path: Path) -> None:
+    folder = clipping().save(tmp_path / "mine")
+    told = json.loads((folder / "training.json").read_text())
+    (folder / "training.json").write_text(json.dumps(told | {"records": 3}))
+    person = load(folder).person
+    assert person is not None
+    assert person.lower == bs.analyze(person.run, bs.Membership(records=3), "certified").bayes_security.lower
+
+
+def test_a_budget_that_a_report_cannot_check_is_refused(tmp_path: Path) -> None:
+    module, data, secret = build("tanh")
+    made = training(module, data, secret, budget=Budget(0.6))
+    made.step()
+    with pytest.raises(ReportError, match=r"a budget ended this training, .* rely on training\.guarantee"):
+        load(made.save(tmp_path / "mine"))

@@ -29,7 +29,7 @@ from betastar.runs.config import ADULTS_SECRET, Config, secret_name
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.seeds import guessable
-from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
+from betastar.threats import FARTHEST, RELATIONS, AttributeInference, Membership, Threat
 from betastar.tuning import BestOf, Trials, best_of
 
 BETA = METRICS["bayes_security"]
@@ -531,7 +531,14 @@ def of_own_training(path: Path) -> Facts:
             values = int(one["values"])
         attributes: tuple[Against, ...] = (_measured(path / STEPS, steps, run, name, values),)
     else:
+        if target is not None and not steps:
+            raise ReportError(
+                f"{file}: a budget ended this training, and its folder has no {STEPS} from which a report could check what the "
+                "budget proved: rely on training.guarantee."
+            )
         with Inside(file):
+            for one in secrets.values():  # without gap clipping, two clipped gradients are this far apart at most
+                one["gap"] = FARTHEST if one["gap"] is None else one["gap"]
             attributes = tuple(_proved(name, one, run) for name, one in secrets.items())
     least = attributes[0].lower if made_by == MONITOR else 0.0
     command = _analysis(" + ".join(f"bs.{part!r}" for part in parts))

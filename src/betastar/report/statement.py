@@ -252,8 +252,9 @@ def _sentence(one: Against) -> str:
     who = _who(one.name, f" ({one.values} values)" if one.values else "")
     share = f"{right(one.lower)} of the time, against 50 % without the model"
     if one.kind == "proved":
+        clipped = "Clipping alone" if one.gap == FARTHEST else "Gap clipping"
         return (
-            f"{who} is right at most {share}. Gap clipping fixed this before training (gap {plain(one.gap)} clipping norms; a "
+            f"{who} is right at most {share}. {clipped} fixed this before training (gap {plain(one.gap)} clipping norms; a "
             "clipping norm is the largest length of one record's gradient): it holds for every record and may be published."
         )
     if one.kind == "assumed":
