@@ -225,10 +225,11 @@ class Bound:
         if np.isnan(self.lower) and np.isnan(self.upper):
             return f"{self.estimate:.6g} (a heuristic, not a bound)"
         low, high = (
-            significant(end, 6, upwards) if isfinite(end) else str(end)
+            significant(end, 6, upwards) if isfinite(end) else str(end) if end == self.lower else "not known"
             for end, upwards in ((self.lower, False), (self.upper, True))
         )
-        return f"{self.estimate:.6g} [{low}, {high}]"
+        middle = f"{self.estimate:.6g}" if isfinite(self.estimate) or not isfinite(self.lower) else "not known"
+        return f"{middle} [{low}, {high}]"
 
 
 @dataclass(frozen=True)
@@ -876,14 +877,31 @@ def display(risk: Risk, brief: bool) -> Display:
     lines = (_sentence(risk), _number(risk), *([note] if (note := _note(risk)) else []))
     if brief:
         return Display(lines)
-    rows = []
+    rows, unbounded = [], []
     for name, at in SHOWN:
         bound = getattr(risk, name) if at is None else getattr(risk, name)(at)
+        if bound.upper == inf:
+            unbounded.append(METRICS[name].title.format(plain(at)))
         rows.append(METRICS[name].row({"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}, at))
     reached = risk.tradeoff(RATES)
     ends = reached.estimate if _approximate(risk) else reached.upper
     drawing = draw_curve(RATES, ends, "false positives", "true positives", "trade-off curve of the best attack")
+    lines += (said,) if (said := not_known(risk.method, unbounded)) else ()
     return Display(lines, HEADS, tuple(rows), drawing)
+
+
+def not_known(method: str, titles: Sequence[str], certified: str = "method='certified'", exact: str = "method='exact'") -> str:
+    """What is said of metrics without a finite upper end, and what to do; nothing if there are none.
+
+    certified, exact : how a method is chosen.
+    """
+    if not titles:
+        return ""
+    why = {
+        "exact": f"losses are too large to be integrated; {certified}, more noise or a larger δ may tell it",
+        "certified": f"losses are too large for its grids; {exact}, more noise or a larger δ may tell it",
+    }.get(method, f"it does not follow from β* alone, which is all that {method} computes; {exact} tells it")
+    return f"The upper end of {' and of '.join(titles)} is not known: {why}."
 
 
 def _approximate(risk: Risk) -> bool:
