@@ -229,10 +229,11 @@ class Bound:
         if np.isnan(self.lower) and np.isnan(self.upper):
             return f"{self.estimate:.6g} (a heuristic, not a bound)"
         low, high = (
-            significant(end, 6, upwards) if isfinite(end) else str(end)
+            significant(end, 6, upwards) if isfinite(end) else str(end) if end == self.lower else "not known"
             for end, upwards in ((self.lower, False), (self.upper, True))
         )
-        return f"{self.estimate:.6g} [{low}, {high}]"
+        middle = f"{self.estimate:.6g}" if isfinite(self.estimate) or not isfinite(self.lower) else "not known"
+        return f"{middle} [{low}, {high}]"
 
 
 @dataclass(frozen=True)
@@ -927,10 +928,13 @@ def display(risk: Risk, brief: bool) -> Display:
     lines = (_sentence(risk), _number(risk), *([note] if (note := _note(risk)) else []))
     if brief:
         return Display(lines)
-    rows = []
+    rows, unbounded = [], []
     for name, at in SHOWN:
         bound = getattr(risk, name) if at is None else getattr(risk, name)(at)
+        if bound.upper == inf:
+            unbounded.append(METRICS[name].title.format(plain(at)))
         rows.append(METRICS[name].row({"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}, at))
+    lines += (said,) if (said := not_known(risk.method, unbounded)) else ()
     return Display(lines, HEADS, tuple(rows), drawing(risk))
 
 
@@ -967,6 +971,20 @@ def _sweep(risk: Risk, brief: bool) -> Display:
     heads = (*([name.replace("_", " ") for name in varied] or ["run"]), *shown)
     rest = [f"{number - MOST_ROWS} more runs are not shown."] if number > MOST_ROWS else []
     return Display((line, *rest), heads, tuple(rows))
+
+
+def not_known(method: str, titles: Sequence[str], certified: str = "method='certified'", exact: str = "method='exact'") -> str:
+    """What is said of metrics without a finite upper end, and what to do; nothing if there are none.
+
+    certified, exact : how a method is chosen.
+    """
+    if not titles:
+        return ""
+    why = {
+        "exact": f"losses are too large to be integrated; {certified}, more noise or a larger δ may tell it",
+        "certified": f"losses are too large for its grids; {exact}, more noise or a larger δ may tell it",
+    }.get(method, f"it does not follow from β* alone, which is all that {method} computes; {exact} tells it")
+    return f"The upper end of {' and of '.join(titles)} is not known: {why}."
 
 
 def _approximate(risk: Risk) -> bool:

@@ -133,6 +133,8 @@ def _in_order(segments: Sequence[SegmentSteps]) -> tuple[PoissonStep, ...] | Non
 OPPOSITE = 2.0
 #: Different distances, at most, whose epochs are put on a grid: each takes about a second.
 DIFFERENT_EPOCHS = 4
+#: With less noise an epoch is bounded by a step without sampling as well: its own curve is not integrated, or loses its tail.
+LITTLE_NOISE = 0.25
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,8 @@ def add_remove(segment: Segment, records: int = 1) -> SegmentSteps:
         together = PoissonStep(1.0, sigma / records, 1.0, number)
         one: Step = AllocationStep(length, sigma, False, number) if length > 1 else together
         if records == 1 or length == 1:
-            return SegmentSteps(((one,),), directed=(one,))
+            proved = ((one,), (together,)) if sigma < LITTLE_NOISE and length > 1 else ((one,),)
+            return SegmentSteps(proved, directed=(one,))
         each = AllocationStep(length, sigma / sqrt(records), False, records * number)
         return SegmentSteps(((together,), (each,)), directed=(replace(each, noise=sigma),), summed=_summed(segment, records, 1.0))
     if records > 1:
@@ -264,7 +267,7 @@ def _balls_in_bins(segment: Segment, distances: Distances) -> SegmentSteps:
         return SegmentSteps((open_,), open_, open_)
     exact = (AllocationStep(length, sigma, True, number),)
     if all(distance == OPPOSITE for distance, _ in largest):
-        return SegmentSteps((exact,), None, exact if largest == smallest else ())
+        return SegmentSteps((exact, open_) if sigma < LITTLE_NOISE else (exact,), None, exact if largest == smallest else ())
     leaking = [(distance, count) for distance, count in smallest if distance > 0.0]
     mirrored = tuple(AllocationStep(length, sigma * OPPOSITE / distance, True, count) for distance, count in leaking)
     alone = tuple(AllocationStep(length, sigma / min(distance, 1.0), False, count) for distance, count in leaking)
@@ -298,7 +301,7 @@ def _several_times(segment: Segment, records: int, mirrored: bool, distances: Di
     far, spread = OPPOSITE if mirrored else 1.0, sqrt(length) / (times * records)
     summed = tuple(PoissonStep(1.0, noise * spread, far, count) for noise, count in noises)
     proved = [open_, blocks(length, times, sigma / sqrt(records), mirrored, records * number)]
-    if records == 1 and all(distance == far for distance, _ in largest):
+    if records == 1 and sigma >= LITTLE_NOISE and all(distance == far for distance, _ in largest):
         proved = proved[1:]
     return SegmentSteps(tuple(proved), None, attacks if mirrored else (), () if mirrored else attacks, summed)
 

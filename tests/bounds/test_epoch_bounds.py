@@ -195,3 +195,16 @@ def test_the_convex_order_of_the_glued_term() -> None:
                 z = np.exp(s * (a[0] * y + a[1] * x) - 0.5 * s * s * (a @ a))
                 z -= alpha * np.exp(s * (b[0] * y + b[1] * x) - 0.5 * s * s * (b @ b))
                 assert float((np.maximum(z - level, 0.0) * weight).sum()) <= potential + 1e-4 * (1.0 + potential)
+
+
+@pytest.mark.filterwarnings("ignore:The certified interval")
+@pytest.mark.parametrize("noise", [0.1, 0.26])
+@pytest.mark.parametrize("relation", ["substitution", "add-remove"])
+def test_little_noise_leaves_what_is_known_without_sampling(noise: float, relation: str) -> None:
+    """Each record is in a batch that everybody may know: ε of both methods is finite, and no larger than that."""
+    run, threat = bs.DPSGD(noise, 0.1, 10, "balls-in-bins"), bs.Membership(relation)
+    known = bs.analyze(bs.DPSGD(noise, 1.0, 1), threat).epsilon(1e-5).upper
+    exact, certified = (bs.analyze(run, threat, method).epsilon(1e-5) for method in ("exact", "certified"))
+    assert exact.lower <= exact.upper <= known * 1.001
+    assert exact.lower <= certified.upper <= known * 1.03
+    assert certified.lower <= exact.upper

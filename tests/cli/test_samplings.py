@@ -107,3 +107,12 @@ def test_several_times_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
         assert "--times-per-epoch 2" in found["command"]
         again = said(*shlex.split(found["command"])[1:], "--json")
         assert again["bayes_security"]["lower"] == pytest.approx(found["bayes_security"]["lower"], rel=1e-9)
+
+
+def test_an_end_that_is_not_known_is_a_sentence() -> None:
+    setting = ("--noise", "0.26185", "--rate", "0.178743", "--steps", "108", "--records-per-person", "15", "--method", "exact")
+    answer = said("analyze", *setting, "--metric", "epsilon", "--json")
+    assert answer["epsilon"][0]["upper"] is None
+    (note,) = (one for one in answer["warnings"] if "is not known" in one)
+    assert note.startswith("The upper end of ε at δ 1e-5 is not known")
+    assert "; --method certified, more noise or a larger δ may tell it." in note

@@ -139,3 +139,18 @@ def test_a_bound_is_a_number() -> None:
     sweep = bs.analyze(bs.DPSGD([1.0, 2.0], 0.01, 500)).advantage
     with pytest.raises(TypeError, match=r"float\(\) needs one bound, but this one is a sweep of shape \(2,\): take its arrays"):
         float(sweep)
+
+
+def test_an_end_that_is_not_known_says_what_to_do() -> None:
+    run, threat = bs.DPSGD(0.26185, 0.178743, 108), bs.Membership(records=15)
+    exact = bs.analyze(run, threat)
+    assert str(exact.epsilon(1e-5)).endswith(", not known]")
+    assert "inf" not in str(exact.epsilon(1e-5))
+    shown = exact._repr_html_()
+    assert (
+        "The upper end of ε at δ 1e-5 is not known: losses are too large to be integrated; method=&#x27;certified&#x27;, "
+        in shown
+    )
+    assert np.isfinite(bs.analyze(run, threat, "certified").epsilon(0.3).upper)
+    assert "it does not follow from β* alone" in bs.analyze(bs.DPSGD(1.0, 0.1, 10), method="affinity")._repr_html_()
+    assert "not known" not in bs.analyze(bs.DPSGD(1.0, 0.1, 10))._repr_html_()

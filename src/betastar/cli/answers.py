@@ -16,8 +16,8 @@ from betastar.analyze import METHODS
 from betastar.certified.enclosure import EFFORTS
 from betastar.cli.options import DELTA, FPR, PRIOR, SEES, THREATS, TOLD, TOLERANCE, TRIALS_LAWS
 from betastar.dpsgd import IN_EPOCHS, NUMBERS, SAMPLINGS
-from betastar.risk import DIGITS, METRICS, Metric
-from betastar.rounding import nearest_percent, plain, significant
+from betastar.risk import DIGITS, METRICS, Metric, not_known
+from betastar.rounding import NO_BOUND, nearest_percent, plain, significant
 from betastar.sequences import at_most_all
 from betastar.threats import FARTHEST, Threat, reduction
 from betastar.validation import WrongValueError
@@ -253,12 +253,15 @@ def answer(question: Question, advised: bool = False, targets: Sequence[bs.Targe
         # A heuristic stands beside the bound, never in its place.
         weaker = bs.heuristics.final_model(run, question.attack)
         more["final_model"] = {**_metrics(question, weaker), "sentence": _heuristic(weaker.success(question.prior))}
+    metrics = _metrics(question, risk)
+    titles = [title for title, relied, *_ in rows(metrics) if relied == NO_BOUND]
+    unknown = not_known(question.chosen_method, titles, "--method certified", "--method exact")
     return {
-        **_metrics(question, risk),
+        **metrics,
         "sentence": _sentence(question, success, even),
         "certainty": _certainty(question, risk.bayes_security),
         "assumptions": _assumptions(question),
-        "warnings": [*(str(one.message) for one in said), *question.rate_notices],
+        "warnings": [*(str(one.message) for one in said), *question.rate_notices, *([unknown] if unknown else [])],
         "parameters": _parameters(question),
         "python": question.python(),
         "command": question.command(),

@@ -39,8 +39,8 @@ PER_DEVIATION, LINEAR, SPARSE = 50, 2.5, 20
 ROUNDED, STATISTIC = 20_000, 2000
 #: Hockey sticks below this one are not looked at, nor losses above the other one.
 FLOOR, FARTHEST = 1e-12, 600.0
-#: So many thresholds without a smaller value are the last ones.
-PATIENCE = 8
+#: After so many thresholds without a smaller value only that of a known batch is looked at, unless so little is left.
+PATIENCE, LEFT = 8, 1e-9
 #: Probability that is wrapped around at each end of the transform; logarithm of the modulus that counts as 0.
 WRAPPED, DEAD = 1e-14, -45.0
 #: Error of a normal probability relative to itself, and of a fast Fourier transform in units of log₂(length)·Σ|terms|.
@@ -105,16 +105,19 @@ def epoch_curve(batches: int, noise: float, direction: Direction, distance: floa
     coarse = LINEAR * width * 2.0 ** (np.arange(12 * SPARSE) / SPARSE)
     losses: list[float] = []
     lines: list[Line] = []
+    stalled = False
     for loss in np.concatenate([fine, coarse]).tolist():
         if loss > FARTHEST:
             break
-        line = _line(batches, s, loss, direction, distance)
+        stalled = stalled and loss > coarse[0]  # farther out it stays like that
+        stalled |= len(lines) > PATIENCE and lines[-1].above == lines[-PATIENCE].above
+        line = lines[-1] if stalled else _line(batches, s, loss, direction, distance)
         # The batch in which the record is may be known: a Gaussian mechanism.
         known = float(ndtr(0.5 * mu - loss / mu) - exp(loss) * ndtr(-0.5 * mu - loss / mu)) + PAD
         best = min(line.above, known, lines[-1].above if lines else 1.0)  # it does not grow
         losses.append(loss)
         lines.append(line._replace(above=best))
-        if best < FLOOR or (len(lines) > PATIENCE and best == lines[-PATIENCE].above):
+        if best < (LEFT if stalled else FLOOR) or known < 2.0 * PAD:
             break  # nothing but rounding is left
     above, gain, mass = (np.array(column) for column in zip(*lines, strict=True))
     return EpochCurve(np.array(losses), above, gain, mass)
