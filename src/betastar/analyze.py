@@ -191,10 +191,11 @@ def _tuned(one: BestOf, threat: Threat, method: str, tolerance: float, effort: s
 def _with_mirrored(outcome: Outcome, reduced: Reduction, method: str, both_ends: bool) -> Outcome:
     """With the symmetric pair of gradients among the attacks, on attributes, for which the theorem's attack is the worst one."""
     sequence = reduced.proved[0]
-    adapts = outcome.attacks is not outcome.worst and sequence.symmetric and all_poisson(sequence.steps)
-    if not (both_ends and adapts and method == "exact" and outcome.worst):
-        return outcome
     leaking = [step.clamped().with_min_noise(LEAST_NOISE) for step in sequence.steps if step.leaks]
+    fixed = sequence.symmetric and any(isinstance(step, PoissonStep) and step.distance < FARTHEST for step in leaking)
+    attained = reduced.attacks is None and all_poisson(leaking)  # steps that only dominate the run cannot be attacked
+    if not (both_ends and fixed and attained and method == "exact" and outcome.worst):
+        return outcome
     return replace(outcome, attacks=(*outcome.attacks, _composed(leaking, "symmetric", True)))
 
 

@@ -21,6 +21,8 @@ from betastar.dpsgd import DPSGD
 from betastar.exact import FourierCurve
 from betastar.risk import Bound, Outcome
 from betastar.steps.base import EPS, complex_log1p
+from betastar.steps.poisson import PoissonFactor
+from betastar.threats import FARTHEST as FARTHEST_APART
 from betastar.validation import WrongTypeError, WrongValueError
 
 # What was done: how many models were tried, and of which runs.
@@ -872,6 +874,14 @@ class PointsCurve(Curve):
 RATES = 1.0 / (1.0 + np.exp(np.linspace(27.0, -27.0, 217)))
 
 
+def is_pair(curve: Curve) -> bool:
+    """Whether a curve is known to be of one pair of laws. The glued curve takes another one at each slope."""
+    if isinstance(curve, FourierCurve):
+        steps = [one for one in curve.factors if isinstance(one, PoissonFactor)]
+        return not any(one.family == "glued" and one.distance < FARTHEST_APART for one in steps)
+    return isinstance(curve, DiscreteCurve)
+
+
 def attack_on(curves: Sequence[Curve], weights: Sequence[float], trials: Trials) -> PointsCurve:
     """Attacks on the best model by someone who chose the score, from tests of one trial with rates (a, b).
 
@@ -886,7 +896,7 @@ def _tests(curves: Sequence[Curve], weights: Sequence[float], trials: Trials) ->
     power = np.maximum(np.average(rates, axis=0, weights=weights), RATES)
     everyone = len(RATES)  # the laxest test is passed by all
     strict, lax = np.triu_indices(everyone + 1)
-    if not all(isinstance(curve, PAIRS) for curve in curves):  # each test may be another attacker's: no two of them together
+    if not all(map(is_pair, curves)):  # each test may be another attacker's: no two of them together
         strict, lax = (one[(lax == strict) | (lax == everyone)] for one in (strict, lax))
     points = []
     for rate, sign in ((RATES, 1.0), (power, -1.0)):
@@ -901,8 +911,6 @@ def _tests(curves: Sequence[Curve], weights: Sequence[float], trials: Trials) ->
     return points[0], points[1]
 
 
-#: Curves that are each of one pair of laws.
-PAIRS = (FourierCurve, DiscreteCurve)
 #: At each threshold τ: P(L > τ) and Q(L > τ), and how far all probabilities of cells may be off.
 Tails = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any], float]]
 #: Cells of |L| of an attack that scores by it, and the first of them as a share of the advantage.
@@ -1039,12 +1047,13 @@ class Best:
         worst = (TunedCurve(advantage, self),)
         if not both_ends:
             return Outcome(Bound(beta.lower, beta.estimate, 1.0), worst, (), oriented)
-        attained = self.trial.symmetric and self.trial.fourier and all(one.attacks is one.worst for one in self.trial.outcomes)
+        attained = self.trial.symmetric and self.trial.fourier and all(map(is_pair, self.trial.fourier))
+        attained = attained and all(one.attacks is one.worst for one in self.trial.outcomes)
         attacks: list[Curve] = []
         upper = beta.upper if attained else 1.0
         for curves in self.trial.attacks():
             attacks.append(attack_on(curves, self.trial.weights, self.trials))
-            pairs = [curve for curve in curves if isinstance(curve, PAIRS)]
+            pairs = [curve for curve in curves if isinstance(curve, FourierCurve | DiscreteCurve) and is_pair(curve)]
             if len(pairs) < len(curves):
                 upper = min(upper, attacks[-1].overlap().value)
                 continue

@@ -214,8 +214,8 @@ def test_more_models_tell_more_and_noise_helps(noise: float, log_rate: float, st
     assert some.estimate <= 1.0 - (1.0 - one.estimate) ** trials + 1e-9
 
 
-@settings(max_examples=6, deadline=None)
-@given(st.floats(0.5, 5.0), st.floats(-3.5, -0.7), st.integers(1, 2000), st.sampled_from(LAWS), st.booleans())
+@settings(max_examples=4, deadline=None)
+@given(st.floats(0.9, 5.0), st.floats(-3.5, -0.7), st.integers(1, 2000), st.sampled_from(LAWS), st.booleans())
 def test_certified_encloses_exact(noise: float, log_rate: float, steps: int, law: bs.Trials, symmetric: bool) -> None:
     release = bs.best_of(bs.DPSGD(noise, 10**log_rate, steps), law)
     threat = bs.Membership("substitution" if symmetric else "add-remove")
@@ -242,6 +242,23 @@ def test_attributes(method: str) -> None:
     assert bs.analyze(bs.best_of(run, 6), bs.AttributeInference(2.0), method).advantage.upper == pytest.approx(
         bs.analyze(bs.best_of(run, 6), method=method).advantage.upper, abs=1e-6
     )
+
+
+@pytest.mark.parametrize("sampling", ["fixed-size", "balls-in-bins", "shuffled"])
+@pytest.mark.parametrize("threat", [bs.Membership(), bs.AttributeInference(0.5)], ids=["membership", "attribute"])
+def test_other_samplings_stay_below_what_attacks_and_bounds_of_one_run_allow(sampling: str, threat: Any) -> None:
+    """No more than K independent looks with one run's bound (from above) or with one run's attack (from below)."""
+    run = bs.DPSGD.from_epochs(1.0, 100, 1000, 2, sampling=sampling)
+    one, best = bs.analyze(run, threat).advantage, bs.analyze(bs.best_of(run, 5), threat).advantage
+    assert one.lower < best.lower <= 1.0 - (1.0 - one.lower) ** 5 + 1e-9
+    assert one.upper < best.upper <= 1.0 - (1.0 - one.upper) ** 5 + 1e-6
+
+
+def test_a_single_step_is_attacked_with_one_pair() -> None:
+    """The glued curve of a single step is attained by another pair at each slope: of the best of several it is only a bound."""
+    best = bs.analyze(bs.best_of(bs.DPSGD(1.0, 0.3, 1), 10), bs.AttributeInference(0.5)).advantage
+    assert best.lower < 0.19 < 0.23 < best.upper
+    assert bs.analyze(bs.best_of(bs.DPSGD(1.0, 0.3, 1), 10), bs.AttributeInference(2.0)).advantage.width < 1e-6
 
 
 @pytest.mark.parametrize("threat", [bs.Membership(), bs.Membership("add-remove")], ids=["substitution", "add-remove"])
