@@ -31,8 +31,6 @@ DIFFERENT = 4
 TOLERANCE = 1e-4
 #: For the best of several models, the width for one run as a share of it, and the least.
 MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
-#: Steps that are taken one by one, if distances alternate.
-ALONE = 400
 #: Least noise, and most different steps, that the pair on a line is integrated for.
 LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.3, 8
 #: Where curves are compared.
@@ -332,9 +330,15 @@ def _adapted(sequence: StepSequence, effort: str, both_ends: bool) -> adaptive.S
         return None
     if effort == "normal":
         return adaptive.solve(steps, adaptive.COARSE, False)
-    fineness = adaptive.MODERATE if len(counted(steps)) <= DIFFERENT else adaptive.MANY
-    if len(steps) > len(counted(steps)):  # they alternate
-        fineness = replace(fineness, alone=ALONE)
+    different, count = len(counted(steps)), sum(step.count for step in steps)
+    if different == 1:
+        fineness = adaptive.MODERATE
+    elif count <= adaptive.SHORT.alone:
+        fineness = adaptive.SHORT
+    else:
+        fineness = adaptive.MODERATE if different <= DIFFERENT else adaptive.MANY
+        if len(steps) > different:  # they alternate
+            fineness = replace(fineness, alone=adaptive.SHORT.alone)
     return adaptive.solve(steps, fineness, both_ends)
 
 

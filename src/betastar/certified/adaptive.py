@@ -40,7 +40,7 @@ BEYOND = (1e-5, 5e-4)
 #: Largest log r on the grid. A run with larger losses has no security left.
 WIDEST = 60.0
 #: Longest tail, in half grids: with rare losses that are so large one hit tells everything, and other bounds are as good.
-FARTHEST_TAIL = 5.0
+FARTHEST_TAIL = 20.0
 #: Coarsest grid, in standard deviations of one step: beyond it other bounds are better.
 COARSEST = 3.0
 #: Nodes beyond which fewer pairs are looked at, so that it does not take longer.
@@ -101,9 +101,10 @@ class Fineness:
 #: A figure in less than a tenth of a second, some per cent above the best one; from above only.
 COARSE = Fineness((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15), 5, 0, verified=False)
 #: Both ends in some tenths of a second, one to three per cent apart.
-MODERATE = Fineness((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06))
-#: The same of many different steps.
-MANY = Fineness((9, 5), 3072, 0.008, 0.35, 0.08, (0.2, 0.08), 8, 64, 400, False)
+MODERATE = Fineness((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06), 10, 64, 30, False)
+#: The same of steps that differ: a few hundred ones, and more.
+SHORT = Fineness((13, 5), 8192, 0.001, 0.25, 0.05, (0.15, 0.06), 10, 64, 400, False)
+MANY = Fineness((9, 5), 3072, 0.008, 0.35, 0.12, (0.2, 0.08), 8, 64, 400, False)
 
 
 #: And with a proof.
@@ -177,15 +178,15 @@ def _plan(steps: Sequence[PoissonStep], fineness: Fineness) -> _Plan | None:
     for one, parts in table.items():
         for kind, part in parts:
             shares[kind] += counts[one] * part * sizes[kind][0] ** 2 / variance
-    relevant = [finest[kind] for kind in kinds if shares[kind] >= RELEVANT / len(kinds)]
-    grid = max(min(relevant), min(width + tail, 1.5 * width + 1.0) / nodes)
+    relevant = [kind for kind in kinds if shares[kind] >= RELEVANT / len(kinds)]
+    grid = max(min(finest[kind] for kind in relevant), min(width + tail, 1.5 * width + 1.0) / nodes)
     if grid > COARSEST * sqrt(variance / count):
         return None
     half = min(nodes, ceil((width + tail) / grid))
     if half > CROWDED:
         angles = max(13, fineness.angles[0] * CROWDED // half)
         fineness = replace(fineness, angles=(angles, fineness.angles[1]))
-    fine = {kind: max(1, ceil(grid / one)) for kind, one in finest.items()}
+    fine = max(max(1, ceil(grid / finest[kind])) for kind in relevant)
     given = 0.0
     if len(kinds) < len(table):
         given = SLACK * min(sqrt(variance), 1.0)
@@ -369,7 +370,7 @@ class _Plan:
         grid: float,
         half: int,
         tail: float,
-        fine: dict[PoissonStep, int],
+        fine: int,
         given: float,
     ) -> None:
         self.schedule, self.fineness, self.grid, self.half, self.tail = schedule, fineness, grid, half, tail
@@ -466,7 +467,6 @@ class _StrategyLaws:
         place = {level: i for i, level in enumerate(self.levels)}
         self.which = np.array([place[levels[one]] for one in alone])
         self.deviation = [_deviation(level) for level in self.levels]
-        self.fine = max(plan.fine.values())
 
     def key(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """(level, times) of a block."""
@@ -479,9 +479,9 @@ class _StrategyLaws:
         plan, number, cells = self.plan, self.plan.fineness.angles[1], self.plan.fineness.cells
         if len(key) == 1:
             ((level, times),) = key
-            return _laws(self.levels[level], self.deviation[level], times, plan.grid, self.fine, plan.tail, number, cells)
+            return _laws(self.levels[level], self.deviation[level], times, plan.grid, plan.fine, plan.tail, number, cells)
         variance = sum(times * self.deviation[level] ** 2 for level, times in key)
-        fine = max(1, min(self.fine, int(LARGEST_LAW * plan.grid / (12.0 * sqrt(variance) + 3.0 * plan.tail))))
+        fine = max(1, min(plan.fine, int(LARGEST_LAW * plan.grid / (12.0 * sqrt(variance) + 3.0 * plan.tail))))
         grid = plan.grid / fine
         single = [_laws(self.levels[level], self.deviation[level], 1, grid, 1, plan.tail, number, cells) for level, _ in key]
         return [

@@ -37,7 +37,7 @@ LEAST_NOISE = 0.15
 #: Largest exponent of a likelihood ratio that is kept apart from an infinite one.
 LARGEST_EXPONENT = 600.0
 #: Tilts of Chernoff's bound, times the grid; lengths of laws of many losses differ by this factor.
-TILTS, LONGER = np.geomspace(1e-6, 1e2, 80), 1.15
+TILTS, LONGER = np.geomspace(1e-6, 1e2, 28), 1.5
 
 
 @dataclass(frozen=True)
