@@ -502,7 +502,8 @@ def of_own_training(path: Path) -> Facts:
         attributes: tuple[Against, ...] = (_measured(path / STEPS, steps, run, name, values),)
     else:
         with Inside(file):
-            attributes = tuple(_proved(name, one, run) for name, one in secrets.items())
+            gapped = {name: one for name, one in secrets.items() if target is None or one["gap"] is not None}
+            attributes = tuple(_proved(name, one, run) for name, one in gapped.items())
     least = attributes[0].lower if made_by == MONITOR else 0.0
     command = _analysis(" + ".join(f"bs.{part!r}" for part in parts))
     return Facts(
@@ -515,7 +516,8 @@ def of_own_training(path: Path) -> Facts:
         budgeted=None if target is None else float(target),
         attributes=attributes,
         is_run=True,
-        budget=None if target is None else recomputed.budget_sentence(file, steps, float(target), "a budget"),
+        budget=None if target is None else f"{PROVED} faces β* ≥ {plain(float(target))} {FIXED}. {recomputed.UNKNOWN_END}",
+        records_per_person=told.get("records"),
         exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
         versions=versions,
         seed="own",
@@ -565,6 +567,7 @@ LEFT_OUT = (
 )
 #: What a budget has proved, without the number of steps.
 PROVED = "Proved: an attacker who wants the secret of any record"
+FIXED = "(budget fixed in advance)"
 
 
 def public(facts: Facts) -> Facts:
@@ -604,7 +607,7 @@ def public(facts: Facts) -> Facts:
         command=facts.public_command,
         attributes=tuple(replace(one, run=run, values=None) for one in facts.attributes if one.kind == "proved"),
         stopped=None,
-        budget=facts.budget and f"{PROVED} faces β* ≥ {plain(facts.budgeted)} (budget fixed in advance).",
+        budget=facts.budget and f"{PROVED} faces β* ≥ {plain(facts.budgeted)} {FIXED}.",
         entries=[],
         exposures={},
         restated=(),
