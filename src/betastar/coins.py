@@ -5,8 +5,8 @@ whatever the attacker chooses by what they saw; the other steps tell nothing. So
 outcome dominates every run. It costs little where the noise is so small, or the rate so near 1, that an attacker sees the coins
 anyway: with ‖a‖ = ‖b‖ = 1 the coordinate across a - b shows them but for rare errors.
 
-Equal steps: μ² is a multiple of a binomial number. Others, from above: the law of μ on nodes at equal ratios, to which one kind of
-step is added after another. H grows with μ, and H'' ≥ -(μ/4)·H' at every threshold: so a coin between two nodes, seen by all,
+Equal steps: μ² is a multiple of a binomial number. Others, from above: the law of μ on nodes at equal ratios, to which one kind
+of step is added after another. H grows with μ, and H'' ≥ -(μ/4)·H' at every threshold: so a coin between two nodes, seen by all,
 dominates what lies between them. From below: each (R/σ)² is rounded down to a multiple of one number.
 """
 

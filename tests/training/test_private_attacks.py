@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from betastar.training import Budget, GradientError, NotProved, PrivateTraining, Secret
+from betastar.training import Budget, GradientError, NotProved, PrivateTraining, Records, Secret
 from betastar.training.noise import GaussianNoise
 from tests.training.test_private_training import FLAG, made, mlp, sums_of, table
 
@@ -154,6 +154,73 @@ def test_a_model_that_hides_from_the_measurement_of_a_budget_ends_the_training()
         _ = training.guarantee
 
 
+class OwnLoss(nn.Module):
+    """Returns a loss of its own, as language models do: the mean over all positions of the batch that count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(1, 1, bias=False)
+
+    def forward(self, x: Tensor, counts: Tensor) -> dict[str, Tensor]:
+        scores = self.score(x[..., None])[..., 0]
+        return {"loss": (scores * counts).sum() / counts.sum(), "scores": scores}
+
+
+def positions(world: int, records: int = 1200) -> TensorDataset:
+    """Records that are alike, but for one, of which all positions count or a single one."""
+    x, counts = torch.full((records, 8), 0.95), torch.ones(records, 8)
+    x[770], counts[770, 1:] = (100.0, 0.0) if world else (-100.0, 1.0)
+    return TensorDataset(x, counts, torch.zeros(records))
+
+
+def x_and_counts(batch: Any) -> Records:
+    return Records(tuple(batch[:2]), batch[2])
+
+
+def test_a_mean_over_the_positions_of_a_batch_is_differentiated_for_each_record_alone() -> None:
+    """The one record moves each other's gradient by a thousandth, which one comparison misses, and their sum by .83 C."""
+    totals = []
+    for world in (0, 1):
+        with pytest.warns(UserWarning, match="depends on other records of its batch"):
+            training = made(OwnLoss(), positions(world), criterion=lambda out, _: out["loss"], split=x_and_counts)
+        totals.append(sums_of(training, torch.arange(1200)))
+    (key,) = totals[0]
+    assert float((totals[0][key] - totals[1][key]).norm()) <= 2.0 * (1.0 + 1e-5)
+    secret = Secret.column(0, [-100.0, 0.95, 100.0], unseen=True)
+    with pytest.raises(GradientError, match="depends on other records of its batch"):
+        made(OwnLoss(), positions(0), criterion=lambda out, _: out["loss"], split=x_and_counts, secret=secret, gap=0.1)
+
+
+def with_share(rows: list[Any]) -> Any:
+    """Adds what all records share: how many positions of the batch count."""
+    x, counts, y = torch.utils.data.default_collate(rows)
+    return x, counts, y, counts.mean()
+
+
+class Divided(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(1, 1, bias=False)
+
+    def forward(self, x: Tensor, counts: Tensor, share: Tensor) -> Tensor:
+        return (self.score(x[..., None])[..., 0] * counts).mean(dim=1) / share
+
+
+def test_a_shared_argument_that_depends_on_the_batch_ends_the_training() -> None:
+    training = made(
+        Divided(),
+        torch.utils.data.Subset(positions(1), range(1200)),
+        criterion=lambda scores, _: scores.sum(),
+        collate=with_share,
+        split=lambda batch: Records((batch[0], batch[1], batch[3]), batch[2]),
+        batch_size=1200,
+    )
+    with pytest.raises(GradientError, match="gives another record"):
+        training.step()
+    with pytest.raises(NotProved):
+        _ = training.guarantee
+
+
 class Random(nn.Module):
     """Draws random numbers that are not masks of dropout, and mixes the records of a batch by them."""
 
@@ -234,6 +301,19 @@ def test_gradients_whose_terms_cancel_are_clipped(offset: float) -> None:
         assert (
             float((total - torch.stack([one[key] for one in alone]).sum(dim=0)).norm()) < 2 * 40 * 64 * 2.0**-23
         )  # the rounding that noise is charged for, of either way
+
+
+def test_gradients_too_large_for_single_precision_are_refused() -> None:
+    """A scale below 1e-38 has few digits left: norms of up to 1.26 C were the result."""
+    x = torch.full((40, 1), 0.5)
+    training = made(nn.Linear(1, 1, bias=False), TensorDataset(x, x), criterion=lambda output, y: (output * y).sum())
+    x[7] = 3e18
+    (total,) = sums_of(training, torch.tensor([7])).values()
+    assert float(total.norm()) <= 1.0 + 1e-5
+    for size in (3e19, 1e22, 7e22):
+        x[7] = size
+        with pytest.raises(GradientError, match="too large for single precision"):
+            sums_of(training, torch.tensor([7]))
 
 
 class Autoencoder(nn.Module):
@@ -406,6 +486,32 @@ def test_weights_that_are_trained_further_are_not_called_proved() -> None:
         _ = training.guarantee
 
 
+def test_a_step_of_the_optimizer_at_learning_rate_0_is_noticed() -> None:
+    """It leaves the weights as they are, and raw gradients in the momenta."""
+    training = made(lr=0.0)
+    training.step()
+    x, y = table().tensors
+    nn.functional.cross_entropy(training.model(x), y).backward()
+    training.optimizer.step()
+    assert not training.state_dict()["accepted"]
+    for ask in (training.step, training.membership):
+        with pytest.raises(NotProved, match="or the optimizer was called"):
+            ask()
+
+
+def test_no_figure_is_given_of_what_is_not_proved() -> None:
+    training = made(Centred(only_large=True), batch_size=20, steps=5, secret=FLAG, gap=2.0)
+    with pytest.raises(GradientError):
+        training.step()
+    for ask in (training.planned_guarantee, training.membership, training.attribute):
+        with pytest.raises(NotProved):
+            ask()
+    measuring = made(secret=FLAG, budget=Budget(0.5), noise_multiplier=3.0)
+    measuring.step()
+    with pytest.raises(NotProved, match="nothing is proved about membership"):
+        measuring.membership()
+
+
 def test_a_second_training_of_a_model_says_what_it_does_not_cover() -> None:
     first = made()
     first.step()
@@ -443,7 +549,7 @@ def test_a_state_tells_nothing_of_the_noise_and_the_bins_of_one_epoch_at_most() 
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_secure_noise_reaches_the_weights_without_holes(secure: bool) -> None:
+def test_noise_reaches_the_weights_without_holes(secure: bool) -> None:
     """With a sum of 0 the gradient is noise alone: in single precision, its last bits do not depend on a first rounding."""
     model = nn.Linear(1000, 2, bias=False)
     data = TensorDataset(torch.zeros(8, 1000), torch.zeros(8).long())
@@ -451,8 +557,17 @@ def test_secure_noise_reaches_the_weights_without_holes(secure: bool) -> None:
     training.step()
     deviation = training.noise_multiplier * training.max_grad_norm * (1.0 + 1e-5 + 2.0**-23 * 8)
     rounded = torch.tensor(training._noise.normal(2000, 0)).float()
-    holes = (rounded * (deviation / training._draws.divisor)).view(2, 1000) == model.weight.grad
-    assert bool(holes.all()) != secure
+    assert not bool(((rounded * (deviation / training._draws.divisor)).view(2, 1000) == model.weight.grad).all())
+
+
+def test_the_last_bits_of_weights_in_double_precision_do_not_tell_the_sum() -> None:
+    """Noise of single precision leaves the bits beyond it to the sum of gradients."""
+    model = mlp().double()
+    data = table()
+    training = made(model, TensorDataset(data.tensors[0].double(), data.tensors[1]))
+    training.step()
+    for p in model.parameters():
+        assert torch.equal(p.grad, p.grad.float().double())
 
 
 def test_masks_of_dropout_do_not_follow_the_seed_of_the_loop() -> None:

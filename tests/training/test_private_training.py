@@ -253,7 +253,7 @@ def test_an_update_is_sum_and_noise_over_the_public_batch_size() -> None:
     noise = training._noise.like(list(training.model.parameters()), 0)
     training.step()
     for (name, p), one in zip(training.model.named_parameters(), noise, strict=True):
-        wanted = before[name] - (total[name] + 2.0 * 0.5 * one) / 10.0
+        wanted = before[name] - (total[name] + 2.0 * 0.5 * one.float()) / 10.0
         assert torch.allclose(p, wanted, atol=1e-5)
 
 
@@ -365,6 +365,11 @@ def test_persons_cost_more_noise() -> None:
     assert person.noise_multiplier > 2.5 * one
     person.step()
     assert "a person's 3 records" in str(person.guarantee)
+
+
+def test_persons_in_batches_that_are_cut_off_are_refused_before_the_first_step() -> None:
+    with pytest.raises(ValueError, match="records must be 1 with max_batch_size"):
+        made(records=2, max_batch_size=12)
 
 
 def test_a_budget_ends_in_time_and_starts_with_the_worst_case() -> None:

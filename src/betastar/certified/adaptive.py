@@ -81,9 +81,9 @@ class Fineness:
 
     angles: of pairs, from above and from below. nodes: of the grid on either side of 0, at most. inflation: share that splitting
     outcomes between nodes may add to the variance of the loss, if there is room. share, pause: steps at once, as a share of those
-    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds, levels:
-    different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one before the first
-    path. verified: coins between kinds are compared with the steps that they stand for.
+    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds and
+    levels: different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one before
+    the first path. verified: coins between kinds are compared with the steps that they stand for.
     """
 
     angles: tuple[int, int] = (17, 5)
@@ -233,7 +233,7 @@ def _anchored(counts: dict[PoissonStep, int], most: int) -> dict[PoissonStep, Pa
 def _proved(
     counts: dict[PoissonStep, int], table: dict[PoissonStep, Parts], fineness: Fineness, grid: float, most: int, slack: float
 ) -> dict[PoissonStep, Parts]:
-    """With more of the coins, so that it is proved: at every node and angle H of the step is at most that of the coin plus `slack`.
+    """With more of the coins, so that it is proved: at every node and angle, H of the step is at most the coin's plus `slack`.
 
     These curves are linear in α between the nodes, and each curve of the step lies below one of these. Many steps are rounded up.
     """
@@ -284,8 +284,7 @@ class _Schedule:
 
     def numbers(self, start: float, end: float) -> NDArray[Any]:
         """How many steps of each entry lie between these times."""
-        whole = np.diff(np.clip(np.append(0.0, self.ends), start, end))
-        return whole
+        return np.diff(np.clip(np.append(0.0, self.ends), start, end))
 
     def blocks(self, share: float, doubling: bool, alone: int) -> Iterator[tuple[int, int, float]]:
         """(start, end, spread at the end) of each block."""
@@ -359,8 +358,8 @@ def _finest(deviation: float, loss: NDArray[Any], mass: NDArray[Any], inflation:
 class _Plan:
     """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks.
 
-    half: nodes of the grid on either side of 0. tail: the largest loss of a step that counts. fine: the parts of a cell of the grid
-    that laws of several steps of a kind are composed on. given: what coins may lack, in all, relative to the profile.
+    half: nodes of the grid on either side of 0. tail: the largest loss of a step that counts. fine: the parts of a cell of the
+    grid that laws of several steps of a kind are composed on. given: what coins may lack, in all, relative to the profile.
     """
 
     def __init__(
@@ -633,8 +632,8 @@ class Above(Propagation):
     ) -> tuple[list[NDArray[Any]], float]:
         """What the path through these three lacks to be above all drifts, at its Bernstein coefficients, and rounding.
 
-        A step of a kind with the price c goes on by c along the path, f(τ + c) - f(τ) = c·f' + c²·f''/2: prices add up to the number
-        of steps, and no order of the steps gets farther.
+        A step of a kind with the price c goes on by c along the path, f(τ + c) - f(τ) = c·f' + c²·f''/2: prices add up to the
+        number of steps, and no order of the steps gets farther.
         """
         steps = block.steps
         w1 = 2.0 * middle - 0.5 * (f + end)
@@ -697,7 +696,7 @@ class Above(Propagation):
         return stages[0], stages[1]
 
     def _guides(self, drifts: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The few angles that are the best at most nodes, counted by how much they change: the mean of their rows of all kinds."""
+        """The few angles that are the best at most nodes, counted by how much they change: the mean of their rows of every kind."""
         angles, total = self.angle[block.rows], np.zeros(int(self.angle.max()) + 1)
         for i, number in enumerate(block.numbers.tolist()):
             some = drifts[block.of == i]

@@ -29,7 +29,7 @@ from betastar.runs.config import ADULTS_SECRET, Config, secret_name
 from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.seeds import guessable
-from betastar.threats import FARTHEST, RELATIONS, AttributeInference, Membership, Threat
+from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
 from betastar.tuning import BestOf, Trials, best_of
 
 BETA = METRICS["bayes_security"]
@@ -531,15 +531,9 @@ def of_own_training(path: Path) -> Facts:
             values = int(one["values"])
         attributes: tuple[Against, ...] = (_measured(path / STEPS, steps, run, name, values),)
     else:
-        if target is not None and not steps:
-            raise ReportError(
-                f"{file}: a budget ended this training, and its folder has no {STEPS} from which a report could check what the "
-                "budget proved: rely on training.guarantee."
-            )
         with Inside(file):
-            for one in secrets.values():  # without gap clipping, two clipped gradients are this far apart at most
-                one["gap"] = FARTHEST if one["gap"] is None else one["gap"]
-            attributes = tuple(_proved(name, one, run) for name, one in secrets.items())
+            gapped = {name: one for name, one in secrets.items() if target is None or one["gap"] is not None}
+            attributes = tuple(_proved(name, one, run) for name, one in gapped.items())
     least = attributes[0].lower if made_by == MONITOR else 0.0
     command = _analysis(" + ".join(f"bs.{part!r}" for part in parts))
     return Facts(
@@ -550,9 +544,10 @@ def of_own_training(path: Path) -> Facts:
         command=command,
         public_command=command,
         budgeted=None if target is None else float(target),
+        budget_of=next(iter(secrets), "the secret"),
         attributes=attributes,
         is_run=True,
-        budget=None if target is None else recomputed.budget_sentence(file, steps, float(target), "a budget"),
+        budget=None if target is None else f"{PROVED} faces β* ≥ {plain(float(target))} {FIXED}. {recomputed.UNKNOWN_END}",
         exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
         records_per_person=records,
         max_records_per_person=records,
@@ -604,6 +599,7 @@ LEFT_OUT = (
 )
 #: What a budget has proved, without the number of steps.
 PROVED = "Proved: an attacker who wants the secret of any record"
+FIXED = "(budget fixed in advance)"
 
 
 def public(facts: Facts) -> Facts:
@@ -644,7 +640,7 @@ def public(facts: Facts) -> Facts:
         command=facts.public_command,
         attributes=tuple(replace(one, run=release, values=None) for one in facts.attributes if one.kind == "proved"),
         stopped=None,
-        budget=facts.budget and f"{PROVED} faces β* ≥ {plain(facts.budgeted)} (budget fixed in advance).",
+        budget=facts.budget and f"{PROVED} faces β* ≥ {plain(facts.budgeted)} {FIXED}.",
         entries=[],
         exposures={},
         restated=(),

@@ -146,6 +146,10 @@ def budget(record: RunRecord) -> str | None:
     return budget_sentence(file, steps, target, repr(status.proof))
 
 
+#: What else is to be said of a training that a budget may end.
+UNKNOWN_END = "When training ended depends on the records, so that the figure about membership is measured, and not proved."
+
+
 def budget_sentence(file: Path, steps: list[Json], target: float, claim: str) -> str:
     """What steps under a budget have proved; refuses the claim of a file if they do not keep to the budget."""
     with Inside(file.with_name(STEPS)):
@@ -158,8 +162,7 @@ def budget_sentence(file: Path, steps: list[Json], target: float, claim: str) ->
             raise contradiction(file, f"that β* ≥ {target!r} is proved", spending)
     return (
         f"Proved: an attacker who wants the secret of any record faces β* ≥ {target!r} (budget fixed in advance; "
-        f"{len(steps)} {'step' if len(steps) == 1 else 'steps'}). When training ended depends on the records, so that the figure "
-        "about membership is measured, and not proved."
+        f"{len(steps)} {'step' if len(steps) == 1 else 'steps'}). {UNKNOWN_END}"
     )
 
 

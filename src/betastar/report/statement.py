@@ -243,8 +243,8 @@ def _reached(beta: float, target: Target) -> bool | None:
 def _who(name: str, values: str = "") -> str:
     """The attacker on an attribute."""
     return (
-        f"An attacker who knows everything about a record except the value of {name!r}{values}, and hesitates between two equally "
-        "likely values,"
+        f"An attacker who knows everything about a record except the value of {name!r}{values}, and hesitates between two "
+        "equally likely values,"
     )
 
 

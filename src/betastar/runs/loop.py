@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from betastar.analyze import RegimeWarning
+from betastar.analyze import RegimeWarning, analyze
 from betastar.calibrate import Target
 from betastar.risk import Risk
 from betastar.runs import quality, seeds
@@ -25,6 +25,7 @@ from betastar.runs.folder import LedgerEntry, RunFolder, Status, versions
 from betastar.runs.model import fully_connected, outputs
 from betastar.runs.reading import Json, StudyError
 from betastar.runs.study import Study
+from betastar.threats import Membership
 from betastar.training import AttributeMeasurement, Budget, BudgetExhausted, PrivateTraining, Records
 
 # One private training, which `betastar train` and audits share
@@ -161,7 +162,7 @@ class Training:
             "steps": self.training.steps,
             "loss": loss,
             **self.quality(),
-            "membership": self._bounds(self.training.membership),
+            "membership": self._bounds(partial(analyze, self.training.run, Membership(records=self.training.records))),
         }
         for name, monitor in self.monitors.items():
             entry[name] = {"scope": monitor.scope, **self._bounds(monitor.risk)}

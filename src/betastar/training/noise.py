@@ -3,6 +3,9 @@
 Noise is a function of an entropy and of the number of the step. The entropy comes from the operating system each time a training
 is made, so that no noise repeats, whatever a loop seeds and however often a training is resumed. (A generator of PyTorch on the
 CPU has 2³² seeds only, which can all be tried.) With a seed, the entropy is the seed.
+
+A generator reaches some floating-point numbers and skips others, which tells the sum that was added. So both are in double
+precision, and what is released is rounded to single precision, of which no number is skipped.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
-from typing import Any
 
 import numpy as np
 import torch
@@ -62,12 +64,12 @@ class GaussianNoise:
         return sha256(f"entropy {self._entropy}".encode()).hexdigest()
 
     def like(self, tensors: Sequence[Tensor], step: int) -> list[Tensor]:
-        """Independent standard normal numbers in the shapes of some tensors, on their devices; in double precision if secure.
+        """Independent standard normal numbers in the shapes of some tensors, in double precision and on the CPU.
 
         Parameters
         ----------
         tensors : sequence of Tensor
-            They give shapes, types and devices.
+            They give shapes.
         step : int
             The number of the step.
 
@@ -78,19 +80,18 @@ class GaussianNoise:
         """
         sizes = [tensor.numel() for tensor in tensors]
         numbers = torch.from_numpy(self.normal(sum(sizes), step))
-        parts = zip(numbers.split(sizes), tensors, strict=True)
-        return [part.view(t.shape).to(t.device, torch.promote_types(part.dtype, t.dtype)) for part, t in parts]
+        return [part.view(tensor.shape) for part, tensor in zip(numbers.split(sizes), tensors, strict=True)]
 
-    def normal(self, number: int, step: int) -> NDArray[Any]:
-        """So many standard normal numbers: in single precision, in double precision if they are secure."""
-        made: NDArray[Any] = np.empty(number, dtype=np.float64 if self.secure else np.float32)
+    def normal(self, number: int, step: int) -> NDArray[np.float64]:
+        """So many standard normal numbers, in double precision."""
+        made = np.empty(number)
         pieces = [made[start : start + PART] for start in range(0, number, PART)]
 
         def fill(part: int) -> None:
             if self.secure:
                 _fill_securely(pieces[part], self._key(step, part))
             else:
-                generator(self._entropy, NOISE, step, part).standard_normal(out=pieces[part], dtype=np.float32)
+                generator(self._entropy, NOISE, step, part).standard_normal(out=pieces[part])
 
         if len(pieces) < 2:
             for part in range(len(pieces)):

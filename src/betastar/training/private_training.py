@@ -62,8 +62,8 @@ SUM_ROUNDING, NORM_ROUNDING = 2.0**-23, 1e-5
 FIXED = ("model", "optimizer", "criterion", "max_grad_norm", "noise_multiplier", "records", "gaps")
 #: The steps of the last training of each model.
 TRAINED: WeakKeyDictionary[nn.Module, DrawnSteps] = WeakKeyDictionary()
-#: Copies of the trained weights that a step makes: sums, noise, gradients, and two gradients of a single record.
-COPIES = 5
+#: Copies of the trained weights that a step makes: sums, noise (twice as long), gradients, and two gradients of a single record.
+COPIES = 6
 #: Tensors with at most so many numbers are compared together, in rows of so many bytes.
 TOGETHER, ROW = 1 << 16, 1 << 9
 #: The training whose optimizer is making a step at this moment, for audits.
@@ -74,10 +74,15 @@ MIXES = (
     "{:.2g} of its norm). Does the model or the criterion use statistics of the batch, keep a state of its own, or draw random "
     "numbers other than those of dropout?"
 )
-CHANGED = (
-    "weights or buffers of the model were changed since the last step. If the change is a function of earlier weights alone (an "
-    "average, a projection, going back), call accept_weights(); otherwise nothing is proved."
+DEPENDS = (
+    "the loss of a record depends on other records of its batch: is it a mean over all tokens of the batch, or a loss that the "
+    "model returns? Compute it from outputs with one row for each record"
 )
+CHANGED = (
+    "weights or buffers of the model were changed since the last step, or the optimizer was called. If the change is a function "
+    "of earlier weights alone (an average, a projection, going back), call accept_weights(); otherwise nothing is proved."
+)
+UNKNOWN_END = "nothing is proved about membership: the budget ends training at a step that depends on the records."
 COPIED = (
     "a PrivateTraining cannot be copied, as both copies would add the same noise: make another one and load state_dict() into it."
 )
@@ -177,9 +182,7 @@ class Guarantee(Displayed):
         if self.proof is not None:
             lines.append(str(self.proof))
             if self.membership is None:
-                lines.append(
-                    "Nothing is proved about membership: the budget ends training at a step that depends on the records."
-                )
+                lines.append(UNKNOWN_END.capitalize())
         if brief:
             return Display(tuple(lines))
         return Display(
@@ -309,6 +312,7 @@ class PrivateTraining(SavedTraining):
         # A saved state may tell the entropy of the draws, from which that of the noise must not follow.
         secret_draws = noise.derived(entropy, "draws")
         self._draws = Draws(len(self._source), batch, sampling, max_batch_size, secret_draws, times_per_epoch)
+        Membership(records=self.records).steps(next(iter(self._run_of(1, 1.0).scalars())))  # refuses what has no proof
         self._seeded, self._noise = seed is not None, noise.GaussianNoise(entropy, secure_noise)
         self._mask_entropy = noise.derived(entropy, "masks")
         self._process, self._processes, self._lock = os.getpid(), processes.count(), Lock()
@@ -347,6 +351,7 @@ class PrivateTraining(SavedTraining):
                 stacklevel=2,
             )
         TRAINED[model] = self._steps
+        optimizer.register_step_pre_hook(self._notice)
         self._weights = self._checksum()
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -450,6 +455,9 @@ class PrivateTraining(SavedTraining):
         return GapClippedSum(self._model, made.gradients, made.distances, clipped, self.gaps, made.memory)
 
     def _variants(self, secret: Secret, diameter: str, scope: str) -> preparing.Variants:
+        if self._mixes:
+            raise GradientError(f"{DEPENDS}.")
+
         def total(output: Any, target: Any, rows: int) -> Tensor:
             return self._losses(output, target, rows).sum()
 
@@ -483,10 +491,13 @@ class PrivateTraining(SavedTraining):
             self._losses(self.model(*records.inputs, **records.named), records.target, len(records))
         if before != self._checksum():
             raise GradientError(WRITES)
+        self._mixes = self._mixed(records)
         why = ""
         for way, words in (("layers", ""), ("vectorized", "torch.func"), ("single", "one record after the other")):
             self.gradients.way = way
             try:
+                if way == "layers" and self._mixes:
+                    raise UnknownLayer(DEPENDS)
                 made, masks = self._pass(records)
                 for i in range(len(records)):
                     self._compare(made, records.take(slice(i, i + 1)), i, masks, i)
@@ -500,6 +511,11 @@ class PrivateTraining(SavedTraining):
                 warnings.warn(f"gradients are computed by {words}, which takes longer ({why}).", stacklevel=4)
             break
         self._per_record = max(1, (saved.whole_pass([]) + made.nbytes) // max(1, len(records)))
+
+    def _mixed(self, records: Records) -> bool:
+        """Whether records mix, however little: their gradients may agree on these records, and not on all."""
+        with without_checkpointing(self.model):
+            return all(self.gradients.mix(some) for some in (records, records.take(slice(0, max(1, len(records) - 1)))))
 
     def _uses_random_numbers(self, records: Records) -> bool:
         before = GeneratorStates.now(self._model.device)
@@ -552,9 +568,9 @@ class PrivateTraining(SavedTraining):
         for start in range(0, len(batch), size):
             part = batch if size >= len(batch) else batch.take(slice(start, start + size))
             made, masks = self._pass(part.copied())  # a model may write into its input
-            norms = made.squares.sqrt()
-            self._require_finite(norms, indices[start : start + size])
-            scale = (self.max_grad_norm / (norms + TINY)).clamp(max=1.0)
+            self._cancels = self._cancels or made.cancels
+            scale = (self.max_grad_norm / (made.squares.sqrt() + TINY)).clamp(max=1.0)
+            self._require_finite(scale, indices[start : start + size])
             for parameter, one in made.sums(scale).items():
                 totals[parameter] = totals[parameter] + one if parameter in totals else one
             loss += float(made.losses.nansum())
@@ -566,9 +582,12 @@ class PrivateTraining(SavedTraining):
     def _read_again(self, part: Records, place: int, index: int) -> Records:
         """A record of the batch, read alone. It must be the same, unless a batch pads its records."""
         again = self._source.read([index])
-        for (key, mine), other in zip(part.rows().items(), again.rows().values(), strict=True):
-            row = mine[place : place + 1]
-            if row.shape == other.shape and not torch.equal(row, other) and not bool(torch.isnan(row).any()):
+        every = again.arguments()
+        for key, mine in part.arguments().items():
+            row = mine[place : place + 1] if key in part.rows() else mine
+            if not isinstance(row, Tensor) or row.shape != every[key].shape or bool(torch.isnan(row).any()):
+                continue
+            if not torch.equal(row, every[key]):
                 raise GradientError(
                     f"the data set gives another record when it is asked for record {index} again (argument {key!r}). "
                     "Augmentation, or statistics of the batch in collate?"
@@ -598,11 +617,13 @@ class PrivateTraining(SavedTraining):
                 loss = self._losses(self.model(*batch.inputs, **batch.named), batch.target, len(batch)).sum()
         return totals, float(loss)
 
-    def _require_finite(self, norms: Tensor, indices: Tensor) -> None:
-        if not bool(norms.isfinite().all()):
-            where = int(indices[int((~norms.isfinite()).nonzero()[0, 0])])
+    def _require_finite(self, scale: Tensor, indices: Tensor) -> None:
+        """Refuse gradients that are not finite, and those whose scale would lose digits in single precision."""
+        lost = ~(scale >= torch.finfo(torch.float32).tiny)
+        if bool(lost.any()):
             raise GradientError(
-                f"the gradient of record {where} is not finite: check the record and the learning rate. The step was not taken."
+                f"the gradient of record {int(indices[int(lost.nonzero()[0, 0])])} is not finite, or too large for single "
+                "precision: check the record and the learning rate. The step was not taken."
             )
 
     # ------------------------------------------------------------------ steps
@@ -699,6 +720,11 @@ class PrivateTraining(SavedTraining):
             rank = torch.distributed.get_rank() if processes.together() else 0
             torch.manual_seed(int(noise.generator(self._mask_entropy, noise.MASKS, number, rank).integers(1 << 63)))
             yield
+
+    def _notice(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """A step of the optimizer that is not this training's fills momenta, even at a learning rate of 0."""
+        if STEPPING.get() is not self:
+            self._weights = []
 
     def _require_valid(self) -> None:
         """Refuse to go on without a guarantee."""
@@ -802,9 +828,8 @@ class PrivateTraining(SavedTraining):
         for parameter, one in zip(parameters, self._noise.like(parameters, number), strict=True):
             noisy = one.mul_(deviation / self._draws.divisor)
             if parameter in totals:
-                noisy = noisy.to(torch.promote_types(one.dtype, totals[parameter].dtype))
-                noisy.add_(totals[parameter], alpha=1.0 / self._draws.divisor)
-            parameter.grad = noisy.to(parameter.dtype)
+                noisy.add_(totals[parameter].to(noisy.device), alpha=1.0 / self._draws.divisor)
+            parameter.grad = noisy.float().to(parameter)  # rounded, so that the last bits of the noise do not show
         for parameter in self.model.parameters():
             if not parameter.requires_grad:
                 parameter.grad = None
@@ -927,11 +952,15 @@ class PrivateTraining(SavedTraining):
     @property
     def guarantee(self) -> Guarantee:
         """What is proved of the updates so far. Raises `NotProved` if something happened that the proof does not cover."""
+        self._require_proof()
+        return self._guarantee(self.run)
+
+    def _require_proof(self) -> None:
+        """Refuse figures of a training whose guarantee is void."""
         if self._void is not None:
             raise NotProved(self._void)
         if self._weights != self._checksum():
             raise NotProved(CHANGED)
-        return self._guarantee(self.run)
 
     def planned_guarantee(self) -> Guarantee:
         """Say what will be proved of all planned updates.
@@ -948,6 +977,7 @@ class PrivateTraining(SavedTraining):
         """
         if self._planned is None:
             raise ValueError("no number of steps was planned: give epochs or steps.")
+        self._require_proof()
         return self._guarantee(self._run_of(self._planned, self.noise_multiplier))
 
     def _guarantee(self, run: DPSGD) -> Guarantee:
@@ -972,7 +1002,15 @@ class PrivateTraining(SavedTraining):
         -------
         Risk
             The risk of each record, or of each person.
+
+        Raises
+        ------
+        NotProved
+            If the guarantee is void, or if a budget measures: the step at which training ends then depends on the records.
         """
+        self._require_proof()
+        if self._account is not None:
+            raise NotProved(UNKNOWN_END)
         return analyze(self.run, Membership(relation, records=self.records), method or METHOD)
 
     def attribute(self, secret: str | None = None, method: str | None = None) -> Risk:
@@ -994,7 +1032,10 @@ class PrivateTraining(SavedTraining):
         ------
         ValueError
             If no gap protects such a secret.
+        NotProved
+            If the guarantee is void.
         """
+        self._require_proof()
         if secret is None and len(self.gaps) != 1:
             raise ValueError(f"secret must be one of those that a gap protects, {list(self.gaps)}.")
         name = next(iter(self.gaps)) if secret is None else validation.choice("secret", secret, self.gaps)

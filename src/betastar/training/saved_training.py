@@ -16,6 +16,7 @@ from betastar import files
 from betastar.display import Display, Displayed
 from betastar.risk import METRICS
 from betastar.run_files import LEDGER, PRIVATE_TRAINING, STEPS, TRAINING, TRAINING_FORMAT
+from betastar.threats import FARTHEST
 from betastar.training import processes
 from betastar.training.budget import NotProved
 
@@ -90,8 +91,9 @@ def _require_place(folder: Path, overwrite: bool) -> None:
 def private_files(training: Any) -> dict[str, str]:
     """The file of a `PrivateTraining`. What was measured besides has a `save` of its own."""
     guarantee = training.guarantee
-    secrets = {secret.name: {"values": secret.count, "gap": training.gaps.get(secret.name)} for secret in training.secrets}
     proof = None if guarantee.proof is None else guarantee.proof.bayes_security
+    worst = FARTHEST if proof is None else None  # of a budget that keeps to the worst case without measuring
+    secrets = {one.name: {"values": one.count, "gap": training.gaps.get(one.name, worst)} for one in training.secrets}
     return {TRAINING: described(PRIVATE_TRAINING, training.run, secrets=secrets, budget=proof, records=training.records)}
 
 

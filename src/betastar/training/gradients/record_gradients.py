@@ -400,6 +400,19 @@ class RecordGradients:
         made = zip(parameters, found, strict=True)
         return loss.detach(), {p: torch.zeros_like(p) if g is None else g for p, g in made}
 
+    def mix(self, records: Records) -> bool:
+        """Whether the loss of the first record has a gradient, however small, at the rows of others in the output of a layer."""
+        rows: list[Tensor] = []
+
+        def note(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            parts = (part for part in pytree.tree_leaves(output) if isinstance(part, Tensor) and part.requires_grad and part.ndim)
+            rows.extend(part for part in parts if len(part) == len(records))
+
+        with _listening(self._module, note, lambda *_: None), torch.enable_grad():
+            losses = self._losses(self._module(*records.inputs, **records.named), records.target, len(records))
+            found = torch.autograd.grad(losses[0], rows, allow_unused=True) if rows else ()
+        return any(gradient is not None and bool(gradient[1:].any()) for gradient in found)
+
     def _singly(self, records: Records) -> WrittenPass:
         every = [self.alone(records.take(slice(i, i + 1))) for i in range(len(records))]
         written = {p: torch.stack([gradient[p] for _, gradient in every]) for p in self.parameters}
