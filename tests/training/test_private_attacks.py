@@ -181,13 +181,13 @@ def test_a_mean_over_the_positions_of_a_batch_is_differentiated_for_each_record_
     """The one record moves each other's gradient by a thousandth, which one comparison misses, and their sum by .83 C."""
     totals = []
     for world in (0, 1):
-        with pytest.warns(UserWarning, match="depends on other records of its batch"):
+        with pytest.warns(UserWarning, match="depends on the other records of its batch"):
             training = made(OwnLoss(), positions(world), criterion=lambda out, _: out["loss"], split=x_and_counts)
         totals.append(sums_of(training, torch.arange(1200)))
     (key,) = totals[0]
     assert float((totals[0][key] - totals[1][key]).norm()) <= 2.0 * (1.0 + 1e-5)
     secret = Secret.column(0, [-100.0, 0.95, 100.0], unseen=True)
-    with pytest.raises(GradientError, match="depends on other records of its batch"):
+    with pytest.raises(GradientError, match="depends on the other records of its batch"):
         made(OwnLoss(), positions(0), criterion=lambda out, _: out["loss"], split=x_and_counts, secret=secret, gap=0.1)
 
 
@@ -209,7 +209,7 @@ class Divided(nn.Module):
 def test_a_shared_argument_that_depends_on_the_batch_ends_the_training() -> None:
     training = made(
         Divided(),
-        torch.utils.data.Subset(positions(1), range(1200)),
+        positions(1),
         criterion=lambda scores, _: scores.sum(),
         collate=with_share,
         split=lambda batch: Records((batch[0], batch[1], batch[3]), batch[2]),

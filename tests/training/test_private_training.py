@@ -367,6 +367,15 @@ def test_persons_cost_more_noise() -> None:
     assert "a person's 3 records" in str(person.guarantee)
 
 
+def test_a_collate_function_is_called_for_a_tensor_dataset_too() -> None:
+    def doubled(rows: list[Any]) -> Any:
+        x, y = torch.utils.data.default_collate(rows)
+        return 2.0 * x, y
+
+    plain, twice = made(seed=1), made(seed=1, collate=doubled)
+    assert torch.equal(2.0 * plain._source.read([3, 5]).inputs[0], twice._source.read([3, 5]).inputs[0])
+
+
 def test_persons_in_batches_that_are_cut_off_are_refused_before_the_first_step() -> None:
     with pytest.raises(ValueError, match="records must be 1 with max_batch_size"):
         made(records=2, max_batch_size=12)

@@ -75,8 +75,8 @@ MIXES = (
     "numbers other than those of dropout?"
 )
 DEPENDS = (
-    "the loss of a record depends on other records of its batch: is it a mean over all tokens of the batch, or a loss that the "
-    "model returns? Compute it from outputs with one row for each record"
+    "the loss of a record depends on the other records of its batch: is it a mean over all tokens of the batch, does the model "
+    "return a loss of its own, or use statistics of the batch? Compute it from outputs with one row for each record"
 )
 CHANGED = (
     "weights or buffers of the model were changed since the last step, or the optimizer was called. If the change is a function "

@@ -33,7 +33,7 @@ class Source:
 
     def _read(self, indices: Sequence[int] | Tensor) -> Records:
         numbers = torch.as_tensor(indices)
-        if type(self.dataset) is TensorDataset:
+        if self._rows_of_tensors:
             batch: Any = tuple(tensor.index_select(0, numbers.to(tensor.device)) for tensor in self.dataset.tensors)
         elif hasattr(self.dataset, "__getitems__"):
             batch = self._collate(self.dataset.__getitems__(numbers.tolist()))
@@ -43,6 +43,17 @@ class Source:
         if not isinstance(records, Records):
             raise TypeError(f"split must return Records, got {type(records).__name__}: {SPLIT}.")
         return records.to(self._device)
+
+    @cached_property
+    def _rows_of_tensors(self) -> bool:
+        """Whether a batch is rows of the tensors of a data set, and nothing that `collate` makes of them."""
+        if type(self.dataset) is not TensorDataset:
+            return False
+        few = min(3, len(self))
+        rows = [tensor[:few] for tensor in self.dataset.tensors]
+        made = self._collate([self.dataset[i] for i in range(few)]) if few else rows
+        parts = made if isinstance(made, list | tuple) and len(made) == len(rows) else [None] * len(rows)
+        return all(isinstance(part, Tensor) and torch.equal(part, row) for part, row in zip(parts, rows, strict=True))
 
     @cached_property
     def example(self) -> dict[int | str, Any]:
