@@ -82,8 +82,8 @@ class Fineness:
     angles: of pairs, from above and from below. nodes: of the grid on either side of 0, at most. inflation: share that splitting
     outcomes between nodes may add to the variance of the loss, if there is room. share, pause: steps at once, as a share of those
     done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds and
-    levels: different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one before
-    the first path. verified: coins between kinds are compared with the steps that they stand for.
+    levels: different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one
+    before the first path. verified: coins between kinds are compared with the steps that they stand for.
     """
 
     angles: tuple[int, int] = (17, 5)
@@ -696,7 +696,7 @@ class Above(Propagation):
         return stages[0], stages[1]
 
     def _guides(self, drifts: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The few angles that are the best at most nodes, counted by how much they change: the mean of their rows of every kind."""
+        """The few angles that are the best at most nodes, counted by how much they change: the mean of their rows of a kind."""
         angles, total = self.angle[block.rows], np.zeros(int(self.angle.max()) + 1)
         for i, number in enumerate(block.numbers.tolist()):
             some = drifts[block.of == i]
