@@ -43,6 +43,8 @@ TRIES = 4
 LONGEST_JUMP = 2.0
 #: What rounding in single precision may add to a gap: relative, and absolute.
 OUTWARD = 1e-6, 1e-6
+#: The smallest gap that is looked at: rounding adds more to it.
+NO_GAP = 1e-9
 
 # ---- Targets
 
@@ -621,9 +623,8 @@ def _widest(target: Target, run: DPSGD, how: dict[str, Any]) -> float:
     """The widest gap that meets the target."""
     if target.met(reliable(run, AttributeInference(FARTHEST), **how)):
         return FARTHEST
-    search = Search("gap", lambda distance: (run, AttributeInference(distance)), enforced(0.0), FARTHEST, True, False, 0.1)
-    distance = found(search, target, **how)
-    return max(0.0, shortened((distance - OUTWARD[1]) / (1.0 + OUTWARD[0]), CALIBRATED, upwards=False))
+    search = Search("gap", lambda gap: (run, AttributeInference(enforced(gap))), NO_GAP, FARTHEST, True, False, 0.1)
+    return found(search, target, **how)
 
 
 # ---- The search

@@ -146,7 +146,7 @@ def test_epsilon_from_beta_is_a_lower_bound() -> None:
 def test_bounds_speak() -> None:
     bound = bs.Bound(0.1, 0.2, 0.4)
     assert str(bs.Bound(0.12345678, 0.5, 0.98765432)) == "0.5 [0.123456, 0.987655]", "the ends are rounded outwards"
-    assert str(bs.Bound(0.0, 0.25, math.inf)) == "0.25 [0, inf]"
+    assert str(bs.Bound(0.0, 0.25, math.inf)) == "0.25 [0, not known]"
     assert 0.3 in bound
     assert 0.5 not in bound
     assert bound.width == pytest.approx(0.3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -125,7 +126,7 @@ def test_what_is_refused(config: Config, tmp_path: Path) -> None:
 def test_the_command(config: Config, tmp_path: Path) -> None:
     words = ["train", config.study, "--label", "rich", "--sensitive", "age", "--drop", "name", "--epochs", "1", "--batch", "40"]
     words += ["--gap", ".05", "-o", str(tmp_path / "run")]
-    assert "Proved: " in call(*words).stdout
+    assert re.search(r"age: β\* ≥ [\d.]+, proved\.", call(*words).stdout)
     answer = json.loads(call(*words, "--resume", "--json").stdout)
     assert answer["gaps"] == {"age": 0.05}
     assert answer["last"]["epoch"] == 1
