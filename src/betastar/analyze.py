@@ -29,7 +29,7 @@ DIFFERENT = 4
 #: Width of the certified interval of β* unless another is asked for.
 TOLERANCE = 1e-4
 #: Least noise, and most different steps, that the pair on a line is integrated for.
-LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.3, 8
+LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.5, 4
 #: Where curves are compared.
 PROBES = np.array([0.0, 0.5, 2.0, 8.0])
 #: An advantage below this one is not looked into.
@@ -241,8 +241,13 @@ def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple
         quiet = all(step.least_noise <= LEAST_NOISE for step in steps)
         seen = None if told is None else coins.seen(poisson)
         attacks = attacks[-1:] if seen is None else (seen, *(line if quiet else attacks))
-    elif told is not None and attacks is not worst and _is_lower(told, worst[0]):
-        worst = (LeastCurve(*worst, told),)
+    elif told is not None and attacks is not worst:
+        # With little noise and many distances the integrals of the glued curve take long, and are hardly better.
+        quiet = min(step.least_noise for step in steps) < LEAST_NOISE_OF_LINE and len(factors(leaking, "glued")) > FEW_ON_LINE
+        if quiet and not adapts:
+            worst = (told,)
+        elif _is_lower(told, worst[0]):
+            worst = (LeastCurve(*worst, told),)
     return worst, attacks if both_ends else worst, adapts
 
 

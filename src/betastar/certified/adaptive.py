@@ -108,7 +108,7 @@ MANY = Fineness((9, 5), 3072, 0.008, 0.35, 0.12, (0.2, 0.08), 8, 64, 400, False)
 
 
 #: And with a proof.
-MANY_PROVED = Fineness((13, 5), 4096, 0.004, 0.25, 0.06, (0.15, 0.06), 12, 128, 1000)
+MANY_PROVED = Fineness((13, 5), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 12, 96, 1000)
 
 
 def fineness_for(count: int) -> Fineness:
