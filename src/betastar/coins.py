@@ -31,6 +31,8 @@ LARGEST = 60.0
 RATIO, SMALLEST = 1.01, 1e-4
 #: Multiples of one number that a sum of (R/σ)² is rounded down to, at most.
 MULTIPLES = 1 << 14
+#: Rounding of the probability of a multiple.
+NOISE = 1e-15
 #: Numbers of steps that are less likely than this, relative to the likeliest one, are told (or taken away).
 UNLIKELY = 1e-24
 #: Different numbers of steps beyond which other bounds are better.
@@ -193,7 +195,7 @@ def seen(steps: Sequence[PoissonStep]) -> MixtureCurve | None:
         place = min(int(square / unit * (1.0 - 8.0 * EPS)), MULTIPLES - 1)
         kept = 1.0 + rate * np.expm1(turns * place)
         power += count * np.log(np.where(np.abs(kept) < 1e-200, 1e-200, kept))
-    law = np.maximum(irfft(np.exp(power), MULTIPLES), 0.0)
+    law = np.maximum(irfft(np.exp(power), MULTIPLES) - NOISE, 0.0)
     return _mixture(np.minimum(np.sqrt(unit * np.arange(MULTIPLES)), LARGEST), law, 0.0, doubt, 0.0)
 
 
