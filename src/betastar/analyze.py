@@ -278,7 +278,7 @@ def _composed(steps: Sequence[Step], family: Family, symmetric: bool) -> Fourier
 
 
 def _adapted(sequence: StepSequence, effort: str, both_ends: bool) -> adaptive.Solution | None:
-    """The worst case of an attacker who adapts, enclosed; None if the order of the steps is not known, or no grid is affordable."""
+    """The worst case of attackers who adapt, enclosed; None if the order of the steps is not known, or no grid is affordable."""
     steps = sequence.in_order
     if steps is None or effort == "quick" or counted(steps) != counted(sequence.steps):
         return None

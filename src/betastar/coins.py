@@ -5,8 +5,8 @@ whatever the attacker chooses by what they saw; the other steps tell nothing. So
 outcome dominates every run. It costs little where the noise is so small, or the rate so near 1, that an attacker sees the coins
 anyway: with ‖a‖ = ‖b‖ = 1 the coordinate across a - b shows them but for rare errors.
 
-Equal steps: μ² is a multiple of a binomial number. Others, from above: the law of μ on nodes at equal ratios, to which one kind of
-step is added after another. H grows with μ, and H'' ≥ -(μ/4)·H' at every threshold: so a coin between two nodes, seen by all,
+Equal steps: μ² is a multiple of a binomial number. Others, from above: the law of μ on nodes at equal ratios, to which one kind
+of step is added after another. H grows with μ, and H'' ≥ -(μ/4)·H' at every threshold: so a coin between two nodes, seen by all,
 dominates what lies between them. From below: each (R/σ)² is rounded down to a multiple of one number.
 """
 
@@ -189,11 +189,11 @@ def seen(steps: Sequence[PoissonStep]) -> MixtureCurve | None:
     most = sum(count * rate * square for (rate, square), count in kinds.items())
     spread = sqrt(sum(count * rate * square**2 for (rate, square), count in kinds.items()))
     unit = min(most + 12.0 * spread, LARGEST**2) / MULTIPLES
-    turns = -2j * np.pi * np.arange(MULTIPLES // 2 + 1) / MULTIPLES
-    power = np.zeros(len(turns), dtype=np.complex128)
+    frequency, turns = np.arange(MULTIPLES // 2 + 1), np.expm1(-2j * np.pi * np.arange(MULTIPLES) / MULTIPLES)
+    power = np.zeros(len(frequency), dtype=np.complex128)
     for (rate, square), count in kinds.items():  # what is wrapped around counts as less than it is
         place = min(int(square / unit * (1.0 - 8.0 * EPS)), MULTIPLES - 1)
-        kept = 1.0 + rate * np.expm1(turns * place)
+        kept = 1.0 + rate * turns[frequency * place % MULTIPLES]
         power += count * np.log(np.where(np.abs(kept) < 1e-200, 1e-200, kept))
     law = np.maximum(irfft(np.exp(power), MULTIPLES) - NOISE, 0.0)
     return _mixture(np.minimum(np.sqrt(unit * np.arange(MULTIPLES)), LARGEST), law, 0.0, doubt, 0.0)

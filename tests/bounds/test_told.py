@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from math import exp, sqrt
 from typing import Any
 
@@ -50,7 +50,9 @@ def test_equal_steps_are_a_binomial_mixture(rate: float, noise: float, distance:
     number = np.arange(min(steps, 2000) + 1)
     chance = binom.pmf(number, steps, rate)
     for tau in (-1.0, 0.0, 0.3, 2.0):
-        naive = float(sum(c * gaussian(distance * sqrt(j) / noise, tau) for j, c in zip(number, chance, strict=True) if c > 1e-30))
+        naive = float(
+            sum(c * gaussian(distance * sqrt(j) / noise, tau) for j, c in zip(number, chance, strict=True) if c > 1e-30)
+        )
         assert curve.hockey_stick(tau).value == pytest.approx(naive, rel=1e-9, abs=1e-15)
 
 
@@ -116,7 +118,7 @@ def test_no_cliff_where_noise_is_little() -> None:
         risks = [bs.analyze(bs.DPSGD(noise, 0.2, 5), bs.AttributeInference(0.01), method).advantage for noise in noises]
         for noise, risk in zip(noises, risks, strict=True):
             assert risk.lower <= risk.upper <= 1.02 * risk.lower, (method, noise)
-        assert all(after.upper <= before.upper * (1.0 + 1e-9) for before, after in zip(risks, risks[1:], strict=False))
+        assert all(after.upper <= before.upper * (1.0 + 1e-9) for before, after in pairwise(risks))
         assert risks[1].upper == pytest.approx(0.1572, abs=1e-4)
     assert bs.analyze(bs.DPSGD(0.01, 0.2, 5), bs.AttributeInference(0.001)).advantage.upper == pytest.approx(0.03195, abs=1e-5)
 

@@ -81,9 +81,9 @@ class Fineness:
 
     angles: of pairs, from above and from below. nodes: of the grid on either side of 0, at most. inflation: share that splitting
     outcomes between nodes may add to the variance of the loss, if there is room. share, pause: steps at once, as a share of those
-    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds, levels:
-    different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one before the first
-    path. verified: coins between kinds are compared with the steps that they stand for.
+    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds,
+    levels: different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one
+    before the first path. verified: coins between kinds are compared with the steps that they stand for.
     """
 
     angles: tuple[int, int] = (17, 5)
@@ -174,7 +174,7 @@ def _plan(steps: Sequence[PoissonStep], fineness: Fineness) -> _Plan | None:
         return None
     finest = {kind: _finest(*size, fineness.inflation) for kind, size in sizes.items()}
     nodes = fineness.nodes if tail <= width else 3 * fineness.nodes // 4  # a wide kernel costs as much as the grid
-    shares = {kind: 0.0 for kind in kinds}
+    shares = dict.fromkeys(kinds, 0.0)
     for one, parts in table.items():
         for kind, part in parts:
             shares[kind] += counts[one] * part * sizes[kind][0] ** 2 / variance
@@ -233,7 +233,7 @@ def _anchored(counts: dict[PoissonStep, int], most: int) -> dict[PoissonStep, Pa
 def _proved(
     counts: dict[PoissonStep, int], table: dict[PoissonStep, Parts], fineness: Fineness, grid: float, most: int, slack: float
 ) -> dict[PoissonStep, Parts]:
-    """With more of the coins, so that it is proved: at every node and angle H of the step is at most that of the coin plus `slack`.
+    """With more of the coins, so that it is proved: at every node and angle H of a step is at most the coin's plus `slack`.
 
     These curves are linear in α between the nodes, and each curve of the step lies below one of these. Many steps are rounded up.
     """
@@ -259,7 +259,11 @@ class _Schedule:
     """The steps in reverse, and blocks of them: how many of which kind."""
 
     def __init__(
-        self, steps: Sequence[PoissonStep], table: dict[PoissonStep, Parts], kinds: list[PoissonStep], variances: dict[PoissonStep, float]
+        self,
+        steps: Sequence[PoissonStep],
+        table: dict[PoissonStep, Parts],
+        kinds: list[PoissonStep],
+        variances: dict[PoissonStep, float],
     ) -> None:
         self.steps, self.kinds = list(reversed(steps)), kinds
         place = {kind: i for i, kind in enumerate(kinds)}
@@ -280,8 +284,7 @@ class _Schedule:
 
     def numbers(self, start: float, end: float) -> NDArray[Any]:
         """How many steps of each entry lie between these times."""
-        whole = np.diff(np.clip(np.append(0.0, self.ends), start, end))
-        return whole
+        return np.diff(np.clip(np.append(0.0, self.ends), start, end))
 
     def blocks(self, share: float, doubling: bool, alone: int) -> Iterator[tuple[int, int, float]]:
         """(start, end, spread at the end) of each block."""
@@ -355,8 +358,8 @@ def _finest(deviation: float, loss: NDArray[Any], mass: NDArray[Any], inflation:
 class _Plan:
     """How the steps are taken, the last one first: the grid grows with the spread of what was done, and so do the blocks.
 
-    half: nodes of the grid on either side of 0. tail: the largest loss of a step that counts. fine: the parts of a cell of the grid
-    that laws of several steps of a kind are composed on. given: what coins may lack, in all, relative to the profile.
+    half: nodes of the grid on either side of 0. tail: the largest loss of a step that counts. fine: the parts of a cell of the
+    grid that laws of several steps of a kind are composed on. given: what coins may lack, in all, relative to the profile.
     """
 
     def __init__(
@@ -573,9 +576,7 @@ class Propagation:
 class Above(Propagation):
     """f(x) = e^{-x/2}·(min(1, r) - v(r)) from above, for kernels that tell more than their pairs. Profile: e^{-|x|/2}."""
 
-    def __init__(
-        self, kinds: Sequence[PoissonStep], grid: float, half: int, every: Sequence[Sequence[Kernel]]
-    ) -> None:
+    def __init__(self, kinds: Sequence[PoissonStep], grid: float, half: int, every: Sequence[Sequence[Kernel]]) -> None:
         self.profile = np.exp(-0.5 * grid * np.abs(np.arange(-half, half + 1)))
         kernels = [kernel for some in every for kernel in some]
         sources = [kernel.source_on(half) * self.profile for kernel in kernels]
@@ -631,8 +632,8 @@ class Above(Propagation):
     ) -> tuple[list[NDArray[Any]], float]:
         """What the path through these three lacks to be above all drifts, at its Bernstein coefficients, and rounding.
 
-        A step of a kind with the price c goes on by c along the path, f(τ + c) - f(τ) = c·f' + c²·f''/2: prices add up to the number
-        of steps, and no order of the steps gets farther.
+        A step of a kind with the price c goes on by c along the path, f(τ + c) - f(τ) = c·f' + c²·f''/2: prices add up to the
+        number of steps, and no order of the steps gets farther.
         """
         steps = block.steps
         w1 = 2.0 * middle - 0.5 * (f + end)
@@ -650,10 +651,9 @@ class Above(Propagation):
             each = [[self.best(drifts[block.of == i]) for i in range(len(block.numbers))] for drifts in (first, second, third)]
             if not block.priced:
                 floors = [have + AROUND * float(have.max()) for have in pace]
-                block.set_prices(
-                    [max(float((one / most).max()) for one, most in zip(kind, floors, strict=True)) for kind in zip(*each, strict=True)]
-                )
-            tops = [np.max([one / price for one, price in zip(some, block.prices.tolist(), strict=True)], axis=0) for some in each]
+                ratios = [[float((one / most).max()) for one in some] for some, most in zip(each, floors, strict=True)]
+                block.set_prices(np.max(ratios, axis=0))
+            tops = [np.max(np.array(some) / block.prices[:, None], axis=0) for some in each]
         return [top - have for top, have in zip(tops, pace, strict=True)], max(more, most) + rounding
 
     def _spread(self, change: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -690,7 +690,7 @@ class Above(Propagation):
         return stages[0], stages[1]
 
     def _guides(self, drifts: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The few angles that are the best at most nodes, counted by how much they change: the mean of their rows of all kinds."""
+        """The few angles that are the best at most nodes, counted by how much they change: means of their rows of all kinds."""
         angles, total = self.angle[block.rows], np.zeros(int(self.angle.max()) + 1)
         for i, number in enumerate(block.numbers.tolist()):
             some = drifts[block.of == i]
@@ -721,9 +721,9 @@ class _Block:
         self.steps, self.numbers, self.of, self.rows = steps, numbers, of, rows
         self.prices, self.priced, self.scale = np.ones(len(numbers)), False, 1.0
 
-    def set_prices(self, values: Sequence[float]) -> None:
+    def set_prices(self, values: NDArray[Any]) -> None:
         """In proportion to these, such that all steps together cost their number."""
-        prices = np.maximum(np.array(values), 1e-3 * max(values))
+        prices = np.maximum(values, 1e-3 * values.max())
         self.scale = float(self.numbers @ prices) / self.steps
         self.prices, self.priced = prices / self.scale, True
 

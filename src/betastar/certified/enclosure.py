@@ -129,7 +129,9 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
     if any(step.least_noise < LEAST_NOISE for step in steps):
         noisier = certify([step.with_min_noise(LEAST_NOISE) for step in steps], symmetric, tolerance, both_ends)
         lower = exp(closed_forms.log_never_sampled(steps)) * (1.0 - PAD)
-        return _with_coins(steps, symmetric, Certificate(closed_forms.noiseless_curve(steps), noisier.below, lower, noisier.upper))
+        return _with_coins(
+            steps, symmetric, Certificate(closed_forms.noiseless_curve(steps), noisier.below, lower, noisier.upper)
+        )
 
     # By the affinity, which also says how wide the law of the loss is.
     poisson = all_poisson(steps)
