@@ -32,7 +32,7 @@ TOLERANCE = 1e-4
 #: For the best of several models, the width for one run as a share of it, and the least.
 MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
 #: Least noise, and most different steps, that the pair on a line is integrated for.
-LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.3, 8
+LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.5, 4
 #: Where curves are compared.
 PROBES = np.array([0.0, 0.5, 2.0, 8.0])
 #: An advantage below this one is not looked into.
@@ -292,8 +292,13 @@ def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple
         quiet = all(step.least_noise <= LEAST_NOISE for step in steps)
         seen = None if told is None else coins.seen(poisson)
         attacks = attacks[-1:] if seen is None else (seen, *(line if quiet else attacks))
-    elif told is not None and attacks is not worst and _is_lower(told, worst[0]):
-        worst = (LeastCurve(*worst, told),)
+    elif told is not None and attacks is not worst:
+        # With little noise and many distances the integrals of the glued curve take long, and are hardly better.
+        quiet = min(step.least_noise for step in steps) < LEAST_NOISE_OF_LINE and len(factors(leaking, "glued")) > FEW_ON_LINE
+        if quiet and not adapts:
+            worst = (told,)
+        elif _is_lower(told, worst[0]):
+            worst = (LeastCurve(*worst, told),)
     return worst, attacks if both_ends else worst, adapts
 
 
@@ -324,7 +329,7 @@ def _composed(steps: Sequence[Step], family: Family, symmetric: bool) -> Fourier
 
 
 def _adapted(sequence: StepSequence, effort: str, both_ends: bool) -> adaptive.Solution | None:
-    """The worst case of an attacker who adapts, enclosed; None if the order of the steps is unknown, or no grid is affordable."""
+    """The worst case of attackers who adapt, enclosed; None if the order of the steps is not known, or no grid is affordable."""
     steps = sequence.in_order
     if steps is None or effort == "quick" or counted(steps) != counted(sequence.steps):
         return None

@@ -31,6 +31,8 @@ LARGEST = 60.0
 RATIO, SMALLEST = 1.01, 1e-4
 #: Multiples of one number that a sum of (R/σ)² is rounded down to, at most.
 MULTIPLES = 1 << 14
+#: Rounding of the probability of a multiple.
+NOISE = 1e-15
 #: Numbers of steps that are less likely than this, relative to the likeliest one, are told (or taken away).
 UNLIKELY = 1e-24
 #: Different numbers of steps beyond which other bounds are better.
@@ -187,13 +189,13 @@ def seen(steps: Sequence[PoissonStep]) -> MixtureCurve | None:
     most = sum(count * rate * square for (rate, square), count in kinds.items())
     spread = sqrt(sum(count * rate * square**2 for (rate, square), count in kinds.items()))
     unit = min(most + 12.0 * spread, LARGEST**2) / MULTIPLES
-    turns = -2j * np.pi * np.arange(MULTIPLES // 2 + 1) / MULTIPLES
-    power = np.zeros(len(turns), dtype=np.complex128)
+    frequency, turns = np.arange(MULTIPLES // 2 + 1), np.expm1(-2j * np.pi * np.arange(MULTIPLES) / MULTIPLES)
+    power = np.zeros(len(frequency), dtype=np.complex128)
     for (rate, square), count in kinds.items():  # what is wrapped around counts as less than it is
         place = min(int(square / unit * (1.0 - 8.0 * EPS)), MULTIPLES - 1)
-        kept = 1.0 + rate * np.expm1(turns * place)
+        kept = 1.0 + rate * turns[frequency * place % MULTIPLES]
         power += count * np.log(np.where(np.abs(kept) < 1e-200, 1e-200, kept))
-    law = np.maximum(irfft(np.exp(power), MULTIPLES), 0.0)
+    law = np.maximum(irfft(np.exp(power), MULTIPLES) - NOISE, 0.0)
     return _mixture(np.minimum(np.sqrt(unit * np.arange(MULTIPLES)), LARGEST), law, 0.0, doubt, 0.0)
 
 

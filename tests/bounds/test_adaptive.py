@@ -298,6 +298,66 @@ def test_steps_that_differ_in_their_order() -> None:
     assert max(highs[:2]) <= min(1.02 * max(lows[:2]), lows[2])
 
 
+@pytest.mark.parametrize("distances", [[0.5, 0.5, 1.5, 1.5], [1.5, 0.5, 1.5, 0.5], [1.5, 1.5, 0.5, 0.5], [0.3, 1.2, 0.8, 0.5]])
+def test_the_order_of_distances_by_the_programme_as_written(distances: list[float]) -> None:
+    """In its order, whatever that is; and with coins between fewer kinds than there are distances."""
+    x, functions = values(0.45, 1.25, distances, 4, 9, 31, 0.3)
+    truth = 1.0 - float(functions[-1][len(x) // 2])
+    steps = [PoissonStep(0.45, 1.25, distance, 1) for distance in distances]
+    for fineness in (adaptive.SHORT, replace(adaptive.SHORT, kinds=2), replace(adaptive.SHORT, kinds=2, verified=True)):
+        solution = adaptive.solve(steps, fineness)
+        assert solution is not None
+        low, high = ends(solution)
+        assert low - 3e-4 <= truth <= high + 3e-4
+        assert high <= 1.01 * low or fineness.kinds == 2
+    exact = bs.analyze(bs.DPSGD(1.25, 0.45, 4), bs.AttributeInference(distances)).advantage
+    assert exact.upper - exact.lower <= 0.01 * exact.upper
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.02, 1.0), (0.1, 0.6)])
+def test_a_block_covers_every_order_of_its_steps(rate: float, noise: float) -> None:
+    rng = np.random.default_rng(3)
+    distances = rng.uniform(0.2, 1.5, 3)
+    steps = [PoissonStep(rate, noise, float(rng.choice(distances)), 1) for _ in range(80)]
+    plan = adaptive._plan(steps, replace(adaptive.SHORT, nodes=600))
+    assert plan is not None
+    kinds, reach = plan.schedule.kinds, min(plan.half, int(plan.tail / plan.grid) + 2)
+    operator = adaptive.Above(
+        kinds, plan.grid, plan.half, [adaptive._kernels(kind, plan.grid, reach, 13, plan.fineness.cells) for kind in kinds]
+    )
+    f, one = operator.widened(np.zeros(1)), np.eye(len(kinds))
+    for i in range(30):
+        f, _, _ = operator.advance(f, 1, one[i % len(kinds)])
+    numbers = np.array([4.0, 3.0, 5.0])
+    block, relative, constant = operator.advance(f, 12, numbers)
+    upper = block + relative * operator.profile + constant
+    order = np.repeat(np.arange(3), numbers.astype(int))
+    for _ in range(6):
+        g = f
+        for i in rng.permutation(order):
+            g, _, _ = operator.advance(g, 1, one[i])
+        assert np.all(g <= upper + 1e-14)
+        assert upper.max() <= 1.1 * g.max(), "and is hardly larger"
+
+
+def test_many_distances_in_blocks_and_one_by_one() -> None:
+    """Blocks, coins between kinds, and rounded distances only widen the interval; it stays narrow."""
+    rng = np.random.default_rng(8)
+    steps = [PoissonStep(0.02, 0.9, float(distance), 1) for distance in rng.uniform(0.05, 1.5, 90)]
+    one_by_one = adaptive.solve(steps, replace(adaptive.SHORT, kinds=90, levels=90))
+    coins = adaptive.solve(steps, adaptive.SHORT)
+    proved = adaptive.solve(steps, replace(adaptive.SHORT, verified=True, alone=30))
+    assert one_by_one is not None
+    assert coins is not None
+    assert proved is not None
+    (low, high), (second, coin), (_, most) = ends(one_by_one), ends(coins), ends(proved)
+    assert second <= high
+    assert second >= 0.98 * low
+    assert high <= coin <= 1.01 * high
+    assert high <= most <= 1.04 * high
+    assert low <= high <= 1.015 * low
+
+
 @pytest.mark.parametrize(
     ("rate", "noise", "distance", "steps"),
     [

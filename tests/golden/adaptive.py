@@ -45,19 +45,22 @@ def outcomes(p: float, sigma: float, distance: float, theta: float, width: float
     return np.log(second / first).ravel(), (noise * first).ravel()
 
 
-def values(p: float, sigma: float, distance: float, steps: int, angles: int, nodes: int, width: float) -> tuple[Any, list[Any]]:
-    """log r, and v with 0, 1, … steps to go."""
-    thetas = np.linspace(0.0, np.arccos(0.5 * distance), angles)
-    pairs = [outcomes(p, sigma, distance, theta, width) for theta in thetas]
-    spread = max(float(np.sqrt(weight @ loss**2)) for loss, weight in pairs)
+def values(
+    p: float, sigma: float, distance: float | list[float], steps: int, angles: int, nodes: int, width: float
+) -> tuple[Any, list[Any]]:
+    """log r, and v with 0, 1, … steps to go. distance: of all steps, or of each of them in their order."""
+    distances = distance if isinstance(distance, list) else [distance] * steps
+    turns = {far: np.linspace(0.0, np.arccos(0.5 * far), angles) for far in distances}
+    pairs = {far: [outcomes(p, sigma, far, theta, width) for theta in thetas] for far, thetas in turns.items()}
+    spread = max(float(np.sqrt(weight @ loss**2)) for some in pairs.values() for loss, weight in some)
     half = np.sinh(np.linspace(0.0, 4.0, nodes)) / np.sinh(4.0) * (9.0 * spread * np.sqrt(steps) + 2.0)  # fine near 0
     x = np.concatenate([-half[:0:-1], half])
     functions = [np.minimum(1.0, np.exp(x))]
     after: Any = None  # a spline of log v; min(1, r) has a kink, so that the first step needs a finer grid
-    for _ in range(steps):
+    for far in reversed(distances):
         best = np.full(len(x), np.inf)
-        for j, theta in enumerate(thetas):
-            loss, weight = pairs[j] if after is not None else outcomes(p, sigma, distance, theta, KINK * width)
+        for j, theta in enumerate(turns[far]):
+            loss, weight = pairs[far][j] if after is not None else outcomes(p, sigma, far, theta, KINK * width)
             keep = weight > 1e-17
             for i in range(len(x)):
                 at = x[i] + loss[keep]

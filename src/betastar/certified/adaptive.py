@@ -81,7 +81,7 @@ class Fineness:
 
     angles: of pairs, from above and from below. nodes: of the grid on either side of 0, at most. inflation: share that splitting
     outcomes between nodes may add to the variance of the loss, if there is room. share, pause: steps at once, as a share of those
-    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds and
+    done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds,
     levels: different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one
     before the first path. verified: coins between kinds are compared with the steps that they stand for.
     """
@@ -108,7 +108,7 @@ MANY = Fineness((9, 5), 3072, 0.008, 0.35, 0.12, (0.2, 0.08), 8, 64, 400, False)
 
 
 #: And with a proof.
-MANY_PROVED = Fineness((13, 5), 4096, 0.004, 0.25, 0.06, (0.15, 0.06), 12, 128, 1000)
+MANY_PROVED = Fineness((13, 5), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 12, 96, 1000)
 
 
 def fineness_for(count: int) -> Fineness:
@@ -233,7 +233,7 @@ def _anchored(counts: dict[PoissonStep, int], most: int) -> dict[PoissonStep, Pa
 def _proved(
     counts: dict[PoissonStep, int], table: dict[PoissonStep, Parts], fineness: Fineness, grid: float, most: int, slack: float
 ) -> dict[PoissonStep, Parts]:
-    """With more of the coins, so that it is proved: at every node and angle, H of the step is at most the coin's plus `slack`.
+    """With more of the coins, so that it is proved: at every node and angle H of a step is at most the coin's plus `slack`.
 
     These curves are linear in α between the nodes, and each curve of the step lies below one of these. Many steps are rounded up.
     """
@@ -651,15 +651,9 @@ class Above(Propagation):
             each = [[self.best(drifts[block.of == i]) for i in range(len(block.numbers))] for drifts in (first, second, third)]
             if not block.priced:
                 floors = [have + AROUND * float(have.max()) for have in pace]
-                block.set_prices(
-                    [
-                        max(float((one / most).max()) for one, most in zip(kind, floors, strict=True))
-                        for kind in zip(*each, strict=True)
-                    ]
-                )
-            tops = [
-                np.max([one / price for one, price in zip(some, block.prices.tolist(), strict=True)], axis=0) for some in each
-            ]
+                ratios = [[float((one / most).max()) for one in some] for some, most in zip(each, floors, strict=True)]
+                block.set_prices(np.max(ratios, axis=0))
+            tops = [np.max(np.array(some) / block.prices[:, None], axis=0) for some in each]
         return [top - have for top, have in zip(tops, pace, strict=True)], max(more, most) + rounding
 
     def _spread(self, change: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -696,7 +690,7 @@ class Above(Propagation):
         return stages[0], stages[1]
 
     def _guides(self, drifts: NDArray[Any], block: _Block) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The few angles that are the best at most nodes, counted by how much they change: the mean of their rows of a kind."""
+        """The few angles that are the best at most nodes, counted by how much they change: means of their rows of all kinds."""
         angles, total = self.angle[block.rows], np.zeros(int(self.angle.max()) + 1)
         for i, number in enumerate(block.numbers.tolist()):
             some = drifts[block.of == i]
@@ -727,9 +721,9 @@ class _Block:
         self.steps, self.numbers, self.of, self.rows = steps, numbers, of, rows
         self.prices, self.priced, self.scale = np.ones(len(numbers)), False, 1.0
 
-    def set_prices(self, values: Sequence[float]) -> None:
+    def set_prices(self, values: NDArray[Any]) -> None:
         """In proportion to these, such that all steps together cost their number."""
-        prices = np.maximum(np.array(values), 1e-3 * max(values))
+        prices = np.maximum(values, 1e-3 * values.max())
         self.scale = float(self.numbers @ prices) / self.steps
         self.prices, self.priced = prices / self.scale, True
 
