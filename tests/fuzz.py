@@ -31,8 +31,12 @@ SECONDS = 10.0
 #: Two proved numbers that differ by less differ by the rounding of the comparison.
 ROUNDING = 1e-12
 FLOOR = 1e-5
-#: From this number on, every tenth setting has batches of a fixed size, or batches that are cut off.
+#: From this number on, every tenth setting has batches of a fixed size, or batches that are cut off; and another one many distances.
 PLAIN = 250
+#: Numbers of different distances.
+MANY = (2, 3, 5, 10, 20, 50, 100, 200)
+#: Width of an exact interval of many distances, as a share of the advantage: no more in any setting.
+WIDEST = 0.1
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,8 @@ class Case:
         if number >= PLAIN and number % 10 == 3:
             run = _sampled(draw)
             return cls(number, run, _threat(draw, run, False))
+        if number >= PLAIN and number % 10 == 7:
+            return cls(number, *many_distances(draw))
         extreme = draw.random() < 0.05
         segments = int(draw.choice([1, 2, 3], p=[0.8, 0.1, 0.1]))
         run = _segment(draw, extreme)
@@ -69,6 +75,25 @@ def _segment(draw: np.random.Generator, extreme: bool) -> bs.DPSGD:
     rate = 1.0 if draw.random() < 0.05 else _between(draw, 1e-14 if extreme else 1e-5, 1.0)
     noise = _between(draw, 0.02, 1e6) if extreme else _between(draw, 0.35, 30.0)
     return bs.DPSGD(noise, rate, round(_between(draw, 1.0, 1e9 if extreme else 1e5)))
+
+
+def many_distances(draw: np.random.Generator, most: float = 5000.0) -> tuple[bs.DPSGD, Threat]:
+    """Distances of each step in a random order, of up to 200 different values; sums of runs among them."""
+    noise, rate, steps = _between(draw, 0.35, 10.0), _between(draw, 1e-3, 0.5), round(_between(draw, 4.0, most))
+    number, style = min(int(draw.choice(MANY)), steps), draw.integers(3)
+    if style == 0:
+        values = draw.uniform(0.01, 2.0, number)
+    elif style == 1:
+        values = np.array([_between(draw, 1e-3, 2.0) for _ in range(number)])
+    else:
+        values = np.clip(_between(draw, 0.02, 1.0) * np.exp(0.3 * draw.normal(size=number)), 1e-3, 2.0)
+    each = np.concatenate([np.arange(number), draw.integers(0, number, steps - number)])
+    draw.shuffle(each)
+    run = bs.DPSGD(noise, rate, steps)
+    if draw.random() < 0.2:
+        first = int(draw.integers(1, steps))
+        run = bs.DPSGD(noise, rate, first) + bs.DPSGD(_between(draw, 0.05, 10.0), rate, steps - first)
+    return run, bs.AttributeInference(values[each])
 
 
 def _sampled(draw: np.random.Generator) -> bs.DPSGD:
@@ -163,6 +188,10 @@ def check(number: int, tolerance: float = TOLERANCE, quick: bool = False) -> Rep
         for method in METHODS:
             risks[method] = report.timed(method, lambda method=method: bs.analyze(case.run, case.threat, method, tolerance))
             bounds[method] = {}
+            if method == "exact" and number >= PLAIN and number % 10 == 7:
+                wide = risks[method].advantage
+                loud = min(part.noise_multiplier for part in case.run.segments) >= 0.35
+                report.expect(wide.width <= WIDEST * wide.upper or not loud, f"exact: too wide, {wide}")
             for name, (read, least, most) in _asked(case, method, quick):
                 bounds[method][name] = bound = report.timed(f"{method}: {name}", lambda read=read, risk=risks[method]: read(risk))
                 _is_bound(report, f"{method}: {name}", bound, least, most)

@@ -6,10 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import betastar as bs
+from betastar import coins
+from betastar.exact import FourierCurve
+from betastar.steps.base import Family
+from betastar.steps.poisson import factors
 
 from . import fuzz
 
@@ -30,6 +36,30 @@ def test_no_number_of_another_sampling_is_on_the_unsafe_side() -> None:
     drawn = {report.case.run.sampling for report in reports}
     assert drawn == {"fixed-size", "poisson"}
     assert not [(str(report.case), report.faults) for report in reports if report.faults]
+
+
+def fixed(run: bs.DPSGD, threat: Any, family: Family, symmetric: bool) -> float:
+    """The advantage of a fixed pair, or of the glued curve, by the transform."""
+    return 1.0 - FourierCurve(factors(threat.reduction(run).proved[0].steps, family), symmetric).overlap().value
+
+
+def test_many_distances_are_narrow_and_safe() -> None:
+    """40 runs with up to 60 different distances in any order: above what is attained, below what is proved, and narrow."""
+    widths = []
+    for number in range(40):
+        run, threat = fuzz.many_distances(np.random.default_rng([30, number]), 60.0)
+        risk = bs.analyze(run, threat).advantage
+        assert risk.lower <= risk.estimate <= risk.upper
+        if min(part.noise_multiplier for part in run.segments) < 0.35:
+            told = coins.told(threat.reduction(run).proved[0].steps)
+            assert told is not None
+            assert risk.lower <= told.hockey_stick(0.0).value + 1e-9
+            continue
+        assert risk.lower <= fixed(run, threat, "glued", True) + 1e-9, run
+        assert risk.upper >= fixed(run, threat, "line", False) - 1e-8, run
+        widths.append((risk.upper - risk.lower) / risk.upper)
+    assert np.quantile(widths, 0.95) <= 0.03
+    assert max(widths) <= 0.1
 
 
 def test_the_checks_see_a_number_on_the_unsafe_side() -> None:
