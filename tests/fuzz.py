@@ -31,7 +31,7 @@ SECONDS = 10.0
 #: Two proved numbers that differ by less differ by the rounding of the comparison.
 ROUNDING = 1e-12
 FLOOR = 1e-5
-#: From this number on, every tenth setting has batches of a fixed size, or batches that are cut off; and another one many distances.
+#: From this number on, every tenth setting has batches of a fixed size, or batches that are cut off; another has many distances.
 PLAIN = 250
 #: Numbers of different distances.
 MANY = (2, 3, 5, 10, 20, 50, 100, 200)
