@@ -69,6 +69,8 @@ ALONE = 30
 RELEVANT = 0.2
 #: Share of the largest pace below which prices do not follow the drift of a kind.
 AROUND = 0.001
+#: Share of f that a block may cost before its steps are taken one by one, if they are not more than that.
+POOR, MOST_ALONE = 0.003, 300
 #: Rounding of the number of steps of a kind in a block.
 NOTHING_OF = 1e-12
 #: Where the profile e^{-|x|/2} is smaller than this, what a path lacks is added everywhere.
@@ -386,9 +388,15 @@ class _Plan:
             if operator is None or self._need(spread) > operator.half:
                 operator = Above(self.schedule.kinds, self.grid, self._size(self._need(spread), f), every)
                 f = operator.widened(f)
-            numbers = self.schedule.kinds_until(end) - self.schedule.kinds_until(start)
-            f, more, everywhere = operator.advance(f, end - start, np.where(numbers > NOTHING_OF * (end - start), numbers, 0.0))
-            relative, constant = relative + more, constant + everywhere
+            with np.errstate(over="ignore", invalid="ignore"):
+                after, more, everywhere = operator.advance(f, end - start, self._numbers(start, end))
+            poor = not more + everywhere <= POOR * float(after.max())
+            if poor and 1 < end - start <= MOST_ALONE:  # no prices serve all kinds: one by one
+                after, more, everywhere = f, 0.0, 0.0
+                for time in range(start, end):
+                    after, some, other = operator.advance(after, 1, self._numbers(time, time + 1))
+                    more, everywhere = more + some, everywhere + other
+            f, relative, constant = after, relative + more, constant + everywhere
         assert operator is not None  # there are steps
         return operator.curve(f, relative, constant)
 
@@ -406,6 +414,11 @@ class _Plan:
             wrong += error
         assert operator is not None  # there are steps
         return operator.curve(f, wrong)
+
+    def _numbers(self, start: int, end: int) -> NDArray[Any]:
+        """How many steps of each kind there are in a block."""
+        numbers = self.schedule.kinds_until(end) - self.schedule.kinds_until(start)
+        return np.where(numbers > NOTHING_OF * (end - start), numbers, 0.0)
 
     def _need(self, spread: float) -> int:
         return min(self.half, ceil((WIDTH * sqrt(spread) + self.tail) / self.grid))
