@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
-# Most installed modules are never imported; Python compiles the others at their first import, which halves the time of an install.
+# Most installed modules are never imported; Python compiles the others at their first import, which saves half of the time.
 INSTALL := -m pip install --disable-pip-version-check --no-compile
 
 .PHONY: demo test test-all browser oldest fuzz lint docs bench reproduce audits notebooks golden lock clean
