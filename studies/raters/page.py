@@ -104,7 +104,8 @@ def words(results: Json) -> Json:
         "best_gain": f"{accuracy(best) - 100 * mean(run['baseline'] for run in best):.1f}",
         "best_target": f"{best[0]['target']:g}",
         "bins_difference": f"{abs(accuracy(bins) - accuracy(same)):.1f}" if bins else "",
-        "three": [_small(_risk_of(results, 3)[POISSON][0]), up(_risk_of(results, 3)[BINS][1])],
+        "three": [_small(_risk_of(results, 3)[POISSON][0]), down(_risk_of(results, 3)[BINS][0]), up(_risk_of(results, 3)[BINS][1])],
+        "bins_noise": up(100.0 * (max(one[BINS] / one[POISSON] for one in results["noise"]) - 1.0), 1),
         "losses": losses(runs),
     }
 

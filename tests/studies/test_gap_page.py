@@ -56,7 +56,7 @@ def test_proved_figures_are_certified_ones() -> None:
             continue
         seen.add(key)
         risk = bs.Plan(bs.DPSGD(*key[:3]), run["gap"]).attribute()
-        assert run["attribute"] == pytest.approx(float(risk.bayes_security.lower), abs=1e-9)
+        assert run["attribute"] == pytest.approx(float(risk.bayes_security.lower), abs=1e-6)
     assert len(seen) > len(GAPS)
     assert all(run["attribute"] >= TARGET for run in RUNS if run["kind"] == "target")
 

@@ -64,13 +64,13 @@ def test_what_the_page_says_about_risk() -> None:
     assert risk[10]["poisson"][0] < 1e-4
     for ratings in (2, 3, 5):
         low, high = risk[ratings]["balls-in-bins"]
-        assert low < 1e-4 < high < risk[ratings]["poisson"][0]
+        assert 0.0 < low < high < risk[ratings]["poisson"][0]
     needed = [
         one["poisson"] / one["ratings"] for one in RESULTS["noise"] if one["target"] == min(TARGETS) and one["ratings"] >= 2
     ]
     assert max(needed) < 1.02 * min(needed)
     assert slope(RESULTS) == pytest.approx(mean(needed), rel=0.02)
-    assert all(one["balls-in-bins"] > 4 * one["poisson"] for one in RESULTS["noise"] if one["ratings"] > 1)
+    assert all(1.0 < one["balls-in-bins"] / one["poisson"] < 1.055 for one in RESULTS["noise"])
 
 
 def test_what_the_page_says_about_accuracy() -> None:
@@ -104,6 +104,6 @@ def test_what_the_page_says_about_audits() -> None:
         if one["sampling"] == "poisson" or one["ratings"] == 1:
             assert right == pytest.approx(bound, abs=0.01)  # "the attacker reaches the bound"
         elif one["ratings"] == 3:
-            assert 0.9 < right < 1.0 == pytest.approx(bound, abs=1e-3)
+            assert 0.9 < right < bound < 0.98
     for audit in RESULTS["audits"]["training"].values():
         assert all(one["p_value"] > 0.01 for one in audit["audits"].values())

@@ -91,7 +91,7 @@ def test_raters_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert person["person"] == pytest.approx(0.5, abs=1e-4)
     assert person["person"] < person["rating"]
     assert all(run["baseline"] == person["baseline"] for run in results["runs"])
-    assert "# Raters of films" in raters_page.write(tmp_path).read_text()
+    assert "# Film ratings" in raters_page.write(tmp_path).read_text()
     monkeypatch.setattr(raters, "_private", None)
     monkeypatch.setattr(raters, "_without", None)
     assert raters.study(tmp_path, 1, 1, quick=True) == json.loads(
