@@ -234,6 +234,13 @@ BROKEN: dict[str, tuple[Any, dict[str, Any], str, int | None, str | None]] = {
     "weights that start from the labels": (bias_of_labels, {}, "weights", 1, "2.bias"),
     "a number of steps that follows the inputs": (stops_early, {}, "steps", None, None),
     "batches that follow the inputs": (weighted_sampler, {}, "sampling", None, None),
+    "more bins an epoch than claimed": (
+        trained(sampling="balls-in-bins", epochs=1),
+        {"run": bs.DPSGD(1.0, 0.2, 10, "balls-in-bins", times_per_epoch=2)},
+        "sampling",
+        None,
+        None,
+    ),
     "a printed loss": (trained(after_step=printed_loss), {}, "output", None, None),
     "a logged loss": (trained(after_step=logged_loss), {}, "output", None, None),
     "a returned loss": (trained(after_step=returned_loss), {}, "output", None, None),

@@ -64,6 +64,22 @@ def test_balls_in_bins_use_each_record_once_an_epoch_at_any_step() -> None:
     assert not fits(favourite, favourite.mean())  # the test sees records that prefer a step by half
 
 
+def test_several_bins_an_epoch_are_different_and_all_subsets_alike() -> None:
+    records, times = 3_000, 2
+    given = private_loader(loader(records, 1_500), times_per_epoch=times, generator=seeded())
+    assert len(given) == 4  # twice as many batches, of the same size
+    epoch = list(given.batch_sampler)  # type: ignore[arg-type]
+    assert all(batch == sorted(set(batch)) for batch in epoch)
+    table = np.zeros((records, 4), dtype=int)
+    for step, batch in enumerate(epoch):
+        table[batch, step] = 1
+    assert (table.sum(axis=1) == times).all()
+    pairs = np.unique(table @ (1 << np.arange(4)), return_counts=True)[1]
+    assert len(pairs) == 6
+    assert fits(pairs, records / 6)
+    assert not fits(np.append(pairs[:5] - 60, pairs[5] + 300), records / 6)
+
+
 def test_pairs_of_records_in_bins_are_independent() -> None:
     sampler, together = made("balls-in-bins", seeded()), np.zeros((SIZE, SIZE))
     for _ in range(EPOCHS):
@@ -245,6 +261,10 @@ def test_loaders_that_cannot_be_made() -> None:
         private_loader(loader(), "fixed-size", max_batch_size=12)
     with pytest.raises(ValueError, match="max_batch_size must be at least the mean batch size, 50 / 5 = 10, got 9"):
         private_loader(loader(), "poisson", max_batch_size=9)
+    with pytest.raises(ValueError, match="times_per_epoch belongs to sampling 'balls-in-bins', got sampling 'fixed-size'"):
+        private_loader(loader(), "fixed-size", times_per_epoch=2)
+    with pytest.raises(ValueError, match="times_per_epoch must be a whole number of at least 1, got 0"):
+        private_loader(loader(), times_per_epoch=0)
     with pytest.raises(TypeError, match=r"generator must be a torch\.Generator, got 7"):
         private_loader(loader(), generator=7)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="sampling must be one of 'balls-in-bins', 'fixed-size', 'poisson', got 'shuffled'"):

@@ -122,6 +122,25 @@ def test_the_noisy_sum_is_divided_by_a_fixed_number(sampling: str) -> None:
     assert sampling in ("fixed-size", "shuffled") or len(set(sizes)) > 1
 
 
+def test_each_record_several_times_an_epoch() -> None:
+    """The accountant, the monitor and a broken-off epoch; the noisy sum is divided by half of the mean size."""
+    _, data, _ = build("tanh")
+    bins = private_loader(DataLoader(data, batch_size=20), times_per_epoch=2, generator=torch.Generator().manual_seed(0))
+    engine, (model, optimizer, batches), secret = made("balls-in-bins", loader=bins)
+    criterion = nn.CrossEntropyLoss()
+    monitor = AttributeMonitor(model, optimizer, batches, criterion, secret)
+    seen = fit((model, optimizer, batches), criterion, 14)
+    assert sum(len(x) for x, _ in seen[:12]) == 240
+    run = bs.DPSGD(NOISE, 1 / 6, 24, "balls-in-bins", dataset_size=120, times_per_epoch=2)
+    assert engine.accountant.run == monitor.run == run
+    assert engine.accountant.bayes_security() == bs.analyze(run).bayes_security
+    assert monitor.entry()["times_per_epoch"] == 2
+    assert optimizer.expected_batch_size == 10
+    again = BetastarAccountant()
+    again.load_state_dict(engine.accountant.state_dict())
+    assert again.run == run
+
+
 def test_an_empty_batch_is_a_step_of_noise() -> None:
     _, data, secret = build("tanh")
     few = TensorDataset(*(column[:7] for column in data.tensors))  # has all values

@@ -454,6 +454,9 @@ def sampling_findings(recording: Recording, run: DPSGD | None) -> tuple[list[Fin
     if scheme.sampling != claimed.sampling:
         told = f"The loader's batches are {scheme.sampling}, and {claimed.sampling} is claimed."
         return [Finding("sampling", told)], []
+    if scheme.times_per_epoch != claimed.times_per_epoch:
+        told = f"Each record is in {scheme.times_per_epoch} batches of an epoch, and {claimed.times_per_epoch} are claimed."
+        return [Finding("sampling", told, None, None, scheme.times_per_epoch, claimed.times_per_epoch)], []
     if scheme.sample_rate > (1.0 + 1e-3) * float(claimed.sample_rate):
         told = (
             f"The loader draws each record with probability {scheme.sample_rate:.4g}, and {claimed.sample_rate:.4g} is claimed."

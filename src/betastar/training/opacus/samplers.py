@@ -64,9 +64,14 @@ class EpochSampler(Sampler[list[int]]):
         """The batches of an epoch."""
         records, steps = cast(int, self.scheme.records), len(self)
         if self.scheme.sampling == "balls-in-bins":
-            bins = torch.randint(steps, (records,), generator=self.generator)
-            sizes = torch.bincount(bins, minlength=steps)
-            return list(torch.argsort(bins, stable=True).split(sizes.tolist()))
+            times = self.scheme.times_per_epoch
+            bins = torch.empty((times, records), dtype=torch.int64)
+            for i, last in enumerate(range(steps - times, steps)):  # Floyd: a step up to `last`, or `last` if that is taken
+                drawn = torch.randint(last + 1, (records,), generator=self.generator)
+                bins[i] = torch.where((bins[:i] == drawn).any(dim=0), last, drawn)
+            every = bins.T.flatten()
+            sizes = torch.bincount(every, minlength=steps)
+            return list((torch.argsort(every, stable=True) // times).split(sizes.tolist()))
         return [self._batch(records) for _ in range(steps)]
 
     def _batch(self, records: int) -> Tensor:
@@ -125,6 +130,7 @@ def private_loader(
     sampling: str = "balls-in-bins",
     *,
     max_batch_size: int | None = None,
+    times_per_epoch: int = 1,
     generator: torch.Generator | None = None,
 ) -> DataLoader[Any]:
     """Make a loader of the same data set whose batches are drawn in a way that a proof is known for.
@@ -132,6 +138,9 @@ def private_loader(
     An epoch has as many batches as the given loader, and the size of batches is about the same. Give the new loader to
     `make_private` of Opacus with `poisson_sampling=False`, so that Opacus leaves it as it is. Opacus divides the noisy sum by a
     fixed number, the mean size of a batch, whatever the size of the batch.
+
+    With times_per_epoch=k an epoch has k times as many batches, of the same size. Opacus divides by the records over the batches
+    of an epoch, which then is a k-th of the mean size: divide the learning rate by k. The guarantee does not depend on it.
 
     Parameters
     ----------
@@ -143,6 +152,8 @@ def private_loader(
         loader to `make_private` with poisson_sampling=True.
     max_batch_size : int, optional
         With "poisson": of a larger batch, so many records are kept at random.
+    times_per_epoch : int
+        With "balls-in-bins": in how many batches of an epoch each record is, all subsets of that size being equally likely.
     generator : torch.Generator, optional
         Where the sampler's random numbers come from; by default the generator of the loader, or torch's own.
 
@@ -157,7 +168,7 @@ def private_loader(
     TypeError
         If the loader is not a DataLoader, or if its batches are not made of tensors.
     ValueError
-        If the sampling is another word, if max_batch_size does not fit, or if the data set has no length.
+        If the sampling is another word, if max_batch_size or times_per_epoch do not fit, or if the data set has no length.
 
     Examples
     --------
@@ -171,7 +182,7 @@ def private_loader(
     """
     require_numbers(loader)
     validation.choice("sampling", sampling, SAMPLINGS)
-    scheme = _scheme(sampling, len(cast(Sized, loader.dataset)), len(loader), max_batch_size)
+    scheme = _scheme(sampling, len(cast(Sized, loader.dataset)), len(loader), max_batch_size, times_per_epoch)
     collate = loader.collate_fn
     empty = _without_rows(collate([loader.dataset[0]]))
     kept = ("num_workers", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
@@ -196,13 +207,15 @@ def require_numbers(loader: object) -> None:
         )
 
 
-def _scheme(sampling: str, records: int, steps: int, most: int | None) -> SamplingScheme:
-    """How the batches of a loader are drawn, with as many batches an epoch."""
+def _scheme(sampling: str, records: int, steps: int, most: int | None, times: int) -> SamplingScheme:
+    """How the batches of a loader are drawn: with as many batches an epoch, or `times` as many."""
+    if validation.one_whole("times_per_epoch", times) > 1 and sampling != "balls-in-bins":
+        raise validation.wrong("times_per_epoch", f"belongs to sampling 'balls-in-bins', got sampling {sampling!r}.")
     if sampling != "poisson":
         if most is not None:
             raise ValueError(f"max_batch_size must be left out with sampling {sampling!r}, got {most!r}.")
         if sampling == "balls-in-bins":
-            return SamplingScheme(sampling, 1.0 / steps, steps, records)
+            return SamplingScheme(sampling, 1.0 / steps, int(times) * steps, records, times_per_epoch=int(times))
         size = max(1, records // steps)
         return SamplingScheme(sampling, size / records, steps, records, size)
     if most is None:
