@@ -100,6 +100,7 @@ golden: $(READY)
 	$(BIN)/python -m tests.golden.allocation
 	$(BIN)/python tests/golden/groups.py
 	$(BIN)/python -m tests.golden.samplings
+	$(BIN)/python tests/golden/unequal.py
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "betastar needs Python 3.11 or later"'

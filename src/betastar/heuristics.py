@@ -17,7 +17,7 @@ from betastar.dpsgd import DPSGD, only_plain
 from betastar.risk import Risk
 from betastar.sequences import StepSequence
 from betastar.steps.group import MixtureStep, binomial
-from betastar.threats import Membership, Threat
+from betastar.threats import Membership, Threat, only_general
 
 #: What the figures are.
 FINAL_MODEL = "a heuristic for an attacker who sees the final model only, not a bound"
@@ -61,6 +61,7 @@ def final_model(run: DPSGD, threat: Threat | None = None) -> Risk:
         raise TypeError(f"run must be a DPSGD, got {run!r}.")
     if not isinstance(threat, Membership):
         raise ValueError(f"threat must be Membership for the final model, got {threat!r}; analyze answers for every update.")
+    only_general(threat, "an attacker who sees the final model only")
     outcomes = []
     for scalar in run.scalars():
         step = StepSequence((final_step(scalar, threat),), threat.symmetric, threat.oriented)

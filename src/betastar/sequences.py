@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from betastar.dpsgd import Segment, epochs_of, is_plain, length_of
 from betastar.rounding import plain
 from betastar.steps.allocation import AllocationStep, RepeatedAllocationAttack, blocks
-from betastar.steps.base import Step
+from betastar.steps.base import LEAST, Step
 from betastar.steps.fixed_size import FixedSizeStep
 from betastar.steps.group import MixtureStep, group_step
 from betastar.steps.poisson import PoissonStep
 from betastar.steps.truncated import CoinStep, truncation
+from betastar.steps.unequal import UnequalStep
 from betastar.validation import WrongValueError
 
 
@@ -80,9 +81,13 @@ class SegmentSteps:
         return self.symmetric if symmetric else self.directed
 
 
-def combined(segments: Sequence[SegmentSteps], symmetric: bool, oriented: bool) -> Reduction:
-    """The reduction of a run of several segments."""
+def combined(
+    segments: Sequence[SegmentSteps], symmetric: bool, oriented: bool, attacked: Sequence[SegmentSteps] | None = None
+) -> Reduction:
+    """The reduction of a run of several segments. attacked: segments that leak no more, whose attacks exist, if not these."""
     proved = _proved(segments, symmetric, oriented)
+    if attacked is not None:
+        return Reduction(proved, _attacks(attacked, symmetric, oriented))
     if len(proved) == 1 and _joined(one.own(symmetric) for one in segments) == proved[0].steps:
         return Reduction(proved)
     return Reduction(proved, _attacks(segments, symmetric, oriented))
@@ -181,22 +186,36 @@ def substitution(segment: Segment, distances: Distances, records: int = 1) -> Se
     if segment.sampling == "shuffled":
         return _shuffled(segment, distances)
     if segment.max_batch_size is not None:
-        return _truncated(segment, distances.steps, True)
+        return _truncated(segment, distances.steps)
     return SegmentSteps((distances.steps,), distances.blocks, distances.steps)
 
 
-def add_remove(segment: Segment, records: int = 1) -> SegmentSteps:
-    """The part of a segment where the challenge is a record, or all records of a person, or nothing."""
+def add_remove(segment: Segment, records: int = 1, norm: float = 1.0) -> SegmentSteps:
+    """The part of a segment where the challenge is a record, or all records of a person, or nothing.
+
+    norm: the largest norm of their gradients. In the place of nothing they count as with more noise; in the place of others,
+    whose norms are up to 1, the distance is up to 1 + norm.
+    """
     at_most_all(records, segment.dataset_size)
-    sigma, count = segment.noise_multiplier, segment.steps
     if segment.mixture is not None:
-        return _mixture(segment, records)
+        return _mixture(segment, records, norm)
     if segment.sampling == "shuffled":
         raise WrongValueError(
             "sampling",
             "{argument} 'shuffled' must be analysed with relation 'substitution': a record that is removed shifts all batches "
             "after it, and nothing is proved of that. Or train with sampling 'balls-in-bins' or 'poisson'.",
         )
+    in_place = segment.noise_multiplier / (1.0 + norm)
+    if segment.sampling == "fixed-size":
+        if records > 1:
+            return _removed_group(segment, records, in_place)
+        step = PoissonStep(segment.sample_rate, in_place, 1.0, segment.steps)  # the challenge is opposite to those it replaces
+        return SegmentSteps(((step,),), directed=(step,))
+    if norm == 0.0 and segment.max_batch_size is None:
+        nothing = (PoissonStep(segment.sample_rate, segment.noise_multiplier, 0.0, segment.steps),)
+        return SegmentSteps((nothing,), directed=nothing)
+    segment = replace(segment, noise_multiplier=segment.noise_multiplier / max(norm, LEAST))
+    sigma, count = segment.noise_multiplier, segment.steps
     if segment.times_per_epoch > 1:
         return _several_times(segment, records, False)
     if segment.sampling == "balls-in-bins":
@@ -209,13 +228,36 @@ def add_remove(segment: Segment, records: int = 1) -> SegmentSteps:
         each = AllocationStep(length, sigma / sqrt(records), False, records * number)
         return SegmentSteps(((together,), (each,)), directed=(replace(each, noise=sigma),), summed=_summed(segment, records, 1.0))
     if records > 1:
-        return _group_in_poisson(segment, records, False) if is_plain(segment) else _removed_group(segment, records)
+        return _group_in_poisson(segment, records, False) if is_plain(segment) else _removed_group(segment, records, in_place)
     step = PoissonStep(segment.sample_rate, sigma, 1.0, count)
-    if segment.sampling == "fixed-size":
-        step = replace(step, noise=0.5 * sigma)  # in the place of a record at -1 the challenge is at +1
-    elif segment.max_batch_size is not None:
-        return _truncated(segment, (step,), False)
+    if segment.max_batch_size is not None:
+        return _truncated(segment, (step,), in_place)
     return SegmentSteps(((step,),), directed=(step,))
+
+
+def unequal(segment: Segment, norm: float, other_rate: float | None) -> SegmentSteps:
+    """The part of a plain segment where a record of this norm is replaced by any other, which is drawn with its own rate."""
+    rate = segment.sample_rate if other_rate is None else other_rate
+    step = (UnequalStep(segment.sample_rate, segment.noise_multiplier, norm, rate, 1.0, segment.steps),)
+    return SegmentSteps((step,), directed=step)
+
+
+def substitution_of_small(segment: Segment, distances: Distances, norm: float) -> SegmentSteps:
+    """The part of a segment of any sampling where a record of at least this norm, and at most the norms that belong to the
+    distances (less 1), is replaced by any other.
+
+    Attacks: the record has the gradient 0 and the other one norm 1, or the record has that of all others, the other one the
+    opposite.
+    """
+    far = segment.noise_multiplier / (1.0 + norm)
+    if segment.sampling == "fixed-size":
+        attack: tuple[Step, ...] = (PoissonStep(segment.sample_rate, far, 1.0, segment.steps),)
+    elif segment.sampling == "shuffled":
+        length, number = length_of(segment), epochs_of(segment)
+        attack = (AllocationStep(length, far, False, number) if length > 1 else PoissonStep(1.0, far, 1.0, number),)
+    else:
+        attack = add_remove(segment).directed
+    return replace(substitution(segment, distances), symmetric=(), directed=attack, summed=())
 
 
 def _fixed_size(distances: Distances) -> SegmentSteps:
@@ -237,8 +279,12 @@ def _fixed_size(distances: Distances) -> SegmentSteps:
     return SegmentSteps((halved(distances.steps),), halved(distances.blocks), tuple(legs), tuple(removed))
 
 
-def _truncated(segment: Segment, steps: tuple[PoissonStep, ...], mirrored: bool) -> SegmentSteps:
-    """A coin decides whether the others alone fill the batch. Attack: the others' gradients are 0."""
+def _truncated(segment: Segment, steps: tuple[PoissonStep, ...], in_place: float | None = None) -> SegmentSteps:
+    """A coin decides whether the others alone fill the batch. Attack: the others' gradients are 0.
+
+    in_place: if a record is removed, the noise in units of the distance to those that it replaces.
+    """
+    mirrored = in_place is None
     assert segment.dataset_size is not None
     assert segment.max_batch_size is not None
     cut = truncation(segment.sample_rate, segment.dataset_size, segment.max_batch_size)
@@ -246,7 +292,9 @@ def _truncated(segment: Segment, steps: tuple[PoissonStep, ...], mirrored: bool)
         return SegmentSteps((steps,), steps if len(steps) == 1 else None, steps if mirrored else (), () if mirrored else steps)
 
     def crowded(step: PoissonStep) -> PoissonStep:
-        return replace(step, rate=cut.rate, noise=0.5 * step.noise, distance=0.5 * step.distance if mirrored else 1.0)
+        if in_place is not None:
+            return replace(step, rate=cut.rate, noise=in_place)
+        return replace(step, rate=cut.rate, noise=0.5 * step.noise, distance=0.5 * step.distance)
 
     coins = tuple(CoinStep((1.0 - cut.full, cut.full), (step, crowded(step)), step.count) for step in steps)
     alone = tuple(replace(step, rate=cut.overall) for step in steps)
@@ -340,8 +388,11 @@ def _counted(values: NDArray[Any]) -> list[tuple[float, int]]:
     return list(zip(distinct.tolist(), counts.tolist(), strict=True))
 
 
-def _mixture(segment: Segment, records: int) -> SegmentSteps:
+def _mixture(segment: Segment, records: int, norm: float) -> SegmentSteps:
     """What a mixture of Gaussians shows is given: exact."""
+    if norm != 1.0:
+        text = "{argument} must be 1 for a mixture of Gaussians, whose shifts are given, got {value}."
+        raise WrongValueError("norms", text, {"value": plain(norm)})
     if records > 1:
         text = "{argument} must be 1 for a mixture of Gaussians, whose shifts are those of a whole person, got {value}."
         raise WrongValueError("records", text, {"value": str(records)})
@@ -387,9 +438,9 @@ def _summed(segment: Segment, records: int, distance: float) -> tuple[PoissonSte
     return (PoissonStep(1.0, segment.noise_multiplier * sqrt(length) / records, distance, epochs_of(segment)),)
 
 
-def _removed_group(segment: Segment, records: int) -> SegmentSteps:
+def _removed_group(segment: Segment, records: int, in_place: float) -> SegmentSteps:
     """All records of a person are left out: j of them are in the batch in the place of j others."""
-    law = _law_of_group(segment, records)(0.5 * segment.noise_multiplier, False)
+    law = _law_of_group(segment, records)(in_place, False)
     assert segment.dataset_size is not None
     drawn, left = round(segment.sample_rate * segment.dataset_size), segment.dataset_size - records
     if drawn > left:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from betastar import sequences, validation
-from betastar.dpsgd import DPSGD, only_plain
-from betastar.sequences import Distances, Reduction, StepSequence
+from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment, all_plain, length_of, only_plain
+from betastar.sequences import Distances, Reduction, SegmentSteps, StepSequence
 from betastar.steps.base import Step
 from betastar.steps.poisson import PoissonStep
+from betastar.validation import WrongValueError
 
 RELATIONS = ("substitution", "add-remove")
 #: Distances are measured in clipping norms: two vectors of norm at most 1 are at most 2 apart.
@@ -20,6 +22,8 @@ FARTHEST = 2.0
 ALLOWED = "between 0 and 2 (units of the clipping norm)"
 #: Records of a person, at most.
 MOST_RECORDS = 100_000
+#: Different norms of a record, at most; more are rounded.
+LEVELS = 128
 #: Steps in a row of a segment, at most, that are taken in their order; of more, so many blocks with the largest distance of each.
 BLOCKS, FEWER = 1 << 16, 8
 
@@ -111,11 +115,20 @@ class Membership(_Known):
     records : int
         The number of records of the person whom the attacker asks about. All of them are replaced, or absent, together; each is
         sampled independently of the others.
+    norms : float or array
+        The largest norm of the record's clipped gradient, in clipping norms (0 to 1): one number for all steps, or one for each
+        step. A smaller norm leaks less. The record that may be in its place has norm 1. The norms must be public or fixed in
+        advance; a figure from measured norms is after the fact, and no guarantee. More than 128 different norms of a run are
+        rounded to as many, up for what is proved and down for attacks.
+    other_rate : float, optional
+        With "substitution" and Poisson sampling: the sampling rate of the record that may be in its place, if rates belong to
+        persons; the largest rate of anybody covers everybody. By default the rate belongs to the place, and is that of the run.
 
     Raises
     ------
     ValueError
-        If the relation is another word, or records is not a whole number between 1 and 100,000.
+        If the relation is another word, records is not a whole number between 1 and 100,000, a norm is not between 0 and 1, or
+        other_rate is not greater than 0 and at most 1.
 
     Examples
     --------
@@ -125,34 +138,122 @@ class Membership(_Known):
     0.885917 [0.885916, 0.885917]
     >>> print(bs.analyze(run, bs.Membership("add-remove", records=8)).bayes_security)
     0.275694 [0.275694, 0.275695]
+    >>> print(bs.analyze(run, bs.Membership(norms=0.25)).bayes_security)
+    0.869737 [0.869736, 0.869737]
     """
 
-    _arguments = ("relation", "records")
+    _arguments = ("relation", "records", "norms", "other_rate")
 
-    def __init__(self, relation: str = "substitution", records: int = 1) -> None:
+    def __init__(
+        self, relation: str = "substitution", records: int = 1, norms: Any = 1.0, other_rate: float | None = None
+    ) -> None:
         self.relation = validation.choice("relation", relation, RELATIONS)
         self.records = validation.one_whole("records", records, high=MOST_RECORDS)
-        self.symmetric = self.relation == "substitution"
-        self.oriented = not self.symmetric
+        self.norms = validation.numbers("norms", norms, "between 0 and 1 (units of the clipping norm)", low=0.0, high=1.0)
+        if np.ndim(self.norms) > 1:
+            raise ValueError(f"norms must be a number or a list, got an array of shape {np.shape(self.norms)}.")
+        self.other_rate = (
+            None if other_rate is None else validation.fraction("other_rate", validation.one("other_rate", other_rate))
+        )
+        self.oriented = self.relation == "add-remove"
+        self.symmetric = not self.oriented and self.general
+        if self.oriented and self.other_rate is not None:
+            text = "{argument} must be left out with relation 'add-remove', where nothing is in the record's place, got {value}."
+            raise WrongValueError("other_rate", text, {"value": f"{self.other_rate:g}"})
+        if self.records > 1 and not self.oriented and not self.general:
+            raise WrongValueError(
+                "records",
+                "{argument} must be 1 with {norms} below 1 or {other_rate} and relation 'substitution', got {value}; relation "
+                "'add-remove' takes {norms}, too.",
+                {"value": str(self.records)},
+            )
+
+    @property
+    def general(self) -> bool:
+        """Whether the figure is that of every record: norm 1 at each step, and the same rate for all."""
+        return self.other_rate is None and bool(np.min(self.norms) == 1.0)
 
     def reduction(self, run: DPSGD) -> Reduction:
-        if self.symmetric:
+        if np.ndim(self.norms) and np.size(self.norms) != run.steps:
+            text = "{argument} must be a number or have one entry for each of the {steps} steps, got {value}."
+            raise WrongValueError("norms", text, {"steps": str(run.steps), "value": str(np.size(self.norms))})
+        if self.oriented:
+            return self._by_norm(run, lambda segment, norm: sequences.add_remove(segment, self.records, norm))
+        if self.general or (np.min(self.norms) == 1.0 and all(s.sample_rate == self.other_rate for s in run.segments)):
             every = _of_segments(FARTHEST, None, run)
             segments = [
                 sequences.substitution(segment, distances, self.records)
                 for segment, distances in zip(run.segments, every, strict=True)
             ]
-        else:
-            segments = [sequences.add_remove(segment, self.records) for segment in run.segments]
-        return sequences.combined(segments, self.symmetric, self.oriented)
+            return sequences.combined(segments, True, False)
+        if all_plain(run):
+            return self._by_norm(run, lambda segment, norm: sequences.unequal(segment, norm, self.other_rate))
+        if self.other_rate is not None:
+            raise WrongValueError(
+                "other_rate",
+                "{argument} must be left out unless sampling is 'poisson' without max_batch_size, got {value} for {run}: with "
+                "other samplings the rate belongs to no person.",
+                {"value": f"{self.other_rate:g}", "run": repr(run)},
+            )
+        # Of other samplings: two gradients of norm 1 that are at most 1 + norm apart.
+        each, least = _of_segments(1.0 + self.norms, None, run), float(np.min(self.norms))
+        small = [sequences.substitution_of_small(*both, least) for both in zip(run.segments, each, strict=True)]
+        return sequences.combined(small, True, False)
+
+    def _by_norm(self, run: DPSGD, steps_of: Callable[[Segment, float], SegmentSteps]) -> Reduction:
+        """The reduction of all segments, each cut into parts of the same norm."""
+        if isinstance(self.norms, float):
+            return sequences.combined([steps_of(segment, self.norms) for segment in run.segments], False, self.oriented)
+        above: list[SegmentSteps] = []
+        below: list[SegmentSteps] = []
+        start = 0
+        for segment in run.segments:
+            inside = self.norms[start : start + segment.steps]
+            start += segment.steps
+            length = length_of(segment) if segment.sampling in IN_EPOCHS else 1
+            rows = inside.reshape(-1, length)
+            for parts, (norms, counts) in zip(
+                (above, below), (fewer(rows.max(axis=1), up=True), fewer(rows.min(axis=1), up=False)), strict=True
+            ):
+                for norm, count in zip(norms.tolist(), counts.tolist(), strict=True):
+                    parts.append(steps_of(replace(segment, steps=count * length), norm))
+        return sequences.combined(above, False, self.oriented, None if above == below else below)
 
     def describe(self) -> str:
-        return f"membership inference ({self.relation})" + (
-            f" of a person with {self.records} records" if self.records > 1 else ""
-        )
+        text = f"membership inference ({self.relation})"
+        if self.records > 1:
+            text += f" of a person with {self.records} records"
+        low, high = float(np.min(self.norms)), float(np.max(self.norms))
+        if low < 1.0:
+            text += f" of a record with norm {low:g}" if low == high else f" of a record with norms {low:g} to {high:g}"
+        return text if self.other_rate is None else f"{text}, others at rate {self.other_rate:g}"
 
     def __repr__(self) -> str:
-        return f"Membership(relation={self.relation!r})" if self.records == 1 else super().__repr__()
+        given: dict[str, Any] = {"relation": self.relation}
+        if self.records > 1:
+            given["records"] = self.records
+        if not self.general:
+            given |= {"norms": self.norms} | ({} if self.other_rate is None else {"other_rate": self.other_rate})
+        return f"Membership({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+
+def only_general(threat: Threat, what: str) -> None:
+    """Refuse a threat to a record with norms or rates of its own, for something that knows every record only."""
+    if isinstance(threat, Membership) and not threat.general:
+        text = "{argument} must be without norms and other_rate for {what}, got {value}; audit.mechanism plays such a game."
+        raise WrongValueError("threat", text, {"what": what, "value": repr(threat)})
+
+
+def fewer(norms: NDArray[Any], up: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(norm, number of steps), at most LEVELS of them: rounded up, or down. What leaks more gets more levels."""
+    distinct, counts = np.unique(norms, return_counts=True)
+    if len(distinct) <= LEVELS:
+        return distinct, counts
+    so_far = np.cumsum(counts * distinct)
+    places = np.minimum(LEVELS * so_far / so_far[-1], LEVELS - 1).astype(np.int64)
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    ends = np.append(starts[1:], len(distinct)) - 1
+    return distinct[ends if up else starts], np.add.reduceat(counts, starts)
 
 
 class AttributeInference(_Known):

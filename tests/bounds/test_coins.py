@@ -97,5 +97,5 @@ def test_a_coin_without_a_known_attack_proves_one_side_only() -> None:
 
 
 def test_methods_that_a_kind_is_not_valid_for() -> None:
-    with pytest.raises(ValueError, match=r"method 'paper' is for one record and Poisson sampling; .*method='exact'"):
+    with pytest.raises(ValueError, match=r"method 'paper' is for one record of norm 1 and Poisson sampling; .*method='exact'"):
         bs.analyze(ADULT, bs.Membership(records=2), "paper")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from betastar import validation
-from betastar.threats import AttributeInference, Membership, Threat
+from betastar.threats import AttributeInference, Membership, Threat, only_general
 from betastar.training import Records, Secret
 from betastar.training.records import TARGET, pair
 
@@ -97,6 +97,7 @@ def challenge_of(
         return _values(data, threat, challenge, secret, values, generator, split)
     if not isinstance(threat, Membership):
         raise ValueError(f"secret must be given for {threat.describe()}: the attribute whose value the attacker wants.")
+    only_general(threat, "a game on a training")
     if threat.records >= len(data):
         raise validation.wrong("data", f"must have more records than the person, {threat.records}, got {len(data)}.")
     if isinstance(challenge, str):

@@ -29,7 +29,7 @@ from betastar.audit.code_findings import PROMISES, CodeAudit, Finding, ReplayErr
 from betastar.audit.code_recording import LoaderWatch, Recorder, Recording, Watcher
 from betastar.audit.parallel import seed_of
 from betastar.dpsgd import DPSGD
-from betastar.threats import AttributeInference, Membership, Threat
+from betastar.threats import AttributeInference, Membership, Threat, only_general
 from betastar.training import Records, Secret, processes
 from betastar.training.records import pair
 
@@ -361,6 +361,7 @@ def _threat(threat: Threat | None, secret: Secret | None) -> Threat:
         raise validation.wrong("threat", f"must be Membership or AttributeInference, got {threat!r}.")
     if isinstance(threat, Membership) and secret is not None:
         raise validation.wrong("secret", f"must be left out for {threat.describe()}, got {secret!r}.")
+    only_general(threat, "a replay of code")
     return threat
 
 

@@ -20,7 +20,7 @@ from betastar.audit.results import Audit, AuditSetting, judge
 from betastar.dpsgd import DPSGD, Segment
 from betastar.exact import LEAST_NOISE, FourierCurve
 from betastar.sequences import StepSequence
-from betastar.steps import AllocationStep, MixtureStep
+from betastar.steps import AllocationStep, MixtureStep, UnequalStep
 from betastar.steps.base import Family, Step
 from betastar.steps.poisson import PoissonFactor, PoissonStep, condense, factors, log_mixture
 from betastar.threats import FARTHEST, Membership, Threat, reduction
@@ -320,6 +320,8 @@ def evidence_of_other_kinds(claim: Step, truth: Step, positive: NDArray[Any], ge
         return _mixtures(claim, truth, positive, generator)
     if isinstance(claim, AllocationStep) and isinstance(truth, AllocationStep):
         return _epochs(claim, truth, positive, generator)
+    if isinstance(claim, UnequalStep) and isinstance(truth, UnequalStep):
+        return _unequal(claim, truth, positive, generator)
     raise ValueError(f"actual must have the sampling and the records of run: {truth!r} cannot be played for {claim!r}.")
 
 
@@ -348,6 +350,18 @@ def _against_noise(output: NDArray[Any], step: MixtureStep) -> NDArray[Any]:
     terms = (np.multiply.outer(output, shifts) - 0.5 * shifts**2) / variance
     answer: NDArray[Any] = logsumexp(terms, b=np.array(step.weights), axis=-1)
     return answer
+
+
+def _unequal(claim: UnequalStep, truth: UnequalStep, positive: NDArray[Any], generator: np.random.Generator) -> NDArray[Any]:
+    """Each step shows noise, moved by one record or the other if that is drawn."""
+    rate, place = np.where(positive, truth.rate, truth.other_rate), np.where(positive, truth.norm, -truth.other_norm)
+    total = np.zeros(len(positive))
+    at_once = max(1, LARGE_BLOCK // len(positive))
+    for start in range(0, truth.count, at_once):
+        size = (min(at_once, truth.count - start), len(positive))
+        output = place * (generator.random(size) < rate) + truth.noise * generator.standard_normal(size)
+        total += claim.loss(output).sum(axis=0)
+    return total
 
 
 def _epochs(claim: AllocationStep, truth: AllocationStep, positive: NDArray[Any], generator: np.random.Generator) -> NDArray[Any]:

@@ -221,6 +221,8 @@ class AuditSetting:
         """The advantage of an attacker of the final model if all losses were linear; None where this heuristic does not apply."""
         if not isinstance(self.run, DPSGD) or not isinstance(self.threat, Membership) or not all_plain(self.run):
             return None
+        if not self.threat.general:
+            return None
         return float(self._gain(final_model(self.run, self.threat)).estimate)
 
     def _gain(self, risk: Risk) -> Bound:

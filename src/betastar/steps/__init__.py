@@ -6,5 +6,6 @@ from betastar.steps.fixed_size import FixedSizeStep
 from betastar.steps.group import MixtureStep
 from betastar.steps.poisson import PoissonStep
 from betastar.steps.truncated import CoinStep
+from betastar.steps.unequal import UnequalStep
 
-__all__ = ["AllocationStep", "CoinStep", "FixedSizeStep", "MixtureStep", "PoissonStep", "Step"]
+__all__ = ["AllocationStep", "CoinStep", "FixedSizeStep", "MixtureStep", "PoissonStep", "Step", "UnequalStep"]

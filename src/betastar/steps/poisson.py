@@ -57,6 +57,9 @@ FEW = 24
 NODES, RATIO = 14, 2.0
 
 
+RealFunction = Callable[[NDArray[Any]], NDArray[Any]]
+
+
 class GradientPair(NamedTuple):
     """Two gradients a = (across, first) and b = (across, second), seen along a - b and across it, in standard deviations.
 
@@ -196,30 +199,37 @@ def log_mixture(exponent: NDArray[Any], rate: float) -> NDArray[Any]:
 
 def threshold(losses: NDArray[Any], rate: float, noise: float, distance: float, low: float, high: float) -> NDArray[Any]:
     """x in [low, high] with loss(x) = l for each l; the loss must increase between low and high."""
+    return inverted(
+        losses, lambda x: loss(x, rate, noise, distance), lambda x: _slope(x, rate, noise, distance), noise, low, high
+    )
+
+
+def inverted(
+    losses: NDArray[Any], loss: RealFunction, slope: RealFunction, noise: float, low: float, high: float
+) -> NDArray[Any]:
+    """x in [low, high] with loss(x) = l for each l, of a loss that increases there; slope: its derivative."""
     if losses.size < MANY:
-        return _bisected(losses, rate, noise, distance, np.full_like(losses, low), np.full_like(losses, high))
+        return _bisected(losses, loss, np.full_like(losses, low), np.full_like(losses, high))
     # Many at once: from a table, and three steps of Newton's method, after which hardly any still moves.
     table = np.linspace(low, high, MANY)
-    known = np.maximum.accumulate(loss(table, rate, noise, distance))
+    known = np.maximum.accumulate(loss(table))
     cell = np.clip(np.searchsorted(known, losses, side="right") - 1, 0, MANY - 2)
     left, right = table[cell], table[cell + 1]
     x, before = 0.5 * (left + right), left
     with np.errstate(divide="ignore", invalid="ignore"):
         for _ in range(4):
-            newton = x - (loss(x, rate, noise, distance) - losses) / _slope(x, rate, noise, distance)
+            newton = x - (loss(x) - losses) / slope(x)
             x, before = np.clip(np.where(np.isfinite(newton), newton, left), left, right), x
     moves = np.flatnonzero(np.abs(x - before) > EXACT * (noise + np.abs(x)))
     if moves.size:
-        x[moves] = _bisected(losses[moves], rate, noise, distance, left[moves], right[moves])
+        x[moves] = _bisected(losses[moves], loss, left[moves], right[moves])
     return x
 
 
-def _bisected(
-    losses: NDArray[Any], rate: float, noise: float, distance: float, left: NDArray[Any], right: NDArray[Any]
-) -> NDArray[Any]:
+def _bisected(losses: NDArray[Any], loss: RealFunction, left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
     for _ in range(64):
         middle = 0.5 * (left + right)
-        below = loss(middle, rate, noise, distance) <= losses
+        below = loss(middle) <= losses
         left, right = np.where(below, middle, left), np.where(below, right, middle)
     return right
 
@@ -227,13 +237,14 @@ def _bisected(
 def _slope(x: NDArray[Any], rate: float, noise: float, distance: float) -> NDArray[Any]:
     """Derivative of the loss."""
 
-    def share(mean: float) -> NDArray[Any]:
-        """Probability that the record was sampled, given x: p·e^u/(1 - p + p·e^u)."""
-        exponent = (mean * x - 0.5 * mean * mean) / (noise * noise)
-        return np.exp(np.log(rate) + exponent - log_mixture(exponent, rate))
-
     b = 1.0 - distance
-    return (share(1.0) - b * share(b)) / (noise * noise)
+    return (sampled_share(x, 1.0, rate, noise) - b * sampled_share(x, b, rate, noise)) / (noise * noise)
+
+
+def sampled_share(x: NDArray[Any], mean: float, rate: float, noise: float) -> NDArray[Any]:
+    """Probability that the record was sampled, given x: p·e^u/(1 - p + p·e^u)."""
+    exponent = (mean * x - 0.5 * mean * mean) / (noise * noise)
+    return np.exp(np.log(rate) + exponent - log_mixture(exponent, rate))
 
 
 def tail(x: NDArray[Any], rate: float, noise: float, distance: float) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -252,12 +263,12 @@ def head(x: NDArray[Any], rate: float, noise: float, distance: float) -> tuple[N
 # Transforms of the families of pairs. The notation: a, b are the means under P and Q.
 
 
-def _odds(p: float) -> float:
+def odds(p: float) -> float:
     """log((1-p)/p): where the two components of a mixture balance."""
     return -inf if p >= 1.0 else log((1.0 - p) / p)
 
 
-def _height(p: float, sigma: float) -> float:
+def path_height(p: float, sigma: float) -> float:
     """Height of the path above the real line, in units of σ: half way to the branch points at πσ."""
     return 1.2 if p >= 1.0 else min(0.5 * pi * sigma, 1.2)
 
@@ -278,13 +289,13 @@ def _complex_loss(p: float, upper: NDArray[Any], lower: NDArray[Any], gap: NDArr
     return np.where(near, complex_log1p(np.where(near, ratio, 0.0)), far), below
 
 
-def _climb(t: NDArray[Any], start: float, slope: float, scale: float) -> tuple[NDArray[Any], NDArray[Any]]:
+def climb(t: NDArray[Any], start: float, slope: float, scale: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """A smooth path that is flat before `start` and climbs with `slope` after it, and its derivative."""
     root = np.hypot(t - start, scale)
     return 0.5 * slope * (root + (t - start)), 0.5 * slope * (1.0 + (t - start) / root)
 
 
-def _follow_branch(loss: NDArray[Any], start: int) -> None:
+def follow_branch(loss: NDArray[Any], start: int) -> None:
     """Continue log A/B along a climbing path, outwards from its node `start`, where the principal value is right."""
     loss.imag[start:] = np.unwrap(loss.imag[start:])
     loss.imag[start::-1] = np.unwrap(loss.imag[start::-1])
@@ -329,7 +340,7 @@ def line(p: float, sigma: float, distance: float, wide: bool = False, density: f
     """
     a, b = 1.0, 1.0 - distance
     symmetric = distance == 2.0
-    height = _height(p, sigma)
+    height = path_height(p, sigma)
     step = density * height * (1.0 if b <= 0.0 else 0.35)  # a turning point bends the path: finer nodes
     reach = WIDE_REACH if wide else REACH
     right = ceil((a / sigma + reach) / step)
@@ -341,16 +352,16 @@ def line(p: float, sigma: float, distance: float, wide: bool = False, density: f
         for mean, side in ((a, 1.0), (b, -1.0)):
             if mean * side <= 0.0:
                 continue
-            start = (0.5 * mean * side / sigma) + sigma * _odds(p) / (mean * side)
+            start = (0.5 * mean * side / sigma) + sigma * odds(p) / (mean * side)
             rise = min(0.4, 1.5 / max(mean * side / sigma - start, 1e-9))
-            lift, lifted = _climb(side * t, start, rise, min(sigma, 1.0))
+            lift, lifted = climb(side * t, start, rise, min(sigma, 1.0))
             y, slope = y + lift, slope + side * lifted
     z = t + 1j * y
     upper, lower = (a * z - 0.5 * a * a / sigma) / sigma, (b * z - 0.5 * b * b / sigma) / sigma
     gap = distance * (z - (1.0 - 0.5 * distance) / sigma) / sigma
     loss, below = _complex_loss(p, upper, lower, gap)
     if wide:
-        _follow_branch(loss, left)
+        follow_branch(loss, left)
     weight = step * (1.0 + 1j * slope) * np.exp(-0.5 * z * z) / sqrt(2 * pi) * below
     rest = 0.0  # without sampling there is no plateau
     if p < 1.0 and not symmetric:
@@ -368,7 +379,7 @@ def glued(p: float, sigma: float, distance: float, wide: bool = False, density: 
     if distance == 2.0:
         return line(p, sigma, distance, wide, density)
     a, b = 1.0, 1.0 - distance
-    height = _height(p, sigma)
+    height = path_height(p, sigma)
     step = density * min(height, 0.8)
     reach = WIDE_REACH if wide else REACH
     t0 = (1.0 - 0.5 * distance) / sigma
@@ -376,18 +387,18 @@ def glued(p: float, sigma: float, distance: float, wide: bool = False, density: 
     q, dq = np.logaddexp(0.0, s), 1.0 / (1.0 + np.exp(-s))
     y, slope = height * q / (height + q), (height / (height + q)) ** 2
     if wide and p < 0.5:
-        start = 0.5 / sigma + sigma * _odds(p)
+        start = 0.5 / sigma + sigma * odds(p)
         rise = min(0.4, 1.5 / max(1.0 / sigma - start, 1e-9)) if start > t0 else 0.0
         if start > t0:
-            lift, lifted = _climb(q, start - t0, rise, min(sigma, 1.0))
-            base, _ = _climb(np.zeros(1), start - t0, rise, min(sigma, 1.0))
+            lift, lifted = climb(q, start - t0, rise, min(sigma, 1.0))
+            base, _ = climb(np.zeros(1), start - t0, rise, min(sigma, 1.0))
             y, slope = y + lift - base, slope + lifted
     offset = q + 1j * y
     z = t0 + offset
     upper, lower = (a * z - 0.5 * a * a / sigma) / sigma, (b * z - 0.5 * b * b / sigma) / sigma
     loss, below = _complex_loss(p, upper, lower, distance * offset / sigma)
     if wide:
-        _follow_branch(loss, 0)
+        follow_branch(loss, 0)
     weight = step * dq * (1.0 + 1j * slope) * np.exp(-0.5 * z * z) / sqrt(2 * pi) * below
     return Transform(weight, loss, mirrored=True, atom=(1.0 - p) * erf(t0 / sqrt(2.0)))
 
@@ -521,7 +532,9 @@ def only_poisson(question: str, steps: Sequence[Step]) -> list[PoissonStep]:
     """The steps, for a question that is about Poisson sampling and one record; any others are refused."""
     some = [step for step in steps if isinstance(step, PoissonStep)]
     if len(some) < len(steps):
-        raise ValueError(f"{question} is for one record and Poisson sampling; analyze with method='exact' answers for this run.")
+        raise ValueError(
+            f"{question} is for one record of norm 1 and Poisson sampling; analyze with method='exact' answers for this run."
+        )
     return some
 
 
