@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,20 +27,25 @@ from studies.voters import study as voters
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_paper(tmp_path: Path) -> None:
-    """As people run it: what needs no training, and an error in one sentence."""
-    line = [sys.executable, "-m", "studies.paper"]
-    done = subprocess.run(
-        [*line, "fig7", "numbers", "--quick", "--json", "-o", str(tmp_path)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == "fig7 …\nnumbers …\n"
-    rows = {row["what"]: row for row in json.loads(done.stdout)["rows"]}
+def test_the_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What needs no training, and an error in one sentence."""
+
+    def ended(*words: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["paper", *words])
+        try:
+            runpy.run_module("studies.paper", run_name="__main__")
+        except SystemExit as end:
+            return end.code, *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    code, out, err = ended("fig7", "numbers", "--quick", "--json", "-o", str(tmp_path))
+    assert (code, err) == (0, "fig7 …\nnumbers …\n")
+    rows = {row["what"]: row for row in json.loads(out)["rows"]}
     assert rows["TPR at FPR 0.1, by β* and by the curve"]["ours"] == "0.1284 and 0.1130"
     assert (tmp_path / "fig7.png").exists()
-    bad = subprocess.run([*line, "fig11"], cwd=ROOT, capture_output=True, text=True)
-    assert bad.returncode == 2
-    assert bad.stderr.startswith("studies.paper: there is no 'fig11' to reproduce; there are all, fig1")
+    code, _, err = ended("fig11")
+    assert code == 2
+    assert err.startswith("studies.paper: there is no 'fig11' to reproduce; there are all, fig1")
 
 
 def test_a_study_without_its_packages() -> None:

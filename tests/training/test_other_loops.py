@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ import torch
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
 
-from betastar.training import AttributeMonitor, GradientError, Records, Secret
+from betastar.training import AttributeMonitor, GradientError, Records, Secret, private_loader
 
 from .private import VALUES, build, clone, fit, oracle, private, table
 from .test_monitor import attach, weights
@@ -20,48 +23,74 @@ from .test_monitor import attach, weights
 SECRET = Secret.column(1, VALUES, name="secret")
 
 
-def plain(steps: int = 4) -> tuple[np.ndarray[Any, Any], list[Tensor]]:
-    """Distances and weights of a loop that does nothing else."""
-    parts, criterion, monitor = attach()
-    fit(parts, criterion, steps)
-    return monitor.distances, weights(parts)
-
-
 def same(parts: Any, monitor: AttributeMonitor) -> None:
     """The loop has made the same steps as one that does nothing else, and was measured alike."""
-    distances, wanted = plain(monitor.steps)
-    np.testing.assert_allclose(monitor.distances, distances, rtol=1e-6)
-    torch.testing.assert_close(weights(parts), wanted, rtol=1e-6, atol=1e-7)
+    plain, criterion, other = attach()
+    fit(plain, criterion, monitor.steps)
+    np.testing.assert_allclose(monitor.distances, other.distances, rtol=1e-6)
+    torch.testing.assert_close(weights(parts), weights(plain), rtol=1e-6, atol=1e-7)
     assert "criterion" not in monitor.label
 
 
-def test_copies_of_the_model_and_of_optimizers() -> None:
-    parts, criterion, monitor = attach()
-    model = copy.deepcopy(parts[0]).to_standard_module()
-    inner = copy.deepcopy(parts[1].original_optimizer)
+def largest(module: nn.Module, x: Tensor, y: Tensor, **options: Any) -> Any:
+    """The largest distance of a batch, by the oracle."""
+    return pytest.approx(float(oracle(module, Records((x,), y), SECRET, **options).max()), rel=1e-4)
+
+
+def other_optimizers(parts: Any, criterion: Any) -> Callable[..., None]:
+    """Copies of the model and of the inner optimizer go on by themselves."""
+    model, inner = copy.deepcopy(parts[0]).to_standard_module(), copy.deepcopy(parts[1].original_optimizer)
     other = torch.optim.SGD(model.parameters(), lr=0.5)
     x, y = parts[2].dataset[:9]
+    before = [p.detach().clone() for p in model.parameters()]
 
-    def others(*_: Any) -> None:
+    def go_on(*_: Any) -> None:
         other.zero_grad()
         criterion(model(x), y).backward()
         other.step()
         inner.step()
+        assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
-    before = [p.detach().clone() for p in model.parameters()]
-    others()
-    fit(parts, criterion, 4, others)
-    assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    same(parts, monitor)
+    return go_on
 
 
-def test_averages_of_the_weights_between_steps() -> None:
+def average(parts: Any, criterion: Any) -> Callable[..., None]:
+    """An average of the weights."""
+    model = parts[0]._module
+    averaged = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+
+    def update(*_: Any) -> None:
+        averaged.update_parameters(model)
+        assert averaged.eval()(parts[2].dataset[:9][0]).isfinite().all()
+
+    return update
+
+
+def evaluation(parts: Any, criterion: Any) -> Callable[..., None]:
+    """Evaluations, in both modes, with the same criterion."""
+
+    def evaluate(x: Tensor, y: Tensor) -> None:
+        with torch.no_grad():
+            criterion(parts[0](x[:5]), y[:5])
+        parts[0].eval()
+        criterion(parts[0](x[:5]).detach(), y[:5])
+        parts[0].train()
+
+    return evaluate
+
+
+def criterion_of_another_monitor(parts: Any, criterion: Any) -> Callable[..., None]:
+    """Another training with the same criterion, whose last pass is never followed by a step."""
+    module, data, secret = build("tanh")
+    stale = private(module, data)
+    AttributeMonitor(*stale, criterion, secret)
+    return lambda *_: criterion(stale[0](torch.ones(3, 6)), torch.tensor([0, 1, 0]))
+
+
+@pytest.mark.parametrize("beside", [other_optimizers, average, evaluation, criterion_of_another_monitor])
+def test_what_happens_beside_the_loop(beside: Callable[..., Callable[..., None]]) -> None:
     parts, criterion, monitor = attach()
-    average = torch.optim.swa_utils.AveragedModel(parts[0]._module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    fit(parts, criterion, 4, lambda *_: average.update_parameters(parts[0]._module))
-    x, _ = parts[2].dataset[:9]
-    average.eval()
-    assert average(x).isfinite().all()
+    fit(parts, criterion, 4, beside(parts, criterion))
     same(parts, monitor)
 
 
@@ -77,31 +106,16 @@ def test_terms_of_the_loss_that_depend_on_no_record(mode: str) -> None:
     same(parts, monitor)
 
 
-def test_evaluation_in_the_middle() -> None:
+def test_a_forward_pass_that_was_not_used_is_forgotten() -> None:
     parts, criterion, monitor = attach()
-
-    def evaluate(x: Tensor, y: Tensor) -> None:
-        with torch.no_grad():
-            criterion(parts[0](x[:5]), y[:5])
-        parts[0].eval()
-        criterion(parts[0](x[:5]).detach(), y[:5])
-        parts[0].train()
-
-    model, optimizer, loader = parts
-    evaluate(*loader.dataset[:9])
-    taken = 0
-    while taken < 4:
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = criterion(model(x), y)
-            with torch.no_grad():
-                criterion(model(x[:3]), y[:3])
-            loss.backward()
-            optimizer.step()
-            taken += 1
-            if taken == 4:
-                break
-    same(parts, monitor)
+    x, y = next(iter(parts[2]))
+    criterion(parts[0](x), y)
+    for module in parts[0]._module.modules():
+        vars(module).pop("activations", None)  # Opacus keeps those of the first pass
+    for p in parts[1].params:
+        p._forward_counter = 0
+    fit(parts, criterion, 1)
+    assert monitor.steps == 1
 
 
 class Heads(nn.Module):
@@ -118,43 +132,103 @@ class Heads(nn.Module):
 
 def test_several_heads() -> None:
     torch.manual_seed(0)
-    module, twin = Heads(), Heads()
-    twin.load_state_dict(module.state_dict())
+    module = Heads()
+    twin = copy.deepcopy(module)
     model, optimizer, loader = private(module, table())
     criterion = nn.CrossEntropyLoss()
     monitor = AttributeMonitor(model, optimizer, loader, criterion, SECRET)
     assert "criterion" not in monitor.label
     x, y = next(iter(loader))
-    main, other = model(x)
-    (criterion(main, y) + criterion(other["auxiliary"], y)).backward()
-    optimizer.step()
+
+    def step(second: Tensor) -> None:
+        optimizer.zero_grad()
+        main, other = model(x)
+        (criterion(main, y) + criterion(other["auxiliary"], second)).backward()
+        optimizer.step()
 
     class Sum(nn.Module):
         def forward(self, output: Any, target: Tensor) -> Tensor:
             return criterion(output[0], target) + criterion(output[1]["auxiliary"], target)
 
-    wanted = float(oracle(twin, Records((x,), y), SECRET, criterion=Sum()).max())
-    assert monitor.distances[0] == pytest.approx(wanted, rel=1e-4)
+    step(y)
+    assert monitor.distances[0] == largest(twin, x, y, criterion=Sum())
     assert "calls the criterion 2 times a pass: distances are those of the plain sum" in monitor.label
-    optimizer.zero_grad()
-    main, other = model(x)
-    (criterion(main, y) + criterion(other["auxiliary"], 1 - y)).backward()
-    optimizer.step()
+    step(1 - y)
     assert "with other tensors or targets, too: distances are without these calls" in monitor.label
 
 
-def test_a_criterion_that_a_second_monitor_takes() -> None:
-    """The first one, whose last pass was never followed by a step, does not listen to the second training."""
-    stale, criterion, first = attach()
-    fit(stale, criterion, 2)
-    criterion(stale[0](torch.ones(3, 6)), torch.tensor([0, 1, 0]))
-    module, data, secret = build("tanh")
-    parts = private(module, data)
-    second = AttributeMonitor(*parts, criterion, secret)
-    fit(parts, criterion, 4)
-    same(parts, second)
-    assert first.steps == 2
-    assert "criterion" not in first.label
+class Gate(nn.Module):
+    """Reads its table in a second way that only shows for some records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 9), nn.Linear(9, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.tanh(self.body(x)) * (1 + 5 * (x[:, 5:6] > 0)))
+
+
+class Codes(nn.Module):
+    """Reads one column as a category."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(4, 3), nn.Linear(9, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(torch.cat([self.embedding(x[:, 0].clamp(0, 3).long()), x], dim=1))
+
+
+@pytest.mark.parametrize("make", [Gate, Codes])
+def test_models_that_read_the_table_in_other_ways(make: Any) -> None:
+    torch.manual_seed(0)
+    data = table()
+    order = data.tensors[0][:, 5].argsort()
+    data = TensorDataset(data.tensors[0][order], data.tensors[1][order])
+    module = make()
+    wanted = largest(copy.deepcopy(module), *data[:])
+    parts, criterion = private(module, data), nn.CrossEntropyLoss()
+    monitor = AttributeMonitor(*parts, criterion, SECRET, scope="dataset")
+    fit(parts, criterion, 1)
+    assert monitor.distances[0] == wanted
+
+
+def test_a_batch_that_is_overwritten_after_its_pass() -> None:
+    parts, criterion, monitor = attach()
+    x, y = next(iter(parts[2]))
+    wanted = largest(clone(parts[0]._module, "tanh"), x.clone(), y)
+    criterion(parts[0](x), y).backward()
+    x.mul_(100.0)
+    parts[1].step()
+    assert monitor.distances[0] == wanted
+
+
+def test_several_batches_in_one_step() -> None:
+    module, data, _ = build("tanh")
+    loader = private_loader(DataLoader(data, batch_size=20), "fixed-size")
+    parts, criterion = private(module, data, poisson_sampling=False, loader=loader), nn.CrossEntropyLoss()
+    monitor = AttributeMonitor(*parts, criterion, SECRET)
+    model, optimizer, loader = parts
+    x, y = (torch.cat(both) for both in zip(*list(loader)[:2], strict=True))
+    wanted = largest(clone(model._module, "tanh"), x, y)
+    for some in range(0, 40, 20):
+        criterion(model(x[some : some + 20]), y[some : some + 20]).backward()
+    optimizer.step()
+    assert monitor.distances[0] == wanted
+
+
+def test_an_error_in_the_middle_leaves_nothing_known() -> None:
+    parts, criterion, monitor = attach(scope="dataset")
+    data = parts[2].dataset
+    kept = data.tensors[0][50, 0].item()
+    data.tensors[0][50, 0] = torch.nan
+    with pytest.raises(GradientError):
+        fit(parts, criterion, 1)
+    data.tensors[0][50, 0] = kept
+    fit(parts, criterion, 2)
+    other, criterion, clean = attach(scope="dataset")
+    fit(other, criterion, 1)
+    assert monitor.distances[0] == pytest.approx(clean.distances[0], rel=1e-6)
 
 
 def test_a_layer_that_is_unfrozen_in_the_middle() -> None:
@@ -162,18 +236,18 @@ def test_a_layer_that_is_unfrozen_in_the_middle() -> None:
     parts, criterion = private(module, data), nn.CrossEntropyLoss()
     module[0].requires_grad_(False)
     monitor = AttributeMonitor(*parts, criterion, secret)
-    wanted: list[float] = []
+    wanted: list[Any] = []
 
     def watch(x: Tensor, y: Tensor) -> None:
         twin = clone(module, "tanh")
         twin[0].requires_grad_(module[0].weight.requires_grad)
-        wanted.append(float(oracle(twin, Records((x,), y), secret).max()))
+        wanted.append(largest(twin, x, y))
 
     fit(parts, criterion, 2, watch)
     assert "unfrozen" not in monitor.label
     module[0].requires_grad_(True)
     fit(parts, criterion, 2, watch)
-    np.testing.assert_allclose(monitor.distances, wanted, rtol=1e-4)
+    assert monitor.distances.tolist() == wanted
     assert "layers were frozen or unfrozen since the monitor was made: distances follow from then on" in monitor.label
 
 
@@ -194,21 +268,37 @@ def test_checkpointing_of_plain_modules_is_refused(reentrant: bool, why: str) ->
         AttributeMonitor(*private(Checkpointed(reentrant), table()), nn.CrossEntropyLoss(), SECRET)
 
 
-def test_figures_after_a_state_was_loaded() -> None:
-    parts, criterion, monitor = attach()
+@pytest.mark.parametrize("scope", ["batch", "dataset"])
+def test_figures_of_a_loaded_state_claim_no_proof(scope: str) -> None:
+    parts, criterion, monitor = attach(scope=scope, ledger=True)
     with BatchMemoryManager(data_loader=parts[2], max_physical_batch_size=6, optimizer=parts[1]) as loader:
         fit((parts[0], parts[1], loader), criterion, 4)
-    same(parts, monitor)
-    _, _, other = attach()
+    if scope == "batch":
+        same(parts, monitor)
+    _, _, other = attach(scope=scope, ledger=True)
     other.load_state_dict(monitor.state_dict())
     assert other.metrics() == monitor.metrics()
     assert other.entries() == monitor.entries()
     assert other.progress() == monitor.progress()
-
-
-@pytest.mark.parametrize("scope", ["batch", "dataset"])
-def test_a_monitor_claims_no_proof(scope: str) -> None:
-    parts, criterion, monitor = attach(scope=scope, ledger=True)
-    fit(parts, criterion, 2)
-    texts = [str(monitor), repr(monitor), monitor.label, monitor.progress(), str(monitor.entries()), str(monitor.metrics())]
+    texts = [str(other), repr(other), other.label, other.progress(), str(other.entries()), str(other.metrics())]
     assert not any("proved" in text.lower() for text in texts)
+
+
+HOOK = "Full backward hook is firing"
+
+
+@pytest.mark.parametrize("action", ["default", "always"])
+@pytest.mark.parametrize("scope", ["batch", "dataset"])
+def test_a_monitor_adds_no_warning(action: Any, scope: str) -> None:
+    shown = []
+    for watched in (False, True):
+        module, data, secret = build("tanh")
+        parts, criterion = private(module, data), nn.CrossEntropyLoss()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter(action)
+            if watched:
+                AttributeMonitor(*parts, criterion, secret, scope=scope)
+            fit(parts, criterion, 8)
+        shown.append([str(one.message) for one in caught])
+    assert [message[: len(HOOK)] for message in shown[0]] == [HOOK] * (1 if action == "default" else 8)
+    assert shown[1] == shown[0]

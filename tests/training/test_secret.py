@@ -9,9 +9,17 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import Normalizer, OneHotEncoder, OrdinalEncoder, PolynomialFeatures, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    StandardScaler,
+)
 
 from betastar.training import Records, Secret
 
@@ -189,6 +197,13 @@ def test_secrets_that_do_not_fit_the_data(secret: Secret, message: str) -> None:
         secret.check(RECORDS, complete=True)
 
 
+def test_records_that_hold_several_values() -> None:
+    with pytest.raises(ValueError, match="different values at different positions"):
+        Secret.column(0, [0.0, 1.0]).check(Records((torch.eye(2)[None],), None), complete=False)
+    with pytest.raises(ValueError, match="targets differ within a record"):
+        Secret.label(2).check(Records((torch.zeros(1, 2),), torch.tensor([[0, 1]])), complete=False)
+
+
 def test_values_within_the_range_need_not_occur() -> None:
     Secret.column(0, [0.0, 2.0, 4.0, 8.0]).check(RECORDS, complete=True)
     Secret.column(0, [0.0, 4.0, 8.0, 99.0], unseen=True).check(RECORDS, complete=True)
@@ -275,6 +290,28 @@ def test_what_cannot_be_encoded() -> None:
         Secret.from_transformer(StandardScaler().fit(np.eye(3)), "age", [17, 90])
     with pytest.raises(ValueError, match="records must be a table with all columns"):
         Secret.from_transformer(transformer, "age", [17, 90], records=TABLE[["age"]])
+
+
+def test_transformers_that_look_at_the_whole_record() -> None:
+    ages, sexes = [17.0, 30.0, np.nan, 90.0] * 20, ["m", "f", np.nan, "x"] * 20
+    frame = pd.DataFrame({"age": ages, "hours": np.linspace(10, 60, 80), "sex": sexes})
+    numbers = frame[["age", "hours"]]
+
+    def interact(x: Any) -> Any:
+        return x.assign(both=x["age"] * (x["hours"] > 40))[["age", "hours", "both"]]
+
+    entangled = make_pipeline(FunctionTransformer(interact)).fit(numbers)
+    with pytest.raises(ValueError, match=r"contains FunctionTransformer, .*pass records="):
+        Secret.from_transformer(entangled, "age", [17, 90])
+    with pytest.raises(ValueError, match="depends on other columns"):
+        Secret.from_transformer(entangled, "age", [17, 90], records=numbers.fillna(40.0))
+    words = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(drop="first", sparse_output=False))
+    filled = make_pipeline(SimpleImputer(add_indicator=True), StandardScaler())  # says which values were missing
+    imputed = ColumnTransformer([("numbers", filled, ["age", "hours"]), ("words", words, ["sex"])]).fit(frame)
+    encoded = torch.tensor(imputed.transform(frame))
+    for column, values in (("age", [17.0, 90.0]), ("sex", ["m", "f"])):
+        variants = rows(Secret.from_transformer(imputed, column, values), Records((encoded,), None))
+        torch.testing.assert_close(variants[:, 1], torch.tensor(imputed.transform(frame.assign(**{column: values[1]}))))
 
 
 def test_a_digest_tells_values_of_joint_secrets_apart() -> None:
