@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainingArguments
 
 from betastar.training import (
     AttributeMonitor,
@@ -21,7 +19,6 @@ from betastar.training import (
     TextField,
     by_name,
 )
-from betastar.training.callbacks.transformers import MonitorCallback
 
 from .language_models import CLASSES, PLACE, VALUES, VOCABULARY, bert, gpt2, lora
 from .private import oracle, private, training
@@ -185,30 +182,3 @@ def test_a_secret_in_the_text_of_a_dictionary() -> None:
     monitor = AttributeMonitor(*parts, criterion, secret, split=by_name())
     (batch,) = steps(parts, criterion, 1)
     assert monitor.distances[0] == pytest.approx(float(oracle(copy, batch, secret, criterion=criterion).max()), abs=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_the_trainer(tmp_path: Path) -> None:
-    module, data = made("lora", dropout=0.1), Texts(True)
-    criterion = NextTokenLoss()
-    model, optimizer, loader = private(module, data, batch=8)
-    monitor = AttributeMonitor(model, optimizer, loader, criterion, word(), split=by_name())
-
-    class Private(Trainer):  # type: ignore[misc]
-        def get_train_dataloader(self) -> Any:
-            return loader
-
-        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **rest: Any) -> Any:
-            return criterion(model(**{key: value for key, value in inputs.items() if key != "labels"}), inputs["labels"])
-
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path), max_steps=4, logging_steps=1, report_to=[], use_cpu=True, max_grad_norm=0.0,
-        save_strategy="no", disable_tqdm=True, remove_unused_columns=False,
-    )  # fmt: skip
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer.original_optimizer, lambda step: 1.0)
-    trainer = Private(model=model, args=arguments, optimizers=(optimizer, schedule), callbacks=[MonitorCallback(monitor)])
-    trainer.train()
-    assert len(monitor.distances) == 4
-    logged = [entry["privacy/batch/distance"] for entry in trainer.state.log_history if "privacy/batch/distance" in entry]
-    np.testing.assert_allclose(logged[:4], monitor.distances)
-    assert monitor.distances.min() > 0.0

@@ -23,60 +23,38 @@ SHARED_NAMES = {"_module", "noise_multiplier", "max_grad_norm", "loss_reduction"
 UNPROMISED = {name for _, names in internals.OF_OPACUS for name in names} - SHARED_NAMES
 UNPROMISED |= {*internals.OF_MODEL, *internals.OF_OPTIMIZER, *internals.OF_LAYERWISE_OPTIMIZER} - SHARED_NAMES
 UNPROMISED |= {internals.LEFT_BY_ADAPTIVE_CLIPPING}
-INTERNALS = [(owner, name) for owner, names in internals.OF_OPACUS for name in names]
 
 
-def made(**options: Any) -> tuple[Any, ...]:
+def made(**options: Any) -> Any:
+    """(model, optimizer, loader)"""
     module, data, _ = build("tanh")
-    return private(module, data, **options)
+    parts = private(module, data, **options)
+    return parts[0], parts[1], parts[-1]
 
 
-def refused(name: str, *parts: Any) -> None:
+GHOST = {"grad_sample_mode": "ghost", "criterion": nn.CrossEntropyLoss()}
+#: Where each part is (a class, or the place among what `made` gives), and options with which it is needed.
+PARTS: list[tuple[Any, str, dict[str, Any]]] = [
+    *((owner, name, {}) for owner, names in internals.OF_OPACUS for name in names),
+    *((0, name, {}) for name in internals.OF_MODEL),
+    *((1, name, {}) for name in internals.OF_OPTIMIZER),
+    (0, "max_grad_norm", GHOST),
+    (1, "max_grad_norms", {"clip": [0.1, 0.2, 0.3, 0.4], "clipping": "per_layer"}),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "options"), PARTS, ids=[name for _, name, _ in PARTS])
+def test_a_part_that_opacus_lacks_is_refused(owner: Any, name: str, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = made(**options)
+    OpacusAdapter(*parts)
+    if isinstance(owner, int):
+        delattr(parts[owner], name)
+    else:
+        for one in owner.__mro__ if isinstance(owner, type) else (owner,):  # the classes that it inherits from, too
+            if name in vars(one):
+                monkeypatch.delattr(one, name)
     with pytest.raises(UnsupportedOpacus, match=rf"Opacus {re.escape(opacus.__version__)} has no \w[\w.]*\.{name},"):
         OpacusAdapter(*parts)
-
-
-def forget(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-    """Take an attribute away, from the classes that a class inherits it from, too."""
-    for one in owner.__mro__ if isinstance(owner, type) else (owner,):
-        if name in vars(one):
-            monkeypatch.delattr(one, name)
-
-
-@pytest.mark.parametrize(("owner", "name"), INTERNALS, ids=[name for _, name in INTERNALS])
-def test_a_part_that_opacus_lacks_is_refused(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = made()
-    OpacusAdapter(*parts)
-    forget(monkeypatch, owner, name)
-    refused(name, *parts)
-
-
-@pytest.mark.parametrize("name", internals.OF_MODEL)
-def test_a_model_without_a_part_is_refused(name: str) -> None:
-    parts = made()
-    delattr(parts[0], name)
-    refused(name, *parts)
-
-
-@pytest.mark.parametrize("name", internals.OF_OPTIMIZER)
-def test_an_optimizer_without_a_part_is_refused(name: str) -> None:
-    parts = made()
-    delattr(parts[1], name)
-    refused(name, *parts)
-
-
-def test_ghost_clipping_needs_the_norm_that_it_clips_to() -> None:
-    model, optimizer, _, loader = made(grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss())
-    OpacusAdapter(model, optimizer, loader)
-    del model.max_grad_norm
-    refused("max_grad_norm", model, optimizer, loader)
-
-
-def test_clipping_by_layer_needs_the_norms_of_the_layers() -> None:
-    parts = made(clip=[0.1, 0.2, 0.3, 0.4], clipping="per_layer")
-    OpacusAdapter(*parts)
-    del parts[1].max_grad_norms
-    refused("max_grad_norms", *parts)
 
 
 def test_an_attribute_of_the_users_model_is_not_the_clipping_norm() -> None:
@@ -138,31 +116,16 @@ def imported_of_opacus(tree: ast.AST) -> set[tuple[str, str]]:
 MODULES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in ROOT.rglob("*.py")}
 
 
-def test_no_other_module_uses_what_opacus_does_not_promise() -> None:
-    others = {path: tree for path, tree in MODULES.items() if path not in ADAPTER}
-    used = {path: names_used(tree) & UNPROMISED | shared_names_of_an_optimizer(tree) for path, tree in others.items()}
-    assert {path: names for path, names in used.items() if names} == {}
-
-
-def test_no_other_module_imports_more_than_the_documented_interface() -> None:
-    others = {path: imported_of_opacus(tree) - IMPORTED_ELSEWHERE for path, tree in MODULES.items() if path not in ADAPTER}
-    assert {path: names for path, names in others.items() if names} == {}
+def test_no_other_module_uses_more_than_the_documented_interface() -> None:
+    for path, tree in MODULES.items():
+        if path not in ADAPTER:
+            assert not names_used(tree) & UNPROMISED | shared_names_of_an_optimizer(tree), path
+            assert imported_of_opacus(tree) <= IMPORTED_ELSEWHERE, path
+    line = "value = optimizer.expected_batch_size, getattr(model, 'hooks_enabled', None)"
+    assert names_used(ast.parse(line)) & UNPROMISED == {"expected_batch_size", "hooks_enabled"}
 
 
 def test_the_list_of_internals_is_what_the_adapter_uses() -> None:
     """A name that is not used any more is not asked for."""
     used = set().union(*(names_used(MODULES[path]) for path in ADAPTER - {"training/opacus/internals.py"}))
     assert UNPROMISED - used == {internals.LEFT_BY_ADAPTIVE_CLIPPING}
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [
-        ("value = optimizer.expected_batch_size", "expected_batch_size"),
-        ("value = getattr(model, 'hooks_enabled', None)", "hooks_enabled"),
-        ("model.batch_first = True", "batch_first"),
-        ("norms = optimizer.max_grad_norms", "max_grad_norms"),
-    ],
-)
-def test_the_check_sees_each_way_to_use_a_part(line: str, name: str) -> None:
-    assert names_used(ast.parse(line)) & UNPROMISED == {name}
