@@ -61,7 +61,7 @@ def words(results: Json) -> Json:
     one = select(runs, kind="rating")[0]
     wide, bins = _widest(runs, "rating"), select(runs, kind="bins")
     same = select(runs, kind="rating", cap=bins[0]["cap"]) if bins else []
-    best = best_person(runs)
+    best, three = best_person(runs), _risk_of(results, 3)
     return {
         "seeds": results["seeds"],
         "quick": results["quick"],
@@ -104,7 +104,7 @@ def words(results: Json) -> Json:
         "best_gain": f"{accuracy(best) - 100 * mean(run['baseline'] for run in best):.1f}",
         "best_target": f"{best[0]['target']:g}",
         "bins_difference": f"{abs(accuracy(bins) - accuracy(same)):.1f}" if bins else "",
-        "three": [_small(_risk_of(results, 3)[POISSON][0]), down(_risk_of(results, 3)[BINS][0]), up(_risk_of(results, 3)[BINS][1])],
+        "three": [_small(three[POISSON][0]), down(three[BINS][0]), up(three[BINS][1])],
         "bins_noise": up(100.0 * (max(one[BINS] / one[POISSON] for one in results["noise"]) - 1.0), 1),
         "losses": losses(runs),
     }
