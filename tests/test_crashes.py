@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -92,19 +93,21 @@ def test_a_report_repeats_the_very_run() -> None:
     config = Config(
         study="people.csv",
         along=("relationship", "title"),
-        gap=0.0,
-        between=(17.0, 90.123456789),
+        values=("17:90.123456789",),
         learning_rate=0.012345678901,
         seed=7,
         hidden=(),
     )
     command = _command(config)
     assert "--with relationship --with title" in command
-    assert "--gap 0.0" in command
-    assert "--between 17:90.123456789" in command
+    assert "--value 17:90.123456789" in command
     assert "0.012345678901" in command
-    assert "--approximate" not in command
-    assert "--every" not in command
+    assert "--scope" not in command
+    assert _command(replace(config, scope="dataset", every=20)).endswith(" --scope dataset/20 --seed SEED -o RUN")
+    in_python = _command(replace(config, gap=0.0, study="it's.csv"))
+    assert in_python.startswith('betastar.runs.train(Config(study="it\'s.csv", ')
+    assert "gap=0.0" in in_python
+    assert in_python.endswith(", seed=SEED), 'RUN')")
 
 
 def test_settings_are_repeated_with_all_digits() -> None:

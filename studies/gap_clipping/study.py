@@ -47,7 +47,7 @@ class Case:
 
     @property
     def folder(self) -> str:
-        number = {"gap": self.config.gap, "plain": None, "target": self.config.target_attribute_beta, "delete": None}[self.kind]
+        number = {"gap": self.config.gap, "plain": None, "target": TARGET, "delete": None}[self.kind]
         noise = f"noise-{self.config.noise_multiplier:g}"
         return "-".join([self.study, self.secret, self.kind, *([] if number is None else [f"{number:g}"]), noise])
 
@@ -66,7 +66,7 @@ def cases(quick: bool = False) -> list[Case]:
         mine = replace(adult, sensitive=secret, noise_multiplier=noises[0])
         settings += [Case("adult", secret, "gap", replace(mine, gap=gap)) for gap in gaps]
         settings += [
-            Case("adult", secret, "target", replace(mine, noise_multiplier=noise, target_attribute_beta=TARGET))
+            Case("adult", secret, "target", replace(mine, noise_multiplier=noise, attribute_target=f"bayes_security>={TARGET}"))
             for noise in noises
         ]
         other = "sex" if secret != "sex" else "race"
@@ -79,7 +79,7 @@ def cases(quick: bool = False) -> list[Case]:
     for noise in levels:
         plain = replace(bought, noise_multiplier=noise)
         settings.append(Case("purchase", "none", "plain", replace(plain, gap=2.0), records))
-        settings.append(Case("purchase", "item", "target", replace(plain, target_attribute_beta=TARGET), records))
+        settings.append(Case("purchase", "item", "target", replace(plain, attribute_target=f"bayes_security>={TARGET}"), records))
         settings.append(Case("purchase", "item", "delete", replace(plain, gap=2.0, drop=("0",)), records))
     mine = replace(bought, noise_multiplier=levels[0])
     settings += [

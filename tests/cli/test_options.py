@@ -15,7 +15,7 @@ import betastar as bs
 from betastar import validation
 from betastar.cli import main
 from betastar.cli.answers import SHORT, Question
-from betastar.cli.options import HINTS, OTHER_NAMES, THREATS
+from betastar.cli.options import GONE, HINTS, OTHER_NAMES, THREATS
 from betastar.dpsgd import NUMBERS
 from betastar.risk import METRICS
 
@@ -55,6 +55,23 @@ def test_help_shows_every_option_and_its_default(name: str) -> None:
         assert max(one.opts, key=len).replace("-", "_").strip("_") in (one.name, "with"), "the long option is the argument"
         if isinstance(one.default, int | float | str) and not isinstance(one.default, bool):
             assert re.search(rf"\[default: {re.escape(str(one.default))}[];]", text) or not one.default, one.opts
+
+
+def test_the_help_is_short() -> None:
+    assert len(options(SHOWN["train"])) <= 25
+    lines = call("--help").stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    for group in ("Table:", "Training:", "Protection:", "Several models:", "Options:"):
+        assert group in call("train", "--help").stdout.splitlines()
+
+
+@pytest.mark.parametrize("word", GONE["train"])
+def test_an_option_that_went_says_where(word: str) -> None:
+    done = call("train", "adult", f"{word}=.9", "-o", "/nowhere/x")
+    assert done.returncode == 2
+    assert done.stderr == f"betastar: {word} {GONE['train'][word]}\n"
+    assert word not in {spelling for one in options(SHOWN["train"]) for spelling in one.opts}
 
 
 def test_a_spelling_has_one_meaning() -> None:
@@ -112,7 +129,7 @@ def test_aliases_of_rate_and_of_a_calibration() -> None:
     ("calibrate --target success<=0.6 --sample-rate 0.1", "leave out exactly one of --noise, --sample-rate, --steps; missing: "),
     ("calibrate --target bayes_security>=0.99 --noise 0.1 --dataset-size 100 --epochs 50", "reached by choosing --batch: "),
     ("train adult -o /nowhere/x --scope nothing", "--scope must be one of 'batch', 'dataset', got 'nothing'."),
-    ("train adult -o /nowhere/x --gap 3", "--gap must be between 0 and 2"),
+    ("train adult -o /nowhere/x --attribute-target beta", "--attribute-target must be a metric and its limit"),
     ("sweep --noise-multiplier 1:2 --rate 0.1 --steps 3", "--noise-multiplier must be a number, a list as 1,2,4 or a grid"),
 ])  # fmt: skip
 def test_an_error_names_the_spelling_that_was_used(words: str, said: str) -> None:

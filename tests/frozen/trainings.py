@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -199,8 +199,8 @@ def _run(*words: str) -> dict[str, Any]:
     return dict(_files(Path("run")))
 
 
-def _people_run(*words: str, label: str = "rich", drop: str = "pay") -> dict[str, Any]:
-    common = ["--label", label, "--sensitive", "age", "--drop", drop, "--epochs", "2", "--noise", "2", "--batch", "30"]
+def _people_run(*words: str, label: str = "rich", drop: str = "pay", noise: Sequence[str] = ("--noise", "2")) -> dict[str, Any]:
+    common = ["--label", label, "--sensitive", "age", "--drop", drop, "--epochs", "2", *noise, "--batch", "30"]
     found = _run(_people(), *common, *words)
     if not words:
         _betastar("predict", "run", "people.csv", "-o", "predictions.csv")
@@ -322,11 +322,11 @@ TRAININGS: dict[str, Callable[[], dict[str, Any]]] = {
     "private: gap, conv": lambda: _private("conv", secret=SECRET, gap=0.02),
     "private: gap, balls-in-bins": lambda: _private(secret=SECRET, gap=0.3, sampling="balls-in-bins"),
     "train: people": lambda: _people_run(),
-    "train: people, gap": lambda: _people_run("--gap", ".1"),
+    "train: people, gap": lambda: _people_run("--attribute-target", "bayes_security>=0.95"),
     "train: people, fixed-size, all records": lambda: _people_run("--sampling", "fixed-size", "--scope", "dataset"),
-    "train: people, budget": lambda: _people_run("--target-beta", ".8"),
+    "train: people, target": lambda: _people_run("--target", "success<=80%", noise=()),
     "train: pay": lambda: _people_run("--label-range", "0:5000", label="pay", drop="rich"),
-    "train: adult": lambda: _run("adult", "--epochs", "1", "--batch", "4096", "--every", "3", "--sensitive", "sex"),
+    "train: adult": lambda: _run("adult", "--epochs", "1", "--batch", "4096", "--scope", "batch/3", "--sensitive", "sex"),
     "audit: mechanism": lambda: _parts(audit.mechanism(RUN, games=4000, seed=1)),
     "audit: mechanism, add-remove": lambda: _parts(audit.mechanism(RUN, bs.Membership("add-remove"), games=4000, seed=1)),
     "audit: mechanism, attribute": lambda: _parts(audit.mechanism(RUN, bs.AttributeInference(0.7), games=4000, seed=1)),

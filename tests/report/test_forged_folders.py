@@ -27,14 +27,14 @@ PROOF = "Proved: β* ≥ 0.99999 (may be published)."
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("forged")
     people(200).to_csv(folder / "people.csv", index=False)
-    fixed: dict[str, Any] = {"study": str(folder / "people.csv"), "target": "rich", "sensitive": "age", "drop": ("name",)}
+    fixed: dict[str, Any] = {"study": str(folder / "people.csv"), "label": "rich", "sensitive": "age", "drop": ("name",)}
     fixed |= {"noise_multiplier": 4.0, "batch_size": 80, "epochs": 2}
     kinds: dict[str, dict[str, Any]] = {
         "plain": {},
         "budget": {"target_beta": 0.5},
         "stopped": {"target_beta": 0.85},
         "gap": {"gap": 0.1},
-        "target": {"target_attribute_beta": 0.99},
+        "target": {"attribute_target": "bayes_security>=0.99"},
     }
     return {name: train(Config(**fixed, **more), folder / name).path for name, more in kinds.items()}
 

@@ -110,7 +110,7 @@ def test_the_verdict_is_by_the_readers_own_threshold(target: str, met: list[bool
     facts, wanted = load(clipped), Target.parse(target)
     said = verdicts(facts, wanted)
     assert [one.met for one in said] == met
-    assert all(f"your threshold {wanted}" in one.judged for one in said)
+    assert all(f"the target {wanted}" in one.judged for one in said)
     page = render(facts, [], "html", target=wanted)
     assert "example bands" not in page
     assert [one.met for one in verdicts(facts)] == [None, None]

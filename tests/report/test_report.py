@@ -92,7 +92,7 @@ def test_record_indices_only_on_request(run: Path) -> None:
 
 def test_names_are_shown_not_obeyed(copy: Path, tmp_path: Path) -> None:
     change(copy / "status.json", study=EVIL, secret=EVIL, label=f"batch {EVIL}")
-    change(copy / "config.json", study=f"{EVIL}.csv", sensitive=EVIL, target="$(rm -rf /); `x`")
+    change(copy / "config.json", study=f"{EVIL}.csv", sensitive=EVIL, label="$(rm -rf /); `x`")
     (tmp_path / "clipped").mkdir()
     clipped = trained(tmp_path / "clipped", EVIL, gap=0.5)
     for text in (html(copy, tmp_path / "report.html"), html(clipped, tmp_path / "clipped.html")):
@@ -101,7 +101,7 @@ def test_names_are_shown_not_obeyed(copy: Path, tmp_path: Path) -> None:
     assert "--label &#39;$(rm -rf /); `x`&#39;" in (tmp_path / "report.html").read_text()
     write(copy, tmp_path / "report.md")
     for words in ((tmp_path / "report.md").read_text(), summarise(clipped).read_text()):
-        assert [line for line in words.splitlines() if "<img" in line and not line.startswith("    betastar train")] == []
+        assert [line for line in words.splitlines() if "<img" in line and not line.startswith("    betastar")] == []
         assert r"&lt;img src=x onerror=alert(1)&gt;\*age\*\|\`" in words
 
 

@@ -193,7 +193,11 @@ def test_a_folder_without_a_format_is_read(config: Config, copy: Path) -> None:
         ("config.json", {"epochs": 2.5}, "epochs must be a whole number or null, got 2.5"),
         ("config.json", {"study": None}, "study must be text, got None"),
         ("config.json", {"drop": "name"}, "drop must be a list of items, each of which is text, got 'name'"),
-        ("config.json", {"between": [1.0]}, "between must be a list of 2 items, each of which is a number or null, got [1.0]"),
+        (
+            "config.json",
+            {"label_range": [1.0]},
+            "label_range must be a list of 2 items, each of which is a number or null",
+        ),
         ("config.json", {"shuffling": "yes"}, "the entry 'shuffling' is unknown"),
         ("status.json", {"versions": {"torch": 2}}, "versions['torch'] must be text, got 2"),
         ("status.json", {"gaps": [0.1]}, "gaps must be an object, each of whose values is a number or null, got [0.1]"),
@@ -230,8 +234,7 @@ def half_trained(runs: TrainedRuns, tmp_path_factory: pytest.TempPathFactory) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         shutil.copy(runs.people().study, "table.csv")
-        shutil.copy("table.csv", "public.csv")
-        train_one_epoch(replace(runs.people(), study="table.csv", public="public.csv"), Path("half"), patch)
+        train_one_epoch(replace(runs.people(), study="table.csv"), Path("half"), patch)
     return place
 
 
@@ -240,13 +243,12 @@ def half(half_trained: Path, runs: TrainedRuns, tmp_path: Path, monkeypatch: pyt
     """A copy of it, in the current folder, and its configuration."""
     place = shutil.copytree(half_trained, tmp_path / "place")
     monkeypatch.chdir(place)
-    return replace(runs.people(), study="table.csv", public="public.csv"), Path(place / "half")
+    return replace(runs.people(), study="table.csv"), Path(place / "half")
 
 
-@pytest.mark.parametrize("name", ["table.csv", "public.csv"])
-def test_the_table_may_not_change_before_a_run_goes_on(half: tuple[Config, Path], name: str) -> None:
+def test_the_table_may_not_change_before_a_run_goes_on(half: tuple[Config, Path]) -> None:
     mine, folder = half
-    table = folder.parent / name
+    table = folder.parent / "table.csv"
     kept = table.read_text()
     head, first, *rest = kept.splitlines(keepends=True)
     age = int(first.split(",")[0])

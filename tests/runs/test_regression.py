@@ -113,26 +113,25 @@ def test_gap_clipping_and_the_label_as_a_secret(config: Config, table: Path, tmp
     assert proved.status.gaps == {"rooms": 0.1}
     rounded = pd.read_csv(table).assign(price=lambda frame: (frame["price"] // 20_000) * 20_000)
     rounded.to_csv(tmp_path / "rounded.csv", index=False)
-    label: dict[str, Any] = {"target": "price", "sensitive": "price", "epochs": 1, "batch_size": 40, "seed": 0}
+    label: dict[str, Any] = {"label": "price", "sensitive": "price", "epochs": 1, "batch_size": 40, "seed": 0}
     own = Config(str(tmp_path / "rounded.csv"), **label)
     watched = train(own, tmp_path / "label")
     assert watched.status.secret == "price"
     assert watched.epochs[-1]["exact"]["lower"] >= watched.epochs[-1]["membership"]["lower"] - 1e-9
-    for wish in ({"gap": 0.1}, {"target_attribute_beta": 0.99}, {"target_beta": 0.5}):
+    for wish in ({"gap": 0.1}, {"attribute_target": "bayes_security>=0.99"}, {"target_beta": 0.5}):
         with pytest.raises(StudyError, match="a proof about the label 'price' needs --label-range"):
             train(Config(str(tmp_path / "rounded.csv"), **label, **wish), tmp_path / "refused")
     declared = Config(str(tmp_path / "rounded.csv"), **label, gap=0.1, label_range=(100_000.0, 600_000.0))
     assert train(declared, tmp_path / "declared").status.gaps == {"price": 0.1}
-    for wish in ({"along": ("town",)}, {"public": str(table)}):
-        with pytest.raises(StudyError, match="'price' is the label and the secret"):
-            train(Config(str(tmp_path / "rounded.csv"), **label, **wish), tmp_path / "refused")  # type: ignore[arg-type]
+    with pytest.raises(StudyError, match="'price' is the label and the secret"):
+        train(Config(str(tmp_path / "rounded.csv"), **label, along=("town",)), tmp_path / "refused")
 
 
 def test_studies_of_the_paper_have_labels_of_their_own() -> None:
     with pytest.raises(StudyError, match="--label-range is for a table of your own; adult is not one"):
         Config("adult", label_range=(0.0, 1.0)).load()
-    with pytest.raises(StudyError, match="--task is for a table of your own"):
-        Config("adult", task="regression").load()
+    with pytest.raises(StudyError, match="--label is for a table of your own"):
+        Config("adult", label="sex").load()
 
 
 def test_the_report_and_the_card(config: Config, run: RunFolder, trained: Callable[[Config], RunFolder]) -> None:

@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "balls-in-bins": {"sampling": "balls-in-bins"},
     "truncated": {"max_batch_size": 45},
     "unwatched": {"monitor": False},
-    "gap": {"target_attribute_beta": 0.98},
+    "gap": {"attribute_target": "bayes_security>=0.98"},
     "budget": {"target_beta": 0.85},
 }
 

@@ -75,10 +75,11 @@ def test_a_run_says_how_it_was_sampled(name: str, config: Config, trained: Calla
     first = verdicts(facts)[0]
     assert first.word == "proved"
     assert table_of["Bayes security β*, the number to rely on"][0] == first.beta
-    command = facts.command.split()
-    assert ("--sampling" in command) == (name != "truncated")
-    assert ("--max-batch" in command) == (name == "truncated")
-    assert ("--times-per-epoch" in command) == (name == "twice")
+    said = facts.command
+    assert said.startswith("betastar train ") == (name in ("fixed-size", "balls-in-bins"))
+    assert (f"--sampling {name}" in said) == (name in ("fixed-size", "balls-in-bins"))
+    assert ("max_batch_size=70" in said) == (name == "truncated")
+    assert ("times_per_epoch=2" in said) == (name == "twice")
 
 
 @pytest.mark.parametrize("name", ["fixed-size", "twice"])

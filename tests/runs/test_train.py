@@ -8,20 +8,23 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
 import pytest
 
 import betastar as bs
+from betastar.report.facts import load
 from betastar.report.report import summarise
+from betastar.report.statement import verdicts
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train, train_seeds
 from betastar.runs.reading import StudyError
 
 from ..command import COMMAND, call
-from ..trained_runs import TrainedRuns
+from ..trained_runs import TrainedRuns, people
 
 
 @pytest.fixture
@@ -73,11 +76,31 @@ def test_nothing_is_overwritten(config: Config, trained: Callable[[Config], RunF
         train(config, tmp_path / "mine")
     with pytest.raises(StudyError, match="holds no run"):
         _ = RunFolder(tmp_path / "mine").config
-    with pytest.raises(StudyError, match="target and which is sensitive"):
+    with pytest.raises(StudyError, match="name the column of the label and the sensitive one"):
         train(Config(study=config.study), tmp_path / "new")
     assert not (tmp_path / "new").exists()
     with pytest.raises(StudyError, match=r"batch_size must be at most the 320 training records, got 999"):
         train(replace(config, batch_size=999), tmp_path / "big")
+
+
+@pytest.mark.parametrize(("options", "threat"), [
+    ({}, bs.Membership()),
+    ({"person": "town", "sampling": "balls-in-bins"}, bs.Membership(records=3)),
+])  # fmt: skip
+def test_a_target_finds_the_noise(options: dict[str, Any], threat: bs.Membership, tmp_path: Path) -> None:
+    frame = people(200).drop(columns="name").assign(town=np.arange(200) // 3)
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    config = Config(
+        str(tmp_path / "people.csv"), "rich", "age", target="success<=60%", batch_size=40, epochs=1, monitor=False, **options
+    )
+    folder = train(config, tmp_path / "run")
+    facts = load(folder.path)
+    risk = bs.analyze(facts.run, threat, "certified")
+    assert 0.59 < float(risk.success().upper) <= 0.6
+    assert [one.judged for one in verdicts(facts) if one.kind == "worst"] == ["Meets the target success<=0.6"] * (
+        1 + len(options) // 2
+    )
+    assert folder.status.noise_multiplier == facts.run.noise_multiplier
 
 
 def test_a_budget_stops_the_run(config: Config, trained: Callable[[Config], RunFolder]) -> None:
@@ -124,18 +147,19 @@ def test_errors_of_the_command(config: Config, trained: Callable[[Config], RunFo
     new = tmp_path / "new"
     for options, message in (
         (["-o", str(trained(config).path)], "already holds a run"),
-        (["-o", str(new), "--between", "old"], "--between must be two numbers as in 17:90, got 'old'"),
+        (["-o", str(new), "--value", "1:old"], "--value must be two numbers as in 17:90, got '1:old'"),
         (["-o", str(new), "--scope", "world"], "scope must be one of 'batch', 'dataset', got 'world'"),
-        (["-o", str(new), "--scope", "batch", "--target-beta", ".9"], "--target-beta needs all records"),
+        (["-o", str(new), "--scope", "dataset/often"], "at every k-th step as in dataset/20, got 'dataset/often'"),
+        (["-o", str(new), "--target", "accuracy>=90%"], "--target must be one of"),
         (["-o", str(new), "--label", "shoe"], "has no column 'shoe'"),
-        (["-o", str(new), "--gap", "3"], "gap must be between 0 and 2"),
+        (["-o", str(new), "--target-beta=.9"], "--target-beta is now betastar.training.Budget, in Python"),
+        (["-o", str(new), "--gap", ".1"], "--gap is now --attribute-target"),
         (
             ["-o", str(new), "--sampling", "bootstrap"],
             "sampling must be one of 'poisson', 'fixed-size', 'balls-in-bins'",
         ),
-        (["-o", str(new), "--sampling", "fixed-size", "--max-batch-size", "50"], "max_batch_size belongs to sampling 'poisson'"),
-        (["-o", str(new), "--max-batch-size", "39"], "must be at least batch_size, 40, got 39"),
-        (["-o", str(new), "--seeds", "2"], "--seed is one run, --seeds are several: choose one"),
+        (["-o", str(new), "--seeds", "2"], "--seeds is now --seed"),
+        (["-o", str(new), "--seed", "1", "--trials", "2"], "several seeds keep all: choose one"),
     ):
         bad = call(*command(config, *options))
         assert bad.returncode == 2, options

@@ -26,7 +26,7 @@ from ..trained_runs import people
 def config(tmp_path: Path) -> Config:
     table = tmp_path / "people.csv"
     people(200).to_csv(table, index=False)
-    asked: dict[str, Any] = {"target": "rich", "sensitive": "age", "drop": ("name",), "epochs": 1, "batch_size": 40}
+    asked: dict[str, Any] = {"label": "rich", "sensitive": "age", "drop": ("name",), "epochs": 1, "batch_size": 40}
     return Config(
         study=str(table), noise_multiplier=4.0, hidden=(4,), trials=3, search=("lr=1e-3:1e-1log", "hidden=4,8x4"), **asked
     )
@@ -124,7 +124,7 @@ def test_a_gap_and_jobs(config: Config, tmp_path: Path) -> None:
         ({"search": ("lr=fast",)}, "numbers greater than 0 for learning_rate, got 'fast'"),
         ({"search": ("hidden=4x0",)}, "widths of layers"),
         ({"seed": 1}, "--trials must have no --seed"),
-        ({"target_beta": 0.9, "scope": "dataset"}, "--trials must have no --target-beta"),
+        ({"target_beta": 0.9, "scope": "dataset"}, "trials must have no budget"),
         ({"trials": 0}, "trials must be a whole number of at least 1"),
         ({"trials_law": "often"}, "trials_law must be one of"),
     ],
@@ -143,4 +143,4 @@ def test_the_command(config: Config, tmp_path: Path) -> None:
     assert "Best of 2" in (tmp_path / "best" / "summary.md").read_text()
     refused = call(*words, "--search", "lr=0.01,0.1")
     assert refused.returncode != 0
-    assert "--search and --trials-law go with --trials" in refused.stderr
+    assert "--search goes with --trials." in refused.stderr

@@ -65,7 +65,7 @@ def analyze(
     ] = False,
     json: opt.Json = False,
 ) -> None:
-    """Tell how well a model that is trained like this resists an attack.
+    """Compute how well a training resists an attack.
 
     \b
     Examples:
@@ -204,7 +204,9 @@ def sweep(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
-    """Compute a metric over a grid, as CSV, JSON or a heat map; or compare settings, or methods, in one table.
+    """Compute a metric over a grid, or compare settings or methods.
+
+    The result is CSV, JSON, a heat map or a table.
 
     A grid is FIRST:LAST:COUNT, with log for even ratios, or a list with commas. Without --output, CSV is printed.
 
@@ -259,10 +261,10 @@ def explore(
     force: opt.Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print where the page is as one JSON object.")] = False,
 ) -> None:
-    """Open a page with sliders for the parameters of a training, and see how the risk follows them.
+    """Open a page with sliders for the parameters of a training.
 
-    The page is one file. It computes in the browser and sends nothing. It is written to a temporary folder, or with --export
-    where you want it.
+    It shows how the risk follows them. The page is one file, which computes in the browser and sends nothing. It is written to a
+    temporary folder, or with --export where you want it.
 
     \b
     Examples:

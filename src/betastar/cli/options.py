@@ -34,6 +34,18 @@ TRIALS_LAWS = ("fixed", "poisson", "geometric")
 TOLERANCE, PRIOR, FPR, DELTA = 1e-4, 0.5, (0.01, 0.001), (1e-5,)
 
 
+def of(group: str) -> Callable[..., Any]:
+    """Makes the options of a group of the help."""
+
+    def option(*words: str, help: str, **more: Any) -> Any:
+        return typer.Option(*words, help=help, rich_help_panel=group, **more)
+
+    return option
+
+
+_training, _attack = of("Training"), of("Attack and method")
+
+
 def one_of(words: Sequence[str]) -> dict[str, Any]:
     """The options of typer for a word out of several, which a shell completes."""
     return {"metavar": "NAME", "autocompletion": lambda: list(words)}
@@ -43,31 +55,31 @@ def one_of(words: Sequence[str]) -> dict[str, Any]:
 
 NoiseMultiplier = Annotated[
     float | None,
-    typer.Option("--noise-multiplier", "--noise", help="Noise multiplier: standard deviation / clipping norm."),
+    _training("--noise-multiplier", "--noise", help="Noise multiplier: standard deviation / clipping norm."),
 ]
 SampleRate = Annotated[
-    float | None, typer.Option("--sample-rate", "--rate", help="Sampling rate: probability of each record at each step.")
+    float | None, _training("--sample-rate", "--rate", help="Sampling rate: probability of each record at each step.")
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option(
+    _training(
         "--batch-size",
         "--batch",
         help="Batch size: expected number of records in a batch. With the number of records it makes the sampling rate.",
     ),
 ]
-DatasetSize = Annotated[int | None, typer.Option("--dataset-size", "--records", help="Number of training records.")]
-Steps = Annotated[int | None, typer.Option("--steps", help="Number of updates.")]
+DatasetSize = Annotated[int | None, _training("--dataset-size", "--records", help="Number of training records.")]
+Steps = Annotated[int | None, _training("--steps", help="Number of updates.")]
 Epochs = Annotated[
     float | None,
-    typer.Option(
+    _training(
         "--epochs",
         help="Epochs: passes over the training records, instead of steps (with the batch size and the number of records).",
     ),
 ]
 Opacus = Annotated[
     bool | None,
-    typer.Option(
+    _training(
         "--opacus/--no-opacus",
         help="How batch size and number of records make the sampling rate: as Opacus does, 1/⌈records/batch⌉, or batch/records. "
         "[default: batch/records, and a note where the two differ noticeably]",
@@ -75,7 +87,7 @@ Opacus = Annotated[
 ]
 Sampling = Annotated[
     str,
-    typer.Option(
+    _training(
         "--sampling",
         help="How batches are drawn: poisson (each record with the same probability, at each step), fixed-size (a fixed number "
         "of records, without replacement, anew at each step), balls-in-bins (each record in one random batch of an epoch), "
@@ -84,11 +96,11 @@ Sampling = Annotated[
     ),
 ]
 TimesPerEpoch = Annotated[
-    int, typer.Option("--times-per-epoch", help="With sampling balls-in-bins: in how many batches of an epoch each record is.")
+    int, _training("--times-per-epoch", help="With sampling balls-in-bins: in how many batches of an epoch each record is.")
 ]
 MaxBatchSize = Annotated[
     int | None,
-    typer.Option(
+    _training(
         "--max-batch-size",
         "--max-batch",
         help="With Poisson sampling: of a larger batch, this many records are kept at random (with the number of records).",
@@ -97,14 +109,14 @@ MaxBatchSize = Annotated[
 
 NumberOfTrials = Annotated[
     float | None,
-    typer.Option(
+    _training(
         "--trials",
         help="Number of models that are trained like this, independently, of which only the best one is released.",
     ),
 ]
 TrialsLaw = Annotated[
     str,
-    typer.Option(
+    _training(
         "--trials-law",
         help="How the number of models is drawn, before the first one is trained: fixed, or poisson or geometric with --trials "
         "as its mean.",
@@ -116,7 +128,7 @@ TrialsLaw = Annotated[
 
 ThreatName = Annotated[
     str,
-    typer.Option(
+    _attack(
         "--threat",
         help=f"The attack, by what the attacker asks: {', '.join(f'{name} ({asked})' for name, asked in THREATS.items())}.",
         **one_of(tuple(THREATS)),
@@ -124,14 +136,14 @@ ThreatName = Annotated[
 ]
 Distance = Annotated[
     float | None,
-    typer.Option(
+    _attack(
         "--distance",
         help="With threat attribute: the largest distance between the two gradients at a step, in clipping norms, 0 to 2.",
     ),
 ]
 RecordsPerPerson = Annotated[
     int | None,
-    typer.Option(
+    _attack(
         "--records-per-person",
         help="With threat membership or membership-add-remove: the number of records of a person, all of which are replaced, or "
         "left out.",
@@ -139,7 +151,7 @@ RecordsPerPerson = Annotated[
 ]
 Sees = Annotated[
     str,
-    typer.Option(
+    _attack(
         "--sees",
         help=f"What the attacker sees: {' or '.join(f'{name} ({said})' for name, said in SEES.items())}. The figure for the "
         "final model is a heuristic, shown beside the bound.",
@@ -148,34 +160,32 @@ Sees = Annotated[
 ]
 Method = Annotated[
     str | None,
-    typer.Option(
+    _attack(
         "--method",
         help="How the risk is computed: exact, certified, affinity or paper. [default: exact; certified for attribute or noise "
         "below 0.5]",
         **one_of(tuple(METHODS)),
     ),
 ]
-Tolerance = Annotated[float, typer.Option("--tolerance", help="Width of the interval of β* that the method certified aims at.")]
+Tolerance = Annotated[float, _attack("--tolerance", help="Width of the interval of β* that the method certified aims at.")]
 Effort = Annotated[
     str,
-    typer.Option(
+    _attack(
         "--effort",
         help="How closely exact and certified look at attackers who adapt: best (seconds), normal (a tenth of a second) or quick "
         "(milliseconds, and a wider bound).",
         **one_of(EFFORTS),
     ),
 ]
-Prior = Annotated[float, typer.Option("--prior", help="Probability, before the attack, that 'yes' is the right guess.")]
+Prior = Annotated[float, _attack("--prior", help="Probability, before the attack, that 'yes' is the right guess.")]
 Fpr = Annotated[
     list[float],
-    typer.Option("--fpr", metavar="RATE", help="False-positive rate at which the TPR is reported (may be repeated)."),
+    _attack("--fpr", metavar="RATE", help="False-positive rate at which the TPR is reported (may be repeated)."),
 ]
-Delta = Annotated[list[float], typer.Option("--delta", metavar="DELTA", help="δ at which ε is reported (may be repeated).")]
+Delta = Annotated[list[float], _attack("--delta", metavar="DELTA", help="δ at which ε is reported (may be repeated).")]
 MetricNames = Annotated[
     list[str] | None,
-    typer.Option(
-        "--metric", help=f"Report this metric only: {', '.join(TOLD)} (may be repeated). [default: all]", **one_of(TOLD)
-    ),
+    _attack("--metric", help=f"Report this metric only: {', '.join(TOLD)} (may be repeated). [default: all]", **one_of(TOLD)),
 ]
 
 # ---- What is printed and written
@@ -219,9 +229,43 @@ OTHER_NAMES = {
     "distances": "distance",
     "records": "records_per_person",
     "metrics": "metric",
-    "target": "label",
     "values": "value",
     "along": "with",
+}
+PYTHON = "is now in Python only: {} of betastar.runs.Config or of betastar.training.PrivateTraining."
+#: Options of former versions, and what does the same.
+GONE = {
+    "train": {
+        "--target-beta": "is now betastar.training.Budget, in Python; --attribute-target proves β* in advance.",
+        "--target-attribute-beta": 'is now --attribute-target, as in --attribute-target "bayes_security>=0.995".',
+        "--gap": 'is now --attribute-target, as in --attribute-target "bayes_security>=0.995", which finds the gap.',
+        "--between": "is now --value, as in --value 17:90.",
+        "--task": "is gone: --label-range LOW:HIGH makes the label a number; words, such as class-7, are classes.",
+        "--keep": "is gone: a column that differs in each record is a feature if it has a decimal point, such as 1200.0.",
+        "--public": "is now in Python only: betastar.training.Secret.with_prior.",
+        "--seeds": "is now --seed, once for each, as in --seed 0 --seed 1.",
+        "--every": "is now part of --scope, as in --scope dataset/20.",
+        "--backend": "is now in Python only: betastar.runs.train_seeds inside joblib.parallel_config.",
+        "--trials-law": PYTHON.format("trials_law"),
+        "--times-per-epoch": PYTHON.format("times_per_epoch"),
+        "--max-batch-size": PYTHON.format("max_batch_size"),
+        "--max-batch": PYTHON.format("max_batch_size"),
+        "--diameter": PYTHON.format("diameter"),
+        "--approximate": PYTHON.format("approximate"),
+    }
+}
+
+
+#: What stands for a value in the help, by typer's word for its type.
+METAVARS = {
+    f"{kind}>": word
+    for word, kinds in {
+        "N": ("int", "int range", "list[int]"),
+        "X": ("float", "float range", "list[float]"),
+        "TEXT": ("str", "list[str]"),
+        "PATH": ("path",),
+    }.items()
+    for kind in kinds
 }
 
 
@@ -231,8 +275,27 @@ class Command(TyperCommand):
     for_pipelines = True
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta["words"] = [word.split("=")[0] for word in args]
+        words = ctx.meta["words"] = [word.split("=")[0] for word in args]
+        gone = GONE.get(str(self.name), {})
+        if word := next((word for word in words if word in gone), None):
+            raise ValueError(f"{word} {gone[word]}")
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The arguments, then the options in their groups, those without a group last."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        for one in self.get_params(ctx):
+            if (row := one.get_help_record(ctx)) is not None:
+                argument = one.param_type_name == "argument"
+                name, typed, kind = row[0].partition(" <")
+                word = name if argument or not typed else f"{name} {METAVARS[kind]}"
+                group = "Arguments" if argument else getattr(one, "rich_help_panel", None) or "Options"
+                groups.setdefault(group, []).append((word, row[1]))
+        groups["Options"] = groups.pop("Options")
+        for title, rows in groups.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         if self.for_pipelines and hasattr(signal, "SIGPIPE"):

@@ -31,10 +31,10 @@ def predict(
     force: opt.Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object; with --output, without the predictions.")] = False,
 ) -> None:
-    """Predict with the model of a run: a line for each record of a table, with the class and the model's probability of it.
+    """Predict with the model of a run.
 
-    Of a label that is a number, the line has the number. If the table has the column of the label, the command says how good
-    the predictions are, beside always guessing the most frequent label (or the mean).
+    The result has a line for each record of a table: the class and its probability, or the number. If the table has the column
+    of the label, the command says how good the predictions are, beside always guessing the most frequent label (or the mean).
 
     \b
     Examples:
@@ -113,7 +113,9 @@ def report(
     force: opt.Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
-    """Write a report for people: a verdict on each threat, and in an appendix figures, numbers and how to repeat it.
+    """Write a report for people, with a verdict on each threat.
+
+    An appendix has figures, numbers and how to repeat it.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,182 +37,121 @@ FPR, DELTA = 0.01, 1e-5
 LOOK = 1.0
 
 
+_table, _training, _protection, _models = map(opt.of, ("Table", "Training", "Protection", "Several models"))
+
+
 def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; must be new unless --resume is given.")],
-    study: Annotated[str, typer.Argument(metavar="study", help="'adult', or the path of a CSV or Parquet table.")] = "adult",
-    label: Annotated[str | None, typer.Option("--label", help="Own table: the column that the model predicts.")] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            help="Own table: classification (the label is one of some classes) or regression (the label is a number). [default: "
-            "regression, if the label has more than 20 different numbers]",
-        ),
-    ] = None,
+    study: Annotated[str, typer.Argument(metavar="TABLE", help="CSV or Parquet file, or 'adult', which comes along.")] = "adult",
+    label: Annotated[str | None, _table("--label", help="The column that the model predicts.")] = None,
     label_range: Annotated[
         str | None,
-        typer.Option(
+        _table(
             "--label-range",
             metavar="LOW:HIGH",
-            help="Own table, regression: the range of the label, such as 0:500000, which you know without looking at the "
-            "records. The label is scaled by it, and limited to it in training.",
+            help="The label is a number in this range, such as 0:500000, which you know without looking at the records. "
+            "[default: a number if the label has more than 20 different numbers, else a class]",
         ),
     ] = None,
     sensitive: Annotated[
-        str | None,
-        typer.Option("--sensitive", help="The sensitive column, whose value the attacker guesses. [default: age, for adult]"),
+        str | None, _table("--sensitive", help="The column whose value the attacker guesses. [default: age, for adult]")
     ] = None,
     value: Annotated[
         list[str] | None,
-        typer.Option(
-            "--value",
-            help="Own table: a value that the sensitive column may have (may be repeated). [default: all in the table]",
-        ),
-    ] = None,
-    between: Annotated[
-        str | None, typer.Option("--between", help="Own table: the range of the sensitive numbers, such as 17:90.")
+        _table("--value", help="A value of the sensitive column (may be repeated), or its range such as 17:90. [default: all]"),
     ] = None,
     along: Annotated[
         list[str] | None,
-        typer.Option(
-            "--with", help="A column that restates the sensitive one, so that the two change together (may be repeated)."
-        ),
+        _table("--with", help="A column that restates the sensitive one, so that the two change together (may be repeated)."),
     ] = None,
-    drop: Annotated[list[str] | None, typer.Option("--drop", help="A column that is left out (may be repeated).")] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option("--keep", help="Own table: a feature although it differs in each record (may be repeated)."),
-    ] = None,
+    drop: Annotated[list[str] | None, _table("--drop", help="A column that is left out (may be repeated).")] = None,
     person: Annotated[
         str | None,
-        typer.Option(
-            "--person",
-            help="Own table: the column that says whose record it is. It is no feature; the risk of a person is reported beside "
-            "that of a record.",
-        ),
+        _table("--person", help="The column that says whose record it is. The risk of a person is reported as well."),
     ] = None,
     max_records_per_person: Annotated[
         int | None,
-        typer.Option(
+        _table(
             "--max-records-per-person",
             min=1,
             help="With --person: train on at most this many records of a person, chosen at random.",
         ),
     ] = None,
-    public: Annotated[
-        str | None,
-        typer.Option(
-            "--public",
-            help="Own table, with --gap: a table of public records, which tells how frequent the sensitive values are.",
-        ),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option("--epochs", min=1, help="Number of epochs. [default: the study's]")] = None,
+    epochs: Annotated[int | None, _training("--epochs", min=1, help="Number of epochs. [default: 10; adult: 30]")] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", "--batch", min=1, help="Batch size. [default: the study's]")
+        int | None,
+        _training("--batch-size", "--batch", min=1, help="Batch size. [default: a fiftieth, 8 to 256; adult: 256]"),
     ] = None,
     noise_multiplier: Annotated[
         float | None,
-        typer.Option(
+        _training(
             "--noise-multiplier",
             "--noise",
             min=0.01,
-            help="Noise multiplier: standard deviation / clipping norm. [default: the study's]",
+            help="Noise multiplier: standard deviation / clipping norm. [default: 1; adult: 3.51]",
         ),
     ] = None,
     max_grad_norm: Annotated[
-        float | None, typer.Option("--max-grad-norm", "--clip", min=1e-6, help="Clipping norm. [default: the study's]")
-    ] = None,
-    sampling: Annotated[
-        str,
-        typer.Option(
-            "--sampling",
-            help="How batches are drawn: poisson, fixed-size or balls-in-bins.",
-            **opt.one_of(SAMPLINGS),
-        ),
-    ] = "poisson",
-    times_per_epoch: opt.TimesPerEpoch = 1,
-    max_batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--max-batch-size",
-            "--max-batch",
-            min=1,
-            help="With Poisson sampling: of a larger batch, this many records are kept at random.",
-        ),
+        float | None, _training("--max-grad-norm", "--clip", min=1e-6, help="Clipping norm. [default: 1; adult: 2]")
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", "--lr", min=0.0, help="Learning rate. [default: the study's]")
+        float | None, _training("--learning-rate", "--lr", min=0.0, help="Learning rate. [default: 0.001; adult: 0.0001]")
     ] = None,
     hidden: Annotated[
         list[int] | None,
-        typer.Option(
-            "--hidden", min=1, help="Width of a hidden layer (may be repeated, for several layers). [default: the study's]"
-        ),
+        _training("--hidden", min=1, help="Width of a hidden layer (may be repeated, for several layers). [default: 128]"),
     ] = None,
+    sampling: Annotated[
+        str,
+        _training("--sampling", help="How batches are drawn: poisson, fixed-size or balls-in-bins.", **opt.one_of(SAMPLINGS)),
+    ] = "poisson",
     seed: Annotated[
-        int | None,
-        typer.Option(
+        list[int] | None,
+        _training(
             "--seed",
             min=0,
-            help="Seed of split, weights, sampling and noise. Anyone who knows it can compute the noise. [default: drawn at "
-            "random, and deleted when the run is complete]",
+            help="Seed of split, weights, sampling and noise; several train a model each, in a folder of its own. Anyone who "
+            "knows it can compute the noise. [default: drawn at random, and deleted when the run is complete]",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        _protection(
+            "--target",
+            metavar="LIMIT",
+            help='What must hold against membership inference, such as "bayes_security>=0.95" or "success<=52%"; the noise '
+            "follows from it.",
+        ),
+    ] = None,
+    attribute_target: Annotated[
+        str | None,
+        _protection(
+            "--attribute-target",
+            metavar="LIMIT",
+            help="What must hold against inference of the sensitive attribute. The gradients of its values are kept close "
+            "enough at every step (gap clipping), so that it is proved in advance.",
         ),
     ] = None,
     scope: Annotated[
-        str | None,
-        typer.Option(
-            "--scope",
-            help="Whose gradients are measured: batch (those of the batch, an estimate) or dataset (those of all records, slow). "
-            "[default: batch]",
-        ),
-    ] = None,
-    every: Annotated[int, typer.Option("--every", min=1, help="Measure at every k-th step.")] = 1,
-    diameter: Annotated[
         str,
-        typer.Option(
-            "--diameter",
-            help="How the distance between the values is measured: exact (the farthest two), or from above by the centroid.",
+        _protection(
+            "--scope",
+            metavar="SCOPE",
+            help="Without --attribute-target: whose gradients are measured, batch (those of the batch, an estimate), dataset "
+            "(those of all records, slow) or, at every 20th step only, dataset/20.",
         ),
-    ] = "exact",
-    approximate: Annotated[
-        bool, typer.Option("--approximate/--no-approximate", help="Measure the paper's approximation as well.")
-    ] = False,
-    target_beta: Annotated[
-        float | None,
-        typer.Option(
-            "--target-beta",
-            help="Stop before β* against attribute inference falls below this number; all records are measured.",
-        ),
-    ] = None,
-    gap: Annotated[
-        float | None,
-        typer.Option(
-            "--gap",
-            help="Gap clipping: keep the gradients of the sensitive values at most this far apart at every step, in clipping "
-            "norms (0 to 2); β* is then proved in advance.",
-        ),
-    ] = None,
-    target_attribute_beta: Annotated[
-        float | None,
-        typer.Option(
-            "--target-attribute-beta", help="Gap clipping, with the gap that gives this β* against attribute inference."
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Train with this many seeds, 0, 1, …, each in a folder of its own.")
-    ] = None,
+    ] = "batch",
     trials: Annotated[
-        float | None,
-        typer.Option(
+        int | None,
+        _models(
             "--trials",
-            help="Tune: train this many models with parameters drawn at random (--search), keep the best one on the test "
-            "records, and delete the others. All figures count the choice.",
+            help="Train this many models with parameters drawn at random (--search), keep the best one on the test records, and "
+            "delete the others. All figures count the choice.",
         ),
     ] = None,
-    trials_law: opt.TrialsLaw = "fixed",
     search: Annotated[
         list[str] | None,
-        typer.Option(
+        _models(
             "--search",
             metavar="SPACE",
             help="With --trials: what a parameter is drawn from for each model, such as lr=1e-4:1e-2log, hidden=32,64,128x64 "
@@ -220,27 +159,22 @@ def train(
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option("--jobs", help="Number of runs at a time (with --seeds or --trials); -1 for all cores.")
+        int, _models("--jobs", help="Number of models trained at a time (several seeds, or --trials); -1 for all cores.")
     ] = 1,
-    backend: Annotated[
-        str | None,
-        typer.Option(
-            "--backend", help="The joblib backend for --seeds and --trials: loky, threading, dask or ray. [default: loky]"
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on with the run that is in the folder.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run that is in the folder.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print status and last epoch as JSON.")] = False,
 ) -> None:
-    """Train with DP-SGD, watch membership and attribute inference, and write the model, a model card and a summary.
+    """Train with DP-SGD, and say what the model gives away.
 
     \b
     Examples:
       betastar train -o runs/adult
-      betastar train people.csv --label income --sensitive age --between 17:90 -o runs/people
+      betastar train people.csv --label income --sensitive age --value 17:90 -o runs/people
+      betastar train people.csv --label income --sensitive age --target "success<=52%" -o runs/people
       betastar train houses.csv --label price --label-range 0:2000000 --sensitive rooms -o runs/houses
-      betastar train adult --seeds 5 --jobs 2 -o runs/five
+      betastar train adult --seed 0 --seed 1 --seed 2 --jobs 2 -o runs/three
       betastar train people.csv --label income --sensitive age --trials 20 --search lr=1e-4:1e-2log -o runs/best
-      betastar train adult --sensitive sex --with relationship --target-attribute-beta .995 -o runs/protected
+      betastar train adult --sensitive sex --with relationship --attribute-target "bayes_security>=0.995" -o runs/protected
     """
     with printing.phase("starting"):
         from betastar.report import model_card
@@ -252,99 +186,62 @@ def train(
         from betastar.runs.loop import train as run
         from betastar.runs.reading import StudyError
         from betastar.runs.search import search as search_best
+        from betastar.runs.tables import range_of
 
-    if seed is not None and seeds is not None:
-        raise StudyError("--seed is one run, --seeds are several: choose one.")
-    if trials is None and (search or trials_law != "fixed"):
-        raise StudyError("--search and --trials-law go with --trials.")
-    if trials is not None and seeds is not None:
-        raise StudyError("--trials keeps the best of several runs, --seeds keeps all: choose one.")
-    if target_beta is not None and scope == "batch":
-        raise StudyError("--target-beta needs all records (--scope dataset): a batch proves nothing.")
+    if trials is None and search:
+        raise StudyError("--search goes with --trials.")
+    seeds = seed or []
+    if trials is not None and len(seeds) > 1:
+        raise StudyError("--trials keeps the best of several models, several seeds keep all: choose one.")
+    measured, slash, every = scope.partition("/")
+    if slash and not (every.isdigit() and int(every)):
+        raise StudyError(f"--scope must be batch, dataset, or one of them at every k-th step as in dataset/20, got {scope!r}.")
     config = Config(
         study=study,
-        target=label,
-        task=task,
-        label_range=_range("--label-range", label_range),
+        label=label,
+        label_range=None if label_range is None else range_of("--label-range", label_range),
         sensitive=sensitive,
         values=tuple(value) if value else None,
-        between=_range("--between", between),
         along=tuple(along or ()),
         drop=tuple(drop or ()),
-        keep=tuple(keep or ()),
         person=person,
         max_records_per_person=max_records_per_person,
-        public=public,
         epochs=epochs,
         batch_size=batch_size,
         noise_multiplier=noise_multiplier,
         max_grad_norm=max_grad_norm,
         sampling=sampling,
-        times_per_epoch=times_per_epoch,
-        max_batch_size=max_batch_size,
         learning_rate=learning_rate,
         hidden=tuple(hidden) if hidden else None,
-        seed=seed,
-        scope=scope or "batch",
-        every=every,
-        diameter=diameter,
-        approximate=approximate,
-        target_beta=target_beta,
-        gap=gap,
-        target_attribute_beta=target_attribute_beta,
+        seed=seeds[0] if len(seeds) == 1 else None,
+        target=target,
+        attribute_target=attribute_target,
+        scope=measured,
+        every=int(every or 1),
         trials=trials,
-        trials_law=trials_law,
         search=tuple(search or ()),
     )
-    if trials is not None:
-        with _backend(backend), one_run() as tell:
-            search_best(config, output, resume, jobs, tell)
-        folders = [output]
-    elif seeds is None:
-        with one_run() as tell:
-            run(config, output, resume, tell)
-        folders = [output]
+    if len(seeds) > 1:
+        folders = seed_folders(output, seeds)
+        with several_runs(folders):
+            train_seeds(config, output, seeds, jobs, resume)
     else:
-        folders = seed_folders(output, range(seeds))
-        with _backend(backend), several_runs(folders):
-            train_seeds(config, output, range(seeds), jobs, resume)
+        folders = [output]
+        with one_run() as tell:
+            run(config, output, resume, tell) if trials is None else search_best(config, output, resume, jobs, tell)
     with printing.phase("drawing the figures of the summary, and writing the model card"):
         for folder in folders:
             summarise(folder)
             model_card.write(folder)
         told = [(folder, load(folder)) for folder in folders]
     if not json:
-        show(*told[0]) if seeds is None else show_several(output, told)
+        show_several(output, told) if len(folders) > 1 else show(*told[0])
         return
     answers = [
         {"folder": str(folder), **(one := RunFolder(folder)).status.to_json(), "proof": facts.proof, "last": one.epochs[-1]}
         for folder, facts in told
     ]
-    print(json_format.dumps(answers[0] if seeds is None else {"runs": answers}))
-
-
-def _range(name: str, text: str | None) -> tuple[float, float] | None:
-    if text is None:
-        return None
-    try:
-        low, high = (float(part) for part in text.split(":"))
-    except ValueError:
-        raise ValueError(f"{name} must be two numbers as in 17:90, got {text!r}.") from None
-    return low, high
-
-
-def _backend(name: str | None) -> AbstractContextManager[object]:
-    """A context with the joblib backend of this name, or with the one that joblib uses anyway."""
-    import joblib
-
-    if name is None:
-        return nullcontext()
-    if name == "dask":
-        from distributed import Client
-
-        Client()  # type: ignore[no-untyped-call] # joblib finds the newest one; the environment says which cluster it joins
-    backend: AbstractContextManager[object] = joblib.parallel_config(backend=name)
-    return backend
+    print(json_format.dumps({"runs": answers} if len(folders) > 1 else answers[0]))
 
 
 # ---- While it works, on a terminal only

@@ -18,7 +18,7 @@ import numpy as np
 
 from betastar import files, validation
 from betastar.analyze import analyze
-from betastar.calibrate import enforced
+from betastar.calibrate import Target, enforced
 from betastar.dpsgd import DPSGD, NUMBERS, RateWarning
 from betastar.report import recomputed
 from betastar.report.recomputed import ReportError
@@ -26,7 +26,7 @@ from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
 from betastar.run_files import MONITOR, PRIVATE_TRAINING, TRAINING, TRAINING_FORMAT
 from betastar.runs.config import ADULTS_SECRET, Config, secret_name
-from betastar.runs.folder import DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
+from betastar.runs.folder import CONFIG, DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed
 from betastar.runs.seeds import guessable
 from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
@@ -134,6 +134,9 @@ class Facts:
     is_run: bool = False
     finished: bool = True
     stopped: str | None = None
+    #: What the run was to reach against membership and attribute inference.
+    target: Target | None = None
+    attribute_target: Target | None = None
     #: What the run proved under a budget, if its steps keep to it.
     budget: str | None = None
     entries: list[Json] = field(default_factory=list)
@@ -374,16 +377,21 @@ def of_run(path: str | Path) -> Facts:
         fingerprint=str((record.folder.data or {}).get("sha256", "")),
         run_date=str((record.folder.timings or [{}])[-1].get("date", "")),
         planned=_planned(record),
+        target=_target(record, config.target),
+        attribute_target=_target(record, config.attribute_target),
         trials=config.law,
         budgeted=config.target_beta,
         budget_of=secret_name(config.sensitive or ADULTS_SECRET, config.along),
-        public_command=_command(
-            replace(config, study=Path(config.study).name, public=config.public and Path(config.public).name)
-        ),
+        public_command=_command(replace(config, study=Path(config.study).name)),
     )
     _check_epochs(record, facts)
     recomputed.agree(record, run)
     return facts
+
+
+def _target(record: RunRecord, text: str | None) -> Target | None:
+    with Inside(record.folder / CONFIG):
+        return None if text is None else Target.parse(text)
 
 
 def _check_epochs(record: RunRecord, facts: Facts) -> None:
@@ -466,29 +474,30 @@ def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
 
 
 #: Fields of a configuration whose option has another name, or a shorter one.
-OPTION_OF_FIELD = {"target": "label", "values": "value", "along": "with"}
-OPTION_OF_FIELD |= {"noise_multiplier": "noise", "batch_size": "batch", "max_batch_size": "max-batch"}
+OPTION_OF_FIELD = {"values": "value", "along": "with", "noise_multiplier": "noise", "batch_size": "batch"}
 OPTION_OF_FIELD |= {"max_grad_norm": "clip", "learning_rate": "lr"}
-#: Fields of a configuration that no option sets; the command leaves out the seed, because whoever knows it can compute the noise.
-NOT_OPTIONS = ("study", "seed", "ledger", "monitor")
+#: Fields of a configuration that only Python sets.
+IN_PYTHON: tuple[str, ...] = ("gap", "target_beta", "diameter", "approximate", "max_batch_size", "times_per_epoch", "trials_law")
+IN_PYTHON += ("ledger", "monitor")
 
 
 def _command(config: Config) -> str:
-    """The command that makes such a run again."""
-    words = ["betastar", "train", config.study]
+    """The command, or the Python, that makes such a run again. It leaves out the seed, from which the noise can be computed."""
     usual = Config()
-    for name, value in vars(config).items():
-        if name in NOT_OPTIONS or value == getattr(usual, name):
-            continue
-        option = "--" + OPTION_OF_FIELD.get(name, name.replace("_", "-"))
-        if value is True:
-            words.append(option)
-        elif name in ("between", "label_range"):
-            words += [option, ":".join(map(plain, value))]
-        else:
-            words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (option, str(one))]
-    seed = [] if config.seed is None else ["--seed", "SEED"]
-    return " ".join(_quoted(word) for word in [*words, *seed, "-o", "RUN"])
+    silent = ("seed",) if config.trials is None else ("seed", "ledger", "monitor")  # models that are tried are never watched
+    given = {name: value for name, value in vars(config).items() if name not in silent and value != getattr(usual, name)}
+    if any(name in given for name in IN_PYTHON):
+        seed = "" if config.seed is None else ", seed=SEED"
+        return f"betastar.runs.train(Config({', '.join(f'{name}={value!r}' for name, value in given.items())}{seed}), 'RUN')"
+    words = ["betastar", "train", given.pop("study", config.study)]
+    scope, every = given.pop("scope", "batch"), given.pop("every", 1)
+    for name, value in given.items():
+        shown = [":".join(map(plain, value))] if name == "label_range" else value if isinstance(value, tuple) else [value]
+        words += [word for one in shown for word in ("--" + OPTION_OF_FIELD.get(name, name.replace("_", "-")), str(one))]
+    if (scope, every) != ("batch", 1):
+        words += ["--scope", scope if every == 1 else f"{scope}/{every}"]
+    seed = "" if config.seed is None else " --seed SEED"
+    return f"{' '.join(map(_quoted, words))}{seed} -o RUN"
 
 
 def _quoted(word: str) -> str:

@@ -113,8 +113,8 @@ def gaps(record: RunRecord, run: DPSGD) -> dict[str, float]:
     with Inside(record.folder / CONFIG):
         asked = config.gap
         if asked is None:
-            target = Target(bayes_security=validation.probability("target_attribute_beta", config.target_attribute_beta))
-            asked = plan(attribute=target, run=run if len(run.segments) > 1 else _planned(run, record.step_count)).gap
+            whole = run if len(run.segments) > 1 else _planned(run, record.step_count)
+            asked = plan(attribute=Target.parse(str(config.attribute_target)), run=whole).gap
     secret = secret_name(config.sensitive or ADULTS_SECRET, config.along)
     for name, gap in claimed.items():
         if name != secret or not abs(gap - asked) <= SAME * max(gap, asked):

@@ -101,7 +101,7 @@ class Verdict:
     band : str
         "strong", "moderate" or "weak", by the bands.
     target : Target or None
-        The reader's own threshold.
+        The reader's own threshold, or else what the training was to reach.
     met : bool or None
         Whether it is met.
     odds : str
@@ -135,7 +135,7 @@ class Verdict:
         """The verdict: by the reader's threshold, or else by the bands."""
         if self.target is not None:
             measured = ", as measured" if self.kind in MEASURED else ""
-            return f"{'Meets' if self.met else 'Does not meet'} your threshold {self.target}{measured}"
+            return f"{'Meets' if self.met else 'Does not meet'} the target {self.target}{measured}"
         return f"{self.band.capitalize()} by the example bands"
 
     @property
@@ -193,6 +193,8 @@ def verdicts(facts: Facts, target: Target | None = None) -> list[Verdict]:
 
 def _verdict(facts: Facts, one: Against, sentence: str, target: Target | None) -> Verdict:
     known, about = word(facts, one), "about" if one.measured else "at most"
+    if target is None:
+        target = facts.target if isinstance(one.threat, Membership) else facts.attribute_target
     met = None if target is None else known != NOT_PROVED and _met(one, target)
     odds = "" if isinstance(one.threat, Membership) and (facts.is_run or facts.attributes) else _odds(facts, one.certified, about)
     return Verdict(one.name, one.kind, one.title, sentence, one.lower, one.estimate, known, band(one.lower), target, met, odds)

@@ -62,8 +62,8 @@ def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop
     check(frame, [sensitive, *along])
     encode = encoder(frame)
     x = encode.transform(frame)
-    ages = (float(AGES[0]), float(AGES[-1])) if sensitive == "age" and not along else None
-    secret = secret_of(encode, frame, sensitive, along, between=ages)
+    ages = [f"{AGES[0]}:{AGES[-1]}"] if sensitive == "age" and not along else None
+    secret = secret_of(encode, frame, sensitive, along, ages)
     secret = with_public(secret, table("test"), sensitive, along)
     given_away = tuple(str(one) for one in restated(frame, sensitive, along))
     parts = tensors(x[train], labels[train]), tensors(x[test], labels[test])

@@ -88,9 +88,9 @@ class Attacked:
     @cached_property
     def gap(self) -> float | None:
         """The gap of the secret, in clipping norms; None unless the training clips gaps."""
-        if self.config.target_attribute_beta is None:
+        if self.config.attribute_target is None:
             return self.config.gap
-        gap = plan(attribute=Target(bayes_security=self.config.target_attribute_beta), run=self.run()).gap
+        gap = plan(attribute=Target.parse(self.config.attribute_target), run=self.run()).gap
         return None if gap is None else float(gap)
 
     @property

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from betastar import validation
+from betastar.calibrate import Target, calibrate
 from betastar.runs import seeds
 from betastar.runs.reading import JsonObject, StudyError
+from betastar.threats import Membership
 from betastar.tuning import Trials
 
 if TYPE_CHECKING:
@@ -35,7 +37,9 @@ AnyStudy = TypeVar("AnyStudy", bound="Study")
 #: Parameters of training. A study has its own, and a configuration may choose others.
 PARAMETERS = tuple(field.name for field in fields(Recipe))
 #: Fields that belong to a table of somebody's own.
-OWN_TABLE = ("keep", "person", "max_records_per_person", "task", "label_range")
+OWN_TABLE = ("label", "person", "max_records_per_person", "label_range")
+#: Fields of which a configuration may have one at most.
+ANY_TWO_OF = (("gap", "attribute_target", "target_beta"), ("target", "noise_multiplier"), ("target", "target_beta"))
 #: How `betastar train` can draw batches.
 SAMPLINGS = ("poisson", "fixed-size", "balls-in-bins")
 #: How the number of models can be drawn.
@@ -59,24 +63,22 @@ class Config(JsonObject):
     ----------
     study : str
         "adult", the path of a table, or the name of a study that `train` is given.
-    target, sensitive : str, optional
+    label, sensitive : str, optional
         The columns of the label and of the secret. Adult has a label of its own.
-    task, label_range : optional
-        Own table: whether the label is a class or a number, and the range of the number, known without the records.
+    label_range : (float, float), optional
+        Own table: the label is a number in this range, which is known without the records.
     along : tuple of str
         Columns that restate the secret and change together with it.
-    values, between : optional
-        Own table: the values of the secret, or their range; all that occur by default.
+    values : tuple of str, optional
+        Own table: the values of the secret, or one range such as "17:90"; by default all that occur.
     drop : tuple of str
         Columns that are left out.
-    keep : tuple of str
-        Own table: columns that are features although they differ in each record.
     person, max_records_per_person : optional
         Own table: the column that says whose record it is, and how many records of a person are trained on at most.
-    public : str, optional
-        Own table: the path of public records, which tell how frequent the values are.
     epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden : optional
         The parameters of training, as for `Recipe`; the study's by default.
+    target : str, optional
+        What must hold against membership inference, such as "bayes_security>=0.95": the noise is calibrated to it.
     seed : int, optional
         Drawn by default.
     scope, every, diameter, approximate, ledger
@@ -85,8 +87,8 @@ class Config(JsonObject):
         Whether a monitor watches the training.
     target_beta : float, optional
         The budget: training stops before β* against attribute inference falls below this.
-    gap, target_attribute_beta : float, optional
-        Gap clipping: the largest gap, or the β* that the gap has to give.
+    gap, attribute_target : optional
+        Gap clipping: the largest gap, or what the gap must reach against attribute inference, such as "bayes_security>=0.99".
     sampling : str
         How batches are drawn, as in `betastar.DPSGD`.
     times_per_epoch : int
@@ -100,19 +102,18 @@ class Config(JsonObject):
     """
 
     study: str = "adult"
-    target: str | None = None
+    label: str | None = None
     sensitive: str | None = None
     along: tuple[str, ...] = ()
     values: tuple[str, ...] | None = None
-    between: tuple[float, float] | None = None
     drop: tuple[str, ...] = ()
-    public: str | None = None
     epochs: int | None = None
     batch_size: int | None = None
     noise_multiplier: float | None = None
     max_grad_norm: float | None = None
     learning_rate: float | None = None
     hidden: tuple[int, ...] | None = None
+    target: str | None = None
     seed: int | None = None
     scope: str = "batch"
     every: int = 1
@@ -122,13 +123,11 @@ class Config(JsonObject):
     monitor: bool = True
     target_beta: float | None = None
     gap: float | None = None
-    target_attribute_beta: float | None = None
-    keep: tuple[str, ...] = ()
+    attribute_target: str | None = None
     person: str | None = None
     max_records_per_person: int | None = None
     sampling: str = "poisson"
     max_batch_size: int | None = None
-    task: str | None = None
     label_range: tuple[float, float] | None = None
     times_per_epoch: int = 1
     trials: float | None = None
@@ -146,7 +145,7 @@ class Config(JsonObject):
     @property
     def clips_gaps(self) -> bool:
         """Whether the training clips gaps."""
-        return self.gap is not None or self.target_attribute_beta is not None
+        return self.gap is not None or self.attribute_target is not None
 
     @property
     def plain_poisson(self) -> bool:
@@ -171,7 +170,29 @@ class Config(JsonObject):
         """A study with this configuration's parameters; raises StudyError for what cannot be run."""
         self._check()
         chosen = {name: getattr(self, name) for name in PARAMETERS if getattr(self, name) is not None}
-        return replace(study, recipe=replace(study.recipe, **chosen))
+        recipe = replace(study.recipe, **chosen)
+        if self.target is not None:
+            recipe = replace(recipe, noise_multiplier=self._calibrated(recipe, study))
+        return replace(study, recipe=recipe)
+
+    def _calibrated(self, recipe: Recipe, study: Study) -> float:
+        """The least noise that meets the target, for a person where a column says whose record it is."""
+        if recipe.batch_size > len(study.train):
+            raise StudyError(f"batch_size must be at most the {len(study.train)} training records, got {recipe.batch_size}.")
+        run = calibrate(
+            Target.parse(str(self.target)),
+            batch_size=recipe.batch_size,
+            dataset_size=len(study.train),
+            epochs=recipe.epochs,
+            opacus=False if self.sampling == "poisson" else None,
+            sampling=self.sampling,
+            max_batch_size=self.max_batch_size,
+            times_per_epoch=self.times_per_epoch,
+            trials=self.law,
+            threat=Membership(records=1 if study.people is None else study.people.largest),
+            method="certified",
+        )
+        return run.noise_multiplier
 
     def _check(self) -> None:
         validation.choice("scope", self.scope, ("batch", "dataset"))
@@ -191,11 +212,14 @@ class Config(JsonObject):
             validation.probability("target_beta", self.target_beta, strict=True)
         if self.gap is not None:
             validation.numbers("gap", self.gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=2.0)
-        if self.target_attribute_beta is not None:
-            validation.probability("target_attribute_beta", self.target_attribute_beta, strict=True)
-        given = [name for name in ("gap", "target_attribute_beta", "target_beta") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise StudyError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
+        if self.target is not None:
+            Target.parse(self.target)
+        if self.attribute_target is not None:
+            Target.parse(self.attribute_target, "attribute_target")
+        for pair in ANY_TWO_OF:
+            given = [name for name in pair if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise StudyError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
 
     def _study(self, seed: int) -> Study:
         from betastar.runs.adult import adult
@@ -208,29 +232,25 @@ class Config(JsonObject):
             return adult(seed, self.sensitive or ADULTS_SECRET, self.along, self.drop)
         if self.study in MOVED and not Path(self.study).exists():
             raise StudyError(f"{self.study} is now a study beside the package: in a clone, python -m {MOVED[self.study]}.")
-        if self.target is None or self.sensitive is None:
-            raise StudyError(f"{self.study} is a table of your own: say which column is the target and which is sensitive.")
+        if self.label is None or self.sensitive is None:
+            raise StudyError(f"{self.study} is a table of your own: name the column of the label and the sensitive one.")
         study = own(
             self.study,
-            self.target,
+            self.label,
             self.sensitive,
             list(self.values) if self.values else None,
-            self.between,
             list(self.drop),
             seed,
             self.along,
-            self.public,
-            self.keep,
             self.person,
             self.max_records_per_person,
-            self.task,
             self.label_range,
         )
         scale = study.label_scale
         proves = self.clips_gaps or self.target_beta is not None
-        if proves and self.target == self.sensitive and scale is not None and not scale.declared:
+        if proves and self.label == self.sensitive and scale is not None and not scale.declared:
             raise StudyError(
-                f"a proof about the label {self.target!r} needs --label-range: without it the mean and the deviation of the "
+                f"a proof about the label {self.label!r} needs --label-range: without it the mean and the deviation of the "
                 "label, which were computed without noise, would tell about it beside the proof."
             )
         return study

@@ -92,8 +92,8 @@ class Training:
         self.module = network(study)
         self.monitors: dict[str, AttributeMeasurement] = {}
         protected: dict[str, Any] = {"gap": config.gap, "attribute_target": None, "budget": None}
-        if config.target_attribute_beta is not None:
-            protected["attribute_target"] = Target(bayes_security=config.target_attribute_beta)
+        if config.attribute_target is not None:
+            protected["attribute_target"] = Target.parse(config.attribute_target)
         if config.target_beta is not None:
             protected["budget"] = Budget(config.target_beta)
         if any(value is not None for value in protected.values()):
@@ -273,7 +273,8 @@ class Training:
         held = secret.own(records)[secret.concerned(records)]
         counts = torch.bincount(held, minlength=secret.count).double()
         shares = (counts / counts.sum()).tolist() if len(held) else []
-        return dict(zip(map(str, secret.labels), shares, strict=False))
+        labels = (", ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in secret.labels)
+        return dict(zip(labels, shares, strict=False))
 
     def _concerned(self) -> int | None:
         """The number of training records that the secret is about; None if these are all of them."""

@@ -118,7 +118,7 @@ def search(
     if config.seed is not None:
         raise StudyError("--trials must have no --seed: models with the same seed have the same noise.")
     if config.target_beta is not None:
-        raise StudyError("--trials must have no --target-beta: when a run ends would depend on the records. Use --gap.")
+        raise StudyError("trials must have no budget: when a run ends would depend on the records. Set attribute_target.")
     config = replace(config, monitor=False, ledger=False)  # what is measured of a loser is nobody's to see
     folder = RunFolder(path)
     if folder.complete:

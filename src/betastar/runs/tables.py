@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from betastar import validation
 from betastar.rounding import plain
 from betastar.runs.config import Recipe, secret_name
 from betastar.runs.encoder import LabelScale, TableEncoder, days_of
@@ -68,7 +67,7 @@ def plain_columns(frame: DataFrame, needed: Sequence[str]) -> DataFrame:
     return pd.DataFrame(columns)
 
 
-def features(frame: DataFrame, needed: Sequence[str], keep: Sequence[str] = ()) -> list[str]:
+def features(frame: DataFrame, needed: Sequence[str]) -> list[str]:
     """Make features of the columns, in place: dates become numbers, missing words a word. What was done, in sentences.
 
     Parameters
@@ -77,8 +76,6 @@ def features(frame: DataFrame, needed: Sequence[str], keep: Sequence[str] = ()) 
         The table, without the column to predict and without identifiers of persons.
     needed : sequence of str
         The sensitive columns, which stay as they are.
-    keep : sequence of str
-        Columns that may be unique for each record.
 
     Raises
     ------
@@ -88,10 +85,11 @@ def features(frame: DataFrame, needed: Sequence[str], keep: Sequence[str] = ()) 
     told: list[str] = []
     for name in frame.columns:
         option = shlex.quote(str(name))
-        if name not in needed and name not in keep and _identifies(frame[name]):
+        if name not in needed and _identifies(frame[name]):
             raise StudyError(
                 f"the column {name!r} is different in each of the {len(frame)} records, as an identifier is, and a model would "
-                f"learn the records by heart. Leave it out (--drop {option}), or say that it is a feature (--keep {option})."
+                f"learn the records by heart. Leave it out (--drop {option}). If it is a quantity, write it with a decimal "
+                "point, such as 1200.0."
             )
         if name not in needed and (days := days_of(frame[name])) is not None:
             frame[name] = days
@@ -105,7 +103,7 @@ def features(frame: DataFrame, needed: Sequence[str], keep: Sequence[str] = ()) 
         if frame[name].dtype.kind not in "iufb":
             frame[name] = frame[name].astype(object).where(frame[name].notna(), "missing").astype(str)
             number = frame[name].nunique()
-            if name not in needed and name not in keep and number > MANY_CATEGORIES:
+            if name not in needed and number > MANY_CATEGORIES:
                 raise StudyError(
                     f"the column {name!r} has {number} categories: an identifier? Leave it out (--drop {option}). If it says "
                     f"whose record it is, --person {option} leaves it out and analyses the risk of a person."
@@ -170,7 +168,6 @@ def secret_of(
     sensitive: str,
     along: Sequence[str] = (),
     values: list[str] | None = None,
-    between: tuple[float, float] | None = None,
     records: DataFrame | None = None,
 ) -> Secret:
     """The secret that a column of a table is.
@@ -185,17 +182,17 @@ def secret_of(
         The column.
     along : sequence of str
         Columns that change together with it.
-    values, between : optional
+    values : list of str, optional
         The values that the attacker hesitates between, or their range; see `values_of`.
     records : DataFrame, optional
         Some records, on which the transformer is tried.
     """
     if not along:
-        shown = values_of(frame[sensitive], sensitive, values, between)
+        shown = values_of(frame[sensitive], sensitive, values)
         secret = Secret.from_transformer(encode, sensitive, shown, unseen=True, records=records)
         secret.restated_reported = True  # the study reports them
         return secret
-    if values is not None or between is not None:
+    if values is not None:
         raise StudyError("values and range of the sensitive column are those that occur when other columns change with it.")
     names = [sensitive, *along]
     rows = sorted(frame[names].drop_duplicates().itertuples(index=False, name=None), key=repr)
@@ -232,17 +229,24 @@ def check(frame: DataFrame, names: Sequence[str]) -> None:
             raise StudyError(f"the sensitive column {name!r} is constant ({frame[name].iloc[0]!r}): there is no secret in it.")
 
 
-def values_of(column: Series, name: str, values: list[str] | None, between: tuple[float, float] | None) -> list[Any]:
-    """The values that an attacker hesitates between: the given values or range, or all that occur.
+def range_of(option: str, text: str) -> tuple[float, float]:
+    """The two numbers of a range such as "17:90"."""
+    try:
+        low, high = (float(part) for part in text.split(":"))
+    except ValueError:
+        raise StudyError(f"{option} must be two numbers as in 17:90, got {text!r}.") from None
+    return low, high
+
+
+def values_of(column: Series, name: str, values: list[str] | None) -> list[Any]:
+    """The values that an attacker hesitates between: the given ones, for numbers perhaps as one range "17:90"; or all that occur.
 
     Where whole numbers occur, those between them count as well.
     """
     numeric = column.dtype.kind in "iufb"
     held = sorted(column.unique().tolist())
-    if values is not None and between is not None:
-        raise StudyError("give the values of the sensitive column or their range, not both.")
-    if between is not None:
-        low, high = between
+    if numeric and values is not None and len(values) == 1 and ":" in values[0]:
+        low, high = range_of("--value", values[0])
         if not numeric or low >= high or low > held[0] or high < held[-1]:
             raise StudyError(f"the range {low:g}…{high:g} must contain all values of {name!r}, {held[0]}…{held[-1]}.")
         shown: list[Any] = (
@@ -267,9 +271,7 @@ def values_of(column: Series, name: str, values: list[str] | None, between: tupl
 
 # The label: classes, or numbers (regression)
 
-#: What the model may predict: one of some classes, or a number.
-TASKS = ("classification", "regression")
-#: A label with more different numbers is predicted as a number, unless the task says otherwise.
+#: A label with more different numbers is predicted as a number.
 FEW_NUMBERS = 20
 
 
@@ -304,23 +306,21 @@ class Labels:
             return self.scale.targets(numbers)[:, None]
         return self.scale.targets(self.scale.limited(numbers)).astype(np.float32)[:, None]
 
-    def secret(self, values: list[str] | None, between: tuple[float, float] | None) -> Secret:
+    def secret(self, values: list[str] | None) -> Secret:
         """The label as a secret: its classes, or the numbers that `values_of` finds, as they are trained with."""
         name = str(self.column.name)
         if self.scale is None:
-            if values is not None or between is not None:
-                raise StudyError(f"the values of {name!r} are the classes of the label: leave out the values and the range.")
+            if values is not None:
+                raise StudyError(f"the values of {name!r} are the classes of the label: leave out --value.")
             return Secret.label(len(self.classes), labels=self.classes, name=name, unseen=True)
         limited = self.column
         if self.scale.declared:
             limited = limited.clip(self.scale.low, self.scale.high)
-        shown = values_of(limited, name, values, between)
+        shown = values_of(limited, name, values)
         return Secret.label(torch.from_numpy(self.scale.targets(shown)), labels=shown, name=name, unseen=True)
 
 
-def read_labels(
-    column: Series, train: Sequence[int], task: str | None = None, label_range: tuple[float, float] | None = None
-) -> Labels:
+def read_labels(column: Series, train: Sequence[int], label_range: tuple[float, float] | None = None) -> Labels:
     """Read the column that the model predicts.
 
     Parameters
@@ -329,10 +329,9 @@ def read_labels(
         The labels, of which none is missing.
     train : sequence of int
         The training records, whose mean and deviation scale a number if no range is declared.
-    task : "classification" or "regression", optional
-        What the model predicts; by default regression for more than `FEW_NUMBERS` different numbers.
     label_range : (float, float), optional
-        The range of a number, known without the records.
+        The range of a number, known without the records. Without it, more than `FEW_NUMBERS` different numbers are predicted as
+        numbers, and fewer are classes.
 
     Raises
     ------
@@ -340,35 +339,31 @@ def read_labels(
         If there is nothing to learn, or if the label cannot be read so.
     """
     name, different = column.name, int(column.nunique())
-    if task is not None:
-        validation.choice("task", task, TASKS)
     if different < 2:
         raise StudyError(f"the label {name!r} is the same in each record ({column.iloc[0]!r}): there is nothing to learn.")
     numeric = column.dtype.kind in "iuf"
-    if label_range is not None and task == "classification":
-        raise StudyError("--label-range is for a label that is a number: choose between it and --task classification.")
-    asked = task == "regression" or label_range is not None
-    if asked and not numeric:
+    if label_range is not None and not numeric:
         raise StudyError(
             f"the label {name!r} must hold numbers for regression, got {column.iloc[0]!r}. Write plain numbers there, without "
-            "units or signs, or leave out --task and --label-range."
+            "units or signs, or leave out --label-range."
         )
-    if asked or (task is None and numeric and different > FEW_NUMBERS):
+    if label_range is not None or (numeric and different > FEW_NUMBERS):
         return _number_labels(column, different, train, label_range)
     if different > MANY_CATEGORIES:
-        help = "--task regression predicts a number" if numeric else "a label of words must have fewer classes"
-        raise StudyError(f"the label {name!r} has {different} classes, more than {MANY_CATEGORIES}: {help}.")
+        raise StudyError(
+            f"the label {name!r} has {different} classes, more than {MANY_CATEGORIES}: a label of words must have fewer classes."
+        )
     told: tuple[str, ...] = ()
     if numeric and different > 2:
-        told = (f"The label {name!r} holds {different} different numbers, read as classes (--task regression: as a number).",)
+        told = (f"The label {name!r} holds {different} numbers, read as classes (--label-range LOW:HIGH: as a number).",)
     return Labels(column, sorted(column.astype(str).unique()), None, told)
 
 
 def _number_labels(column: Series, different: int, train: Sequence[int], label_range: tuple[float, float] | None) -> Labels:
     numbers, name = column.to_numpy(dtype=np.float64)[list(train)], column.name
     told = [
-        f"The label {name!r} holds {different} different numbers, so the model predicts a number by least squares (--task "
-        "classification: a class)."
+        f"The label {name!r} holds {different} different numbers, so the model predicts a number by least squares. If they are "
+        "classes, write them as words."
     ]
     if label_range is None:
         if not numbers.std():
@@ -490,18 +485,14 @@ def _check_decimals(frame: DataFrame, path: Path, delimiter: str) -> None:
 
 def own(
     path: str | Path,
-    target: str,
+    label: str,
     sensitive: str,
     values: list[str] | None = None,
-    between: tuple[float, float] | None = None,
     drop: list[str] | None = None,
     seed: int = 0,
     along: Sequence[str] = (),
-    public: str | Path | None = None,
-    keep: Sequence[str] = (),
     person: str | None = None,
     max_records_per_person: int | None = None,
-    task: str | None = None,
     label_range: tuple[float, float] | None = None,
 ) -> Study:
     """The study of a table: train on 80 % of its records.
@@ -510,48 +501,42 @@ def own(
     ----------
     path : path
         A CSV or Parquet file.
-    target : str
+    label : str
         The column to predict.
     sensitive : str
         The column that is the secret; it may be the one to predict.
     values : list of str, optional
-        The values of the secret, as in the table; all that occur by default.
-    between : (float, float), optional
-        The range of the secret, instead of its values.
+        The values of the secret, as in the table, or one range such as "17:90"; by default all that occur.
     drop : list of str, optional
         Columns to leave out.
     seed : int
         The seed of the split.
     along : sequence of str
         Columns that restate the secret, and change together with it.
-    public : path, optional
-        Other people's records, which tell how frequent the values of the secret are.
-    keep : sequence of str
-        Columns that are features although they differ in each record.
     person : str, optional
         The column that says whose record it is. It is no feature, and nobody has records in both parts.
     max_records_per_person : int, optional
         Of more training records of a person, so many are kept at random.
-    task, label_range : optional
-        Whether the column to predict holds classes or numbers, and the range of the numbers, as for `read_labels`.
+    label_range : (float, float), optional
+        The range of a column to predict that holds numbers, as for `read_labels`.
     """
     frame = read(path)
-    for column in (target, sensitive, *along, *(drop or []), *keep, *([] if person is None else [person])):
+    for column in (label, sensitive, *along, *(drop or []), *([] if person is None else [person])):
         if column not in frame.columns:
             raise StudyError(f"{path} has no column {column!r}; it has {', '.join(map(repr, frame.columns))}.")
-    if target == sensitive and (along or public is not None):
-        raise StudyError(f"{target!r} is the label and the secret: no other column changes with it, and public is not for it.")
-    owners = None if person is None else person_column(frame, person, (target, sensitive, *along))
+    if label == sensitive and along:
+        raise StudyError(f"{label!r} is the label and the secret: no other column changes with it.")
+    owners = None if person is None else person_column(frame, person, (label, sensitive, *along))
     if owners is not None:
         frame = frame.drop(columns=[person])
-    frame = plain_columns(frame.drop(columns=[name for name in drop or [] if name != person]), (target, sensitive, *along))
-    labelled = frame[target].notna()
+    frame = plain_columns(frame.drop(columns=[name for name in drop or [] if name != person]), (label, sensitive, *along))
+    labelled = frame[label].notna()
     frame = frame[labelled].reset_index(drop=True)
-    goal = frame.pop(target)
-    if target != sensitive:
+    goal = frame.pop(label)
+    if label != sensitive:
         check(frame, [sensitive, *along])
     raw = frame.copy()
-    told = features(frame, (sensitive, *along), keep)
+    told = features(frame, (sensitive, *along))
     encode, x = fitted_pipeline(frame)
     train, test = split(len(frame), seed)
     people = None
@@ -561,16 +546,19 @@ def own(
     elif max_records_per_person is not None:
         raise StudyError("max_records_per_person needs the column that says whose record it is: give person as well.")
     if lost := int((~labelled).sum()):
-        told.append(f"{lost} of {len(labelled)} records have no {target!r}: they are left out.")
-    labels = read_labels(goal, train, task, label_range)
-    secret = _secret(encode, frame, labels, sensitive, along, values, between, public)
+        told.append(f"{lost} of {len(labelled)} records have no {label!r}: they are left out.")
+    labels = read_labels(goal, train, label_range)
+    if sensitive == label:
+        secret = labels.secret(values)
+    else:
+        secret = secret_of(encode, frame, sensitive, along, values, frame.sample(min(64, len(frame)), random_state=0))
     batch = int(min(256, max(8, len(train) // 50)))
     recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
     parts = tensors(x[train], labels.targets(train, train=True)), tensors(x[test], labels.targets(test, train=False))
-    given_away = () if target == sensitive else tuple(str(one) for one in restated(raw, sensitive, along))
+    given_away = () if label == sensitive else tuple(str(one) for one in restated(raw, sensitive, along))
     dates = [name for name in frame.columns if frame[name].dtype.kind == "f" and raw[name].dtype.kind not in "iufb"]
     left_out = [*(drop or []), *([] if person is None else [person])]
-    known = TableEncoder.of_pipeline(encode, target, labels.classes, left_out, dates, labels.scale)
+    known = TableEncoder.of_pipeline(encode, label, labels.classes, left_out, dates, labels.scale)
     return Study(
         Path(path).stem,
         *parts,
@@ -583,21 +571,3 @@ def own(
         people=people,
         encoder=known,
     )
-
-
-def _secret(
-    encode: Pipeline,
-    frame: DataFrame,
-    labels: Labels,
-    sensitive: str,
-    along: Sequence[str],
-    values: list[str] | None,
-    between: tuple[float, float] | None,
-    public: str | Path | None,
-) -> Secret:
-    """The sensitive column as a secret, with the frequencies among public records if there are any."""
-    if sensitive == labels.column.name:
-        return labels.secret(values, between)
-    some = frame.sample(min(64, len(frame)), random_state=0)
-    secret = secret_of(encode, frame, sensitive, along, values, between, some)
-    return secret if public is None else with_public(secret, read(public), sensitive, along)
