@@ -4,6 +4,7 @@ from betastar import heuristics as heuristics
 from betastar.analyze import RegimeWarning, ToleranceWarning, analyze
 from betastar.calibrate import NoNoiseNeeded, Plan, Target, calibrate, plan
 from betastar.dpsgd import DPSGD, RateWarning
+from betastar.groups import GroupPlan, calibrate_groups
 from betastar.risk import Bound, GaussianFit, Risk, advantage_from_epsilon, epsilon_from_bayes_security
 from betastar.threats import AttributeInference, Membership
 from betastar.tuning import BestOf, Trials, best_of
@@ -15,6 +16,7 @@ __all__ = [
     "BestOf",
     "Bound",
     "GaussianFit",
+    "GroupPlan",
     "Membership",
     "NoNoiseNeeded",
     "Plan",
@@ -28,6 +30,7 @@ __all__ = [
     "analyze",
     "best_of",
     "calibrate",
+    "calibrate_groups",
     "epsilon_from_bayes_security",
     "plan",
 ]

@@ -84,6 +84,14 @@ def leakage(rate: float, noise: float, distances: Any) -> NDArray[Any]:
     return np.exp(logs) * (1.0 + 1e-6)
 
 
+def absence_leakage(rate: float, noise: float, norms: NDArray[Any]) -> NDArray[Any]:
+    """λ = -ln ∫√(PQ) of (1-p)·N(0) + p·N(n) against N(0) for some norms n, rounded up; at most -½ ln(1-p), without any noise."""
+    most = -0.5 * log1p(-rate) if rate < 1.0 else inf
+    exponents = [exponent("line", rate, noise / n, 1.0) if 0.0 < n * QUIET <= noise else inf for n in norms.tolist()]
+    exponents = [0.0 if n == 0.0 else one for n, one in zip(norms.tolist(), exponents, strict=True)]
+    return np.minimum(np.maximum.accumulate(_unbounded(np.array(exponents))) * (1.0 + PAD), most)
+
+
 @lru_cache(maxsize=256)
 def _smooth(rate: float, noise: float) -> NDArray[Any]:
     """Chebyshev coefficients of ln(λ°(R)/R²) on 0 < R < 2; relative error of λ° below 5e-7 for noise above .1."""

@@ -6,7 +6,8 @@ Names that belong to Opacus are loaded when they are asked for, so that `Private
 import sys
 from typing import TYPE_CHECKING, Any
 
-from betastar.training.budget import Budget, BudgetExhausted, NotProved, Proof
+from betastar.groups import Protection
+from betastar.training.budget import Budget, BudgetExhausted, MembershipProof, NotProved, Proof
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.measurement import AttributeMeasurement
@@ -56,10 +57,12 @@ __all__ = [
     "Guarantee",
     "JsonLines",
     "Ledger",
+    "MembershipProof",
     "NextTokenLoss",
     "NotProved",
     "PrivateTraining",
     "Proof",
+    "Protection",
     "Records",
     "RestatedSecretWarning",
     "Secret",

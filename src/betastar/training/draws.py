@@ -52,6 +52,8 @@ class Draws:
         What the batches are a function of, besides the number of the step.
     times_per_epoch : int
         With "balls-in-bins": in how many batches of an epoch each record is.
+    rates : array, optional
+        With "poisson": the probability of each record at each step, where these differ.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Draws:
         max_batch_size: int | None,
         entropy: int,
         times_per_epoch: int = 1,
+        rates: NDArray[Any] | None = None,
     ) -> None:
         self.records, self.batch_size, self.entropy = records, batch_size, entropy
         if batch_size > records:
@@ -78,6 +81,12 @@ class Draws:
         #: The number of steps of an epoch.
         self.steps_per_epoch = ceil(times * records / batch_size)
         rate = times / self.steps_per_epoch if sampling == "balls-in-bins" else batch_size / records
+        #: The probability of each record at each step, where these differ; and the records that have the same one.
+        self.rates, self._alike = rates, []
+        if rates is not None:
+            rate = float(rates.max())
+            self._alike = [(float(one), np.flatnonzero(rates == one)) for one in np.unique(rates)]
+        #: How batches are drawn; the rate is the largest of any record.
         self.scheme = SamplingScheme(
             sampling,
             rate,
@@ -93,7 +102,7 @@ class Draws:
     @property
     def divisor(self) -> float:
         """The public number that sums of gradients are divided by: the mean size of a batch."""
-        return self.scheme.sample_rate * self.records
+        return self.scheme.sample_rate * self.records if self.rates is None else float(self.batch_size)
 
     def drawn(self, step: int) -> DrawnBatch:
         """How the batch of a step is drawn."""
@@ -110,6 +119,8 @@ class Draws:
         random = noise.generator(self.entropy, noise.SAMPLING, step)
         if scheme.sampling == "fixed-size":
             return np.sort(random.choice(self.records, self.batch_size, replace=False, shuffle=False))
+        if self.rates is not None:
+            return np.sort(np.concatenate([some[poisson(random, len(some), rate)] for rate, some in self._alike]))
         drawn = poisson(random, self.records, scheme.sample_rate)
         if scheme.max_batch_size is not None and len(drawn) > scheme.max_batch_size:
             return np.sort(random.choice(drawn, scheme.max_batch_size, replace=False, shuffle=False))

@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import default_collate
@@ -34,11 +35,12 @@ from betastar.calibrate import Target, calibrate, enforced, plan
 from betastar.display import Display, Displayed
 from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnSteps
+from betastar.groups import GroupPlan, Protection, calibrate_groups
 from betastar.risk import Risk, drawing
 from betastar.rounding import down, plain
 from betastar.threats import FARTHEST, AttributeInference, Membership
 from betastar.training import noise, preparing, processes
-from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, NotProved, Proof
+from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, MembershipAccount, MembershipProof, NotProved, Proof
 from betastar.training.draws import Draws
 from betastar.training.gap_clipping import GapClippedSum, clipped_secrets
 from betastar.training.gradients.factors import TINY
@@ -59,7 +61,7 @@ AGREE = 1e-3, 1e-5
 #: is larger by as much.
 SUM_ROUNDING, NORM_ROUNDING = 2.0**-23, 1e-5
 #: What is fixed once a training is made.
-FIXED = ("model", "optimizer", "criterion", "max_grad_norm", "noise_multiplier", "records", "gaps")
+FIXED = ("model", "optimizer", "criterion", "max_grad_norm", "noise_multiplier", "records", "gaps", "groups")
 #: The steps of the last training of each model.
 TRAINED: WeakKeyDictionary[nn.Module, DrawnSteps] = WeakKeyDictionary()
 #: Copies of the trained weights that a step makes: sums, noise (twice as long), gradients, and two gradients of a single record.
@@ -133,6 +135,10 @@ class Guarantee(Displayed):
         What a budget has proved.
     records : int
         The number of records of a person.
+    groups : GroupPlan or None
+        The updates so far with the rate and the clipping norm of each group of records; its `risk` is that of a group.
+    budgeted : MembershipProof or None
+        What a budget for membership has proved of each record.
 
     Examples
     --------
@@ -148,6 +154,8 @@ class Guarantee(Displayed):
     attributes: dict[str, Risk] = field(default_factory=dict)
     proof: Proof | None = None
     records: int = 1
+    groups: GroupPlan | None = None
+    budgeted: MembershipProof | None = None
 
     @property
     def attribute(self) -> Risk | None:
@@ -178,6 +186,8 @@ class Guarantee(Displayed):
             lines.append(
                 f"{self._attacker()} and asks whether {whose} faces β* ≥ {down(float(self.membership.bayes_security.lower))}."
             )
+        lines += [] if self.groups is None else [f"{self._attacker()} and asks {text}." for text in self.groups.sentences()]
+        lines += [] if self.budgeted is None else [str(self.budgeted)]
         lines += self._of_attributes()
         if self.proof is not None:
             lines.append(str(self.proof))
@@ -222,6 +232,8 @@ class PrivateTraining(SavedTraining):
         many steps.
     records : int
         The number of records that one person has at most. The guarantee is about persons.
+    protection : Protection, optional
+        Instead of a noise multiplier or a target: groups of records with targets of their own.
     secret : Secret or sequence of Secret, optional
         Sensitive attributes that `gap`, `attribute_target` or `budget` protect.
     gap : float or sequence of float, optional
@@ -229,7 +241,8 @@ class PrivateTraining(SavedTraining):
     attribute_target : Target or sequence of Target, optional
         What must hold against attribute inference after all steps. The gap is calibrated to it.
     budget : Budget, optional
-        Instead of a gap: all records are measured before each step, and training ends in time.
+        With a secret, instead of a gap: all records are measured before each step, and training ends in time. Without a secret,
+        against membership inference: a record sits out the steps that it cannot pay for.
     seed : int, optional
         For research: makes sampling and noise a function of the seed. A guarantee then holds only as long as the seed is secret,
         and for one training: two with the same seed have the same noise, and their difference has none. By default, both come
@@ -289,6 +302,7 @@ class PrivateTraining(SavedTraining):
         max_batch_size: int | None = None,
         times_per_epoch: int = 1,
         records: int = 1,
+        protection: Protection | None = None,
         secret: Secret | Sequence[Secret] | None = None,
         gap: float | Sequence[float] | None = None,
         attribute_target: Target | Sequence[Target] | None = None,
@@ -315,12 +329,20 @@ class PrivateTraining(SavedTraining):
         Membership(records=self.records).steps(next(iter(self._run_of(1, 1.0).scalars())))  # refuses what has no proof
         self._seeded, self._noise = seed is not None, noise.GaussianNoise(entropy, secure_noise)
         self._mask_entropy = noise.derived(entropy, "masks")
+        self._norms: NDArray[np.float64] | None = None  # that the gradient of each record is clipped to, where these differ
         self._process, self._processes, self._lock = os.getpid(), processes.count(), Lock()
         self._random = noise.generator(noise.fresh_entropy(), noise.CHECKS, 0)  # which records are looked at twice
         secrets = [] if secret is None else [secret] if isinstance(secret, Secret) else list(secret)
         _check_secrets(secrets, gap, attribute_target, budget)
-        self._planned = self._plan_steps(epochs, steps, target, attribute_target)
-        self.noise_multiplier = self._calibrated_noise(noise_multiplier, target)
+        self._planned = self._plan_steps(epochs, steps, target, attribute_target, protection)
+        if protection is None:
+            self.groups: GroupPlan | None = None
+            self.noise_multiplier = self._calibrated_noise(noise_multiplier, target)
+        else:
+            given = {"noise_multiplier": noise_multiplier, "target": target}
+            self._check_protection(protection, given, clips=gap is not None or attribute_target is not None)
+            self.groups = self._protect(protection)
+            self.noise_multiplier = self.groups.noise_multiplier
         self.gaps: Mapping[str, float] = MappingProxyType(self._calibrated_gaps(secrets, gap, attribute_target))
         self._secrets = secrets
         self._steps = DrawnSteps()
@@ -336,6 +358,7 @@ class PrivateTraining(SavedTraining):
             self._try_out()
         self._budget = budget
         self._account = self._prepare_budget(secrets)
+        self._spending = self._prepare_spending(secrets)
         self._clipped = self._prepare_gaps(secrets)
         if processes.together():
             for tensor in self._state():
@@ -402,6 +425,59 @@ class PrivateTraining(SavedTraining):
         )
         return float(found.noise_multiplier)
 
+    def _check_protection(self, protection: object, given: Mapping[str, object], clips: bool) -> None:
+        """Refuse what groups with own rates or norms cannot be combined with."""
+        if not isinstance(protection, Protection):
+            raise TypeError(f"protection must be a Protection, got {protection!r}.")
+        for name, value in given.items():
+            if value is not None:
+                raise TypeError(f"protection calibrates the noise to its own targets: leave out {name}, got {value!r}.")
+        if not self._draws.scheme.plain:
+            raise ValueError(
+                "protection needs sampling 'poisson' without max_batch_size, so that each record has a coin of its own, got "
+                f"{self._draws.scheme.told()}."
+            )
+        if protection.by == "clipping" and clips:
+            raise ValueError("protection by 'clipping' cannot go with gap or attribute_target: choose by='rate'.")
+
+    def _protect(self, protection: Protection) -> GroupPlan:
+        """Give each record the rate and the clipping norm of its group."""
+        assert self._planned is not None
+        names, places = list(protection.groups), protection.of_records(len(self._source))
+        counts = np.bincount(places)
+        plan = calibrate_groups(
+            protection.targets,
+            sizes={name: int(counts[place]) for place, name in enumerate(names)},
+            batch_size=self._draws.batch_size,
+            steps=self._planned,
+            by=protection.by,
+            relation=protection.relation,
+            records=self.records,
+            method=METHOD,
+        )
+        if protection.by == "rate":
+            rates = np.array([plan.rates[name] for name in names])[places]
+            self._draws = Draws(len(self._source), self._draws.batch_size, "poisson", None, self._draws.entropy, rates=rates)
+        else:
+            self._norms = np.array([plan.norms[name] for name in names])[places]
+        self._places = sha256(places.tobytes()).hexdigest()
+        return plan
+
+    def _prepare_spending(self, secrets: list[Secret]) -> MembershipAccount | None:
+        """The account of a budget for membership; None if there is none, or if the plan keeps to it whatever is measured."""
+        if self._budget is None or secrets:
+            return None
+        if self._planned is not None and self._planned <= self.worst_case_steps:
+            return None
+        if not self._draws.scheme.plain:
+            raise ValueError(
+                "a budget for membership needs sampling 'poisson' without max_batch_size, so that each record has a coin of its "
+                f"own, got {self._draws.scheme.told()}."
+            )
+        every = np.full(len(self._source), self._draws.scheme.sample_rate) if self._draws.rates is None else self._draws.rates
+        rounding = NORM_ROUNDING + SUM_ROUNDING * self._draws.scheme.largest_batch(len(self._source)) * CANCELLATION
+        return MembershipAccount(self._budget, every, self.noise_multiplier, self.records, rounding)
+
     def _calibrated_gaps(
         self, secrets: list[Secret], gap: float | Sequence[float] | None, target: Target | Sequence[Target] | None
     ) -> dict[str, float]:
@@ -418,7 +494,7 @@ class PrivateTraining(SavedTraining):
 
     def _prepare_budget(self, secrets: list[Secret]) -> BudgetAccount | None:
         """The account of a budget; None if there is none, or if the plan keeps to it in the worst case without measurements."""
-        if self._budget is None:
+        if self._budget is None or not secrets:
             return None
         if self._planned is not None and self._planned <= self.worst_case_steps:
             return None
@@ -427,15 +503,15 @@ class PrivateTraining(SavedTraining):
 
     @cached_property
     def worst_case_steps(self) -> int:
-        """The number of steps that keep to the budget whatever is measured: values of a secret are taken to be 2 apart."""
+        """The number of steps that keep to the budget whatever is measured: gradients are taken to be 2 apart."""
         if self._budget is None:
             raise ValueError("worst_case_steps belongs to a budget, and there is none.")
         scheme = self._draws.scheme
         wanted = Target(bayes_security=self._budget.bayes_security)
+        threat = AttributeInference(FARTHEST) if self._secrets else Membership(records=self.records)
 
         def holds(steps: int) -> bool:
-            risk = analyze(self._run_of(steps, self.noise_multiplier), AttributeInference(FARTHEST), METHOD)
-            return wanted.met(risk)
+            return wanted.met(analyze(self._run_of(steps, self.noise_multiplier), threat, METHOD))
 
         unit = self._draws.steps_per_epoch if scheme.in_epochs else 1
         low, high = 0, 1
@@ -569,8 +645,12 @@ class PrivateTraining(SavedTraining):
             part = batch if size >= len(batch) else batch.take(slice(start, start + size))
             made, masks = self._pass(part.copied())  # a model may write into its input
             self._cancels = self._cancels or made.cancels
+            numbers = indices[start : start + size]
             scale = (self.max_grad_norm / (made.squares.sqrt() + TINY)).clamp(max=1.0)
-            self._require_finite(scale, indices[start : start + size])
+            self._require_finite(scale, numbers)
+            if (norms := self._allowed(numbers)) is not None:
+                allowed = (self.max_grad_norm * norms).to(made.squares)
+                scale = (allowed / (made.squares.sqrt() + TINY)).clamp(max=1.0)
             for parameter, one in made.sums(scale).items():
                 totals[parameter] = totals[parameter] + one if parameter in totals else one
             loss += float(made.losses.nansum())
@@ -593,6 +673,13 @@ class PrivateTraining(SavedTraining):
                     "Augmentation, or statistics of the batch in collate?"
                 )
         return again
+
+    def _allowed(self, numbers: Tensor) -> Tensor | None:
+        """The norms that the gradients of some records are clipped to, in clipping norms, if they are not 1."""
+        if self._spending is None:
+            return None if self._norms is None else torch.from_numpy(self._norms[numbers.numpy()])
+        allowed = self._spending.norms[numbers.numpy()]
+        return torch.from_numpy(allowed if self._norms is None else np.minimum(allowed, self._norms[numbers.numpy()]))
 
     def _gap_sums(self, batch: Records, indices: Tensor) -> tuple[dict[Any, Tensor], float]:
         """Σ of gap-clipped gradients for each parameter, and the sum of losses of the records as they are."""
@@ -652,6 +739,13 @@ class PrivateTraining(SavedTraining):
         return self._account is not None and self._account.exhausted
 
     @property
+    def retired(self) -> NDArray[np.bool_]:
+        """Which records could not pay for the last step, with a budget for membership. For your eyes: it tells about records."""
+        if self._spending is None:
+            raise ValueError("retired belongs to a budget for membership, and there is none.")
+        return self._spending.retired.copy()
+
+    @property
     def secrets(self) -> tuple[Secret, ...]:
         """The secrets that are protected."""
         return tuple(self._secrets)
@@ -701,6 +795,7 @@ class PrivateTraining(SavedTraining):
             indices = self._draws.indices(number)
             with self._own_masks(number):
                 self._measure(number)
+                indices = self._without_retired(indices, number)
                 totals, loss = self._summed(processes.part(indices))
             self._steps.add(self.noise_multiplier, self._draws.drawn(number))  # counted before anything can be seen of it
             for measurement in self._watched:
@@ -763,6 +858,34 @@ class PrivateTraining(SavedTraining):
             raise account.refusal(number)
         account.pay(*charge)
 
+    def _without_retired(self, indices: Tensor, number: int) -> Tensor:
+        """Charge all records for a step, whether drawn or not, and drop those that cannot pay for it."""
+        if self._spending is None:
+            return indices
+        if self._spending.due(number):
+            self._spending.measured(self._measured_norms())
+        return indices[torch.from_numpy(self._spending.pay()[indices.numpy()])]
+
+    def _measured_norms(self) -> NDArray[np.float64]:
+        """The norm of the gradient of each record, in clipping norms, at most 1. Each process measures its share."""
+        norms = np.full(len(self._source), -1.0)
+        size = max(1, (self._memory or preparing.PASSES) // self._per_record)
+        failure: Exception | None = None
+        try:
+            for indices, records in self._source.portions(processes.share(len(self._source))):
+                for start in range(0, len(records), size):
+                    made, _ = self._pass(records.take(slice(start, start + size)).copied())
+                    numbers = indices[start : start + size]
+                    self._require_finite(self.max_grad_norm / (made.squares.sqrt() + TINY), numbers)
+                    norms[numbers.numpy()] = made.squares.sqrt().cpu().numpy() / self.max_grad_norm
+        except Exception as problem:
+            failure = problem
+            norms[:] = np.inf
+        norms = processes.maxima(norms)
+        if failure is not None or bool(np.isinf(norms).any()):
+            raise failure or RuntimeError("another process could not measure its records.")
+        return np.minimum(norms, 1.0)
+
     def _check_measured(self, largest: float) -> None:
         """Compare two values of a random record by PyTorch's own backward passes with the largest distance that was measured."""
         secret, index = self._secrets[0], int(self._random.integers(len(self._source)))
@@ -824,7 +947,9 @@ class PrivateTraining(SavedTraining):
         parameters = self._model.parameters
         most = self._draws.scheme.largest_batch(len(self._source))
         terms = CANCELLATION if self._cancels else 1.0
-        deviation = self.noise_multiplier * self.max_grad_norm * (1.0 + NORM_ROUNDING + SUM_ROUNDING * most * terms)
+        least = 1.0 if self._norms is None else float(self._norms.min())  # rounding does not shrink with the norm of a group
+        rounding = (NORM_ROUNDING + SUM_ROUNDING * most * terms) / least
+        deviation = self.noise_multiplier * self.max_grad_norm * (1.0 + rounding)
         for parameter, one in zip(parameters, self._noise.like(parameters, number), strict=True):
             noisy = one.mul_(deviation / self._draws.divisor)
             if parameter in totals:
@@ -983,10 +1108,12 @@ class PrivateTraining(SavedTraining):
     def _guarantee(self, run: DPSGD) -> Guarantee:
         membership = None if self._account is not None else analyze(run, Membership(records=self.records), METHOD)
         attributes = {name: analyze(run, AttributeInference(enforced(gap)), METHOD) for name, gap in self.gaps.items()}
-        if self._budget is not None and self._account is None:
+        if self._budget is not None and self._secrets and self._account is None:
             attributes = {self._secrets[0].name: analyze(run, AttributeInference(FARTHEST), METHOD)}
         proof = None if self._account is None else self._account.proof(len(self._steps))
-        return Guarantee(run, membership, attributes, proof, self.records)
+        groups = None if self.groups is None else replace(self.groups, steps=int(run.steps))
+        budgeted = None if self._spending is None else self._spending.proof
+        return Guarantee(run, membership, attributes, proof, self.records, groups, budgeted)
 
     def membership(self, relation: str = "substitution", method: str | None = None) -> Risk:
         """Analyse membership inference against the updates so far.
@@ -1001,7 +1128,8 @@ class PrivateTraining(SavedTraining):
         Returns
         -------
         Risk
-            The risk of each record, or of each person.
+            The risk of each record, or of each person. With groups it is that of the records that are drawn most often and have
+            the largest norm; `guarantee.groups.risk` is about a group.
 
         Raises
         ------
@@ -1068,8 +1196,8 @@ class PrivateTraining(SavedTraining):
     def state_dict(self) -> dict[str, Any]:
         """Give everything that a training needs to go on, as copies.
 
-        Noise is not part of it: a training that is resumed draws fresh noise. With balls in bins it tells who is drawn next, so
-        that it has to be kept secret.
+        Noise is not part of it: a training that is resumed draws fresh noise. With balls in bins it tells who is drawn next, and
+        with a budget what each record has spent, so that it has to be kept secret.
 
         Returns
         -------
@@ -1084,7 +1212,7 @@ class PrivateTraining(SavedTraining):
             "draws": self._draws.state_dict(len(self._steps)),
             "void": self._void,
             "accepted": self._weights == self._checksum(),
-            "budget": None if self._account is None else deepcopy(self._account.state_dict()),
+            "budget": None if (account := self._account or self._spending) is None else deepcopy(account.state_dict()),
             "watched": [deepcopy(measurement.state_dict()) for measurement in self._watched],
         }
 
@@ -1121,8 +1249,8 @@ class PrivateTraining(SavedTraining):
         self._void = state["void"]
         if not state["accepted"]:
             self._void = self._void or "weights were changed before the state was saved."
-        if self._account is not None:
-            self._account.load_state_dict(state["budget"])
+        if (account := self._account or self._spending) is not None:
+            account.load_state_dict(state["budget"])
         for measurement, saved in zip(self._watched, state["watched"], strict=True):
             measurement.load_state_dict(saved)
         self._weights = self._checksum()
@@ -1146,6 +1274,7 @@ class PrivateTraining(SavedTraining):
             "noise_multiplier": self.noise_multiplier,
             "max_grad_norm": self.max_grad_norm,
             "records": self.records,
+            "groups": None if self.groups is None else (self._places, dict(self.groups.rates), dict(self.groups.norms)),
             "gaps": dict(self.gaps),
             "secrets": [secret.digest() for secret in self._secrets],
             "budget": budget,
@@ -1234,8 +1363,9 @@ def _check_secrets(secrets: list[Secret], gap: object, target: object, budget: o
     given = [name for name, value in (("gap", gap), ("attribute_target", target), ("budget", budget)) if value is not None]
     if len(given) > 1:
         raise TypeError(f"{given[0]} and {given[1]} are two ways to the same end: choose one.")
-    if given and not secrets:
-        raise TypeError(f"{given[0]} needs a secret, which it protects.")
+    if given and not secrets and not (isinstance(budget, Budget) and budget.per_record):
+        instead = " Without a secret, Budget(..., per_record=True) is about membership." if budget is not None else ""
+        raise TypeError(f"{given[0]} needs a secret, which it protects.{instead}")
     if secrets and not given:
         raise TypeError("secret needs gap, attribute_target or budget; to measure it without a proof, call watch(secret).")
     if budget is not None:
