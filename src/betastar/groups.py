@@ -32,8 +32,9 @@ from betastar.validation import WrongTypeError, WrongValueError, wrong
 #: How a group is protected, and what else could have been in the place of a record.
 WAYS = ("rate", "clipping")
 RELATIONS = ("add-remove", "same-group", "substitution")
-#: The same relations, as headings of a table.
-HEADS = ("group", "rate", "norm", "nothing in its place", "a record of its group", "anybody's record")
+#: Headings of a table, the last of which are these relations.
+HEADS = ("group", "rate", "norm", "left out", "own group", "anybody")
+LEGEND = "β* of a record, proved, if it could have been left out, or replaced by a record of its own group or of anybody."
 #: The least clipping norm that is considered, in units of the largest one.
 LEAST_NORM = 1e-4
 #: Relative accuracy of the noise with which the rates of all groups add up to the batch.
@@ -199,8 +200,8 @@ class GroupPlan(Displayed):
     >>> import betastar as bs
     >>> rates = {"careful": 0.002, "usual": 0.01}
     >>> plan = bs.GroupPlan(noise_multiplier=3.51, steps=2040, rates=rates, norms={"careful": 1.0, "usual": 1.0})
-    >>> plan.risk("careful").bayes_security
-    0.989495 [0.989483, 0.989499]
+    >>> print(plan.risk("careful").bayes_security)
+    0.989523 [0.989522, 0.989524]
     """
 
     noise_multiplier: float
@@ -209,6 +210,18 @@ class GroupPlan(Displayed):
     norms: Mapping[str, float]
     relation: str = "add-remove"
     records: int = 1
+
+    def __post_init__(self) -> None:
+        validation.positive("noise_multiplier", validation.one("noise_multiplier", self.noise_multiplier))
+        validation.one_whole("steps", self.steps)
+        for name, given in (("rates", self.rates), ("norms", self.norms)):
+            if not isinstance(given, Mapping) or not given or list(given) != list(self.rates):
+                allowed = "a mapping from groups to numbers, with the same groups in rates and norms"
+                raise WrongTypeError(name, validation.MUST, {"allowed": allowed, "value": repr(given)})
+            checked = {group: validation.fraction(name, validation.one(name, value)) for group, value in given.items()}
+            object.__setattr__(self, name, MappingProxyType(checked))
+        validation.choice("relation", self.relation, RELATIONS)
+        Membership(records=self.records)
 
     def question(self, group: str, relation: str | None = None) -> tuple[DPSGD, Threat]:
         """Say which run and which threat the risk of a group is that of.
@@ -271,7 +284,7 @@ class GroupPlan(Displayed):
 
     def _display(self, brief: bool) -> Display:
         line = f"{self.steps:,} steps with noise {plain(self.noise_multiplier)}, in {len(self.rates)} groups"
-        return Display((line,)) if brief else Display((line,), HEADS, tuple(self._rows()))
+        return Display((line,)) if brief else Display((line, LEGEND), HEADS, tuple(self._rows()))
 
     def _rows(self) -> list[tuple[str, ...]]:
         """A row for each group: its rate, its norm, and β* with whatever else could have been in the place of a record."""
@@ -351,7 +364,7 @@ def calibrate_groups(
     >>> targets = {"careful": bs.Target(bayes_security=0.99), "usual": bs.Target(bayes_security=0.9)}
     >>> plan = bs.calibrate_groups(targets, sizes={"careful": 1000, "usual": 9000}, batch_size=100, steps=500)
     >>> {group: round(rate, 5) for group, rate in plan.rates.items()}
-    {'careful': 0.00111, 'usual': 0.01099}
+    {'careful': 0.00109, 'usual': 0.01099}
     """
     if not isinstance(sizes, Mapping):
         raise WrongTypeError(
@@ -374,11 +387,7 @@ def calibrate_groups(
     Membership(records=records)
     wanted = {group: targets[group] for group in numbers}
     seeker = _Seeker(wanted, numbers, batch, count, relation, records, method)
-    plan = seeker.by_rate() if by == "rate" else seeker.by_clipping()
-    for group, target in wanted.items():
-        if not target.met(plan.risk(group, method=method)):
-            raise AssertionError(f"the plan misses the target of {group!r}: please report this.")
-    return plan
+    return seeker.by_rate() if by == "rate" else seeker.by_clipping()
 
 
 @dataclass(frozen=True)
@@ -403,18 +412,14 @@ class _Seeker:
         """The attacker if all had the rate and the norm of a group."""
         return Membership("add-remove" if self.relation == "add-remove" else "substitution", records=self.records)
 
-    def noises(self) -> dict[str, float]:
+    def noises(self, method: str) -> dict[str, float]:
         """The noise that each group needs if all have the same rate and norm."""
-        return {
-            group: calibrate(
-                target, sample_rate=self.rate, steps=self.steps, threat=self.alone, method=self.method
-            ).noise_multiplier
-            for group, target in self.targets.items()
-        }
+        given: dict[str, Any] = {"sample_rate": self.rate, "steps": self.steps, "threat": self.alone, "method": method}
+        return {group: float(calibrate(target, **given).noise_multiplier) for group, target in self.targets.items()}
 
     def by_clipping(self) -> GroupPlan:
         """The group that needs least noise has norm 1."""
-        needed = self.noises()
+        needed = self.noises(self.method)
         noise = min(needed.values())
         norms = {group: 1.0 if own == noise else shortened(noise / own, CALIBRATED, False) for group, own in needed.items()}
         if self.relation == "substitution":
@@ -429,45 +434,50 @@ class _Seeker:
         from scipy.optimize import brentq  # costs as much as the rest of the import
 
         def excess(logarithm: float) -> float:
-            return log(self._expected(self._rates(exp(logarithm), "exact")) / self.batch)
+            return log(self._expected(self._rates(exp(logarithm))) / self.batch)
 
-        needed = self.noises().values()
+        needed = self.noises("exact").values()
         low, high = log(min(needed)), log(max(needed))
         while excess(high) < 0.0:  # with anybody's record in the place of another, more noise is needed
             low, high = high, high + 0.1
             if high > log(MOST_NOISE):
                 raise wrong("targets", f"cannot be reached with batches of {self.batch} records and {self.steps} steps.")
-        root = high if excess(low) >= 0.0 else float(brentq(excess, low, high, xtol=0.1 * ACCURACY))
-        noise = shortened(exp(root), CALIBRATED, True)
-        while self._expected(rates := self._rates(noise, self.method)) < self.batch:  # what is certified is a little less
-            noise = shortened(noise * (1.0 + ACCURACY) * self.batch / self._expected(rates), CALIBRATED, True)
-        share = self.batch / self._expected(rates)  # smaller rates are safer
-        return GroupPlan(
-            noise,
-            self.steps,
-            {group: rate * share for group, rate in rates.items()},
-            dict.fromkeys(self.sizes, 1.0),
-            self.relation,
-            self.records,
+        noise = exp(low if excess(low) >= 0.0 else float(brentq(excess, low, high, xtol=0.1 * ACCURACY)))
+        safe = dict.fromkeys(self.targets, 1.0)  # the part of a group's rate that is certified
+        while noise < MOST_NOISE:
+            noise = shortened(noise, CALIBRATED, True)
+            rates = {group: safe[group] * rate for group, rate in self._rates(noise).items()}
+            share = self.batch / self._expected(rates)
+            if share > 1.0:
+                noise *= share * (1.0 + ACCURACY)
+                continue
+            rates = {group: share * rate for group, rate in rates.items()}  # smaller rates are safer
+            plan = GroupPlan(noise, self.steps, rates, dict.fromkeys(self.sizes, 1.0), self.relation, self.records)
+            risks = {group: plan.risk(group, method=self.method) for group in self.targets}
+            missed = [group for group, target in self.targets.items() if not target.met(risks[group])]
+            if not missed:
+                return plan
+            for group in missed:
+                safe[group] *= exp(-max(1.1 * self.targets[group].excess(risks[group]), ACCURACY))
+        raise wrong(
+            "targets", f"cannot be proved by the method {self.method!r}, got {', '.join(map(str, self.targets.values()))}."
         )
 
     def _expected(self, rates: Mapping[str, float]) -> float:
         """The mean size of a batch."""
         return sum(self.sizes[group] * rate for group, rate in rates.items())
 
-    def _rates(self, noise: float, method: str) -> dict[str, float]:
+    def _rates(self, noise: float) -> dict[str, float]:
         """The largest rate of each group that meets its target with this noise."""
         rates = {
-            group: float(
-                calibrate(target, noise_multiplier=noise, steps=self.steps, threat=self.alone, method=method).sample_rate
-            )
+            group: float(calibrate(target, noise_multiplier=noise, steps=self.steps, threat=self.alone).sample_rate)
             for group, target in self.targets.items()
         }
         if self.relation != "substitution":
             return rates
         most = max(rates.values())
         return {
-            group: rate if rate == most else self._against_all("rate", group, noise, (most, 1.0), method)
+            group: rate if rate == most else self._against_all("rate", group, noise, (most, 1.0), "exact")
             for group, rate in rates.items()
         }
 

@@ -19,7 +19,8 @@ from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 from torch import distributed, nn
 from torch.utils.data import DataLoader
 
-from betastar.training import AttributeMonitor, Budget, NotProved, private_loader
+from betastar import Target
+from betastar.training import AttributeMonitor, Budget, NotProved, Protection, private_loader
 from tests.training.private import build, private, training
 
 STEPS = 6
@@ -29,6 +30,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--scope", default="batch")
     options.add_argument("--budget", type=float, help="a budget instead of a monitor")
+    options.add_argument("--retire", type=float, help="a budget for membership instead of a monitor, with groups")
     options.add_argument("--plain-ddp", action="store_true")
     options.add_argument("--gap", type=float, help="clip gaps instead of a monitor")
     options.add_argument(
@@ -51,6 +53,8 @@ def main() -> None:
 
 def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
     module, data, secret = build("tanh")
+    if given.retire is not None:
+        return retiring_training(module, data, given.retire, world)
     if given.gap is not None or given.budget is not None:
         return private_training(module, data, secret, given, world)
     if world > 1:
@@ -137,6 +141,24 @@ def private_training(module: Any, data: Any, secret: Any, given: Any, world: int
     proof = made.guarantee.proof
     spent = 0.0 if proof is None else proof.spent
     return {"weights": weights, "run": repr(made.run), "spent": spent, "stopped": made.exhausted, "world": world}
+
+
+def retiring_training(module: Any, data: Any, beta: float, world: int) -> dict[str, Any]:
+    few = torch.arange(len(data)) < 20
+    groups = Protection(
+        {"few": few.numpy(), "others": ~few.numpy()}, {"few": Target(bayes_security=0.99), "others": Target(bayes_security=0.95)}
+    )
+    options = {"noise_multiplier": None, "protection": groups, "budget": Budget(beta, per_record=True, every=2), "seed": 1}
+    made = training(module, data, steps=30, **options).fit(progress=False)
+    weights = torch.cat([p.detach().flatten() for p in module.parameters()]).tolist()
+    spending = made.state_dict()["budget"]
+    return {
+        "weights": weights,
+        "run": repr(made.run),
+        "spent": float(spending["spent"].sum()),
+        "stopped": False,
+        "world": world,
+    } | {"retired": made.retired.tolist()}
 
 
 if __name__ == "__main__":

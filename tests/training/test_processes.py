@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 MEASURED = ("", "--plain-ddp", "--scope=dataset")
-PRIVATE = ("--gap=.05", "--gap=.05 --sampling=balls-in-bins", "--budget=.94")
+PRIVATE = ("--gap=.05", "--gap=.05 --sampling=balls-in-bins", "--budget=.94", "--retire=.93")
 SAMPLED = (
     "--sampling=balls-in-bins",
     "--sampling=fixed-size --scope=dataset",

@@ -20,6 +20,7 @@ from betastar import files, validation
 from betastar.analyze import analyze
 from betastar.calibrate import Target, enforced
 from betastar.dpsgd import DPSGD, NUMBERS, RateWarning
+from betastar.groups import GroupPlan
 from betastar.report import recomputed
 from betastar.report.recomputed import ReportError
 from betastar.risk import METRICS, Risk
@@ -71,6 +72,7 @@ class Against:
     values: int | None = None
     gap: float | None = None
     known: tuple[float, float] | None = None
+    group: str | None = None
 
     @cached_property
     def exact(self) -> Risk:
@@ -82,6 +84,8 @@ class Against:
 
     @property
     def title(self) -> str:
+        if self.group is not None:
+            return f"Membership inference: group {self.group!r}"
         if isinstance(self.threat, Membership):
             return "Membership inference" if self.threat.records == 1 else f"A person with {self.threat.records} records"
         return f"Attribute inference: {self.name}"
@@ -176,6 +180,9 @@ class Facts:
     public_command: str = ""
     #: Whether everything that depends on the data is left out.
     is_public: bool = False
+    #: Groups of records with rates or clipping norms of their own; and the β* that a budget has proved of membership.
+    groups: GroupPlan | None = None
+    membership_budget: float | None = None
     #: How many models were trained, if this is the best of several.
     trials: Trials | None = None
 
@@ -530,6 +537,10 @@ def of_own_training(path: Path) -> Facts:
         versions = ", ".join(f"{name} {number}" for name, number in dict(told["versions"]).items())
         target = told.get("budget")
         records = int(validation.whole("records", told.get("records", 1), low=1))
+        groups = None if "groups" not in told else _groups(told["groups"], run, records)
+        promised = told.get("membership_budget")
+        if promised is not None:
+            promised = float(validation.probability("membership_budget", promised, strict=True))
     steps = folder.steps
     if made_by == MONITOR:
         _require_same_steps(path, steps, run)
@@ -560,10 +571,21 @@ def of_own_training(path: Path) -> Facts:
         exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
         records_per_person=records,
         max_records_per_person=records,
+        groups=groups,
+        membership_budget=promised,
         versions=versions,
         seed="own",
         described_in=TRAINING,
     )
+
+
+def _groups(told: Json, run: DPSGD, records: int) -> GroupPlan:
+    """The groups of a training, whose largest rate and norm are those of the run."""
+    first = run.segments[0]
+    plan = GroupPlan(first.noise_multiplier, int(run.steps), told["rates"], told["norms"], told["relation"], records)
+    if len(run.segments) > 1 or plan.largest != (first.sample_rate, 1.0):
+        raise ValueError(f"groups must have at most the rate {first.sample_rate} and the norm 1, got {plan.largest}.")
+    return plan
 
 
 def _require_same_steps(path: Path, steps: list[Json], run: DPSGD) -> None:

@@ -182,13 +182,55 @@ def verdicts(facts: Facts, target: Target | None = None) -> list[Verdict]:
             + ("Nobody has more records than that." if facts.is_public else "Nobody in the training data has more.")
         )
         against.append((facts.person, of_person))
+    against += _of_groups(facts)
     surer = {one.name for one in facts.attributes if one.kind == "proved"}
     if facts.budget and facts.budgeted is not None:
         surer |= {one.name for one in facts.attributes}
     against += [(one, _sentence(one)) for one in facts.attributes if not one.measured or one.name not in surer]
     best = "" if facts.trials is None else f"Best of {facts.trials}: "
     said = [_verdict(facts, one, best + sentence, target) for one, sentence in against]
-    return [*said, *_of_budget(facts, target)]
+    return [*said, *_of_membership_budget(facts, target), *_of_budget(facts, target)]
+
+
+#: What an attacker guesses of a record of a group, by what else could have been in its place.
+GUESSED = {
+    "add-remove": "whether a record of the group {} was used or left out",
+    "same-group": "which of two records of the group {} was used",
+    "substitution": "whether a record of the group {} was used, or anybody's in its place,",
+}
+
+
+def _of_groups(facts: Facts) -> list[tuple[Against, str]]:
+    """Each group of records with a target of its own. Who is in which group is public."""
+    if facts.groups is None:
+        return []
+    found = []
+    for group in facts.groups.rates:
+        run, threat = facts.groups.question(group)
+        one = Against(threat, f"membership of {group}", "worst", run, group=group)
+        guessed = GUESSED[facts.groups.relation].format(repr(group))
+        text = (
+            f"An attacker who sees every update and guesses {guessed} is right at most {right(one.lower)} of the time, against "
+        )
+        found.append((one, text + "50 % without the model. Who is in which group is taken as public."))
+    return found
+
+
+def _of_membership_budget(facts: Facts, target: Target | None) -> list[Verdict]:
+    """What a budget proves of the membership of each record: β*, which was fixed in advance."""
+    if (beta := facts.membership_budget) is None:
+        return []
+    sentence = (
+        f"An attacker who sees every update and guesses which of two records was used is right at most {right(beta)} of the "
+        "time, against 50 % without the model. The budget fixed this before training: a record sat out the steps that it could "
+        "not pay for. It holds for every record and may be published; who sat out may not."
+    )
+    met = None if target is None else _reached(beta, target) or False
+    return [
+        Verdict(
+            "membership", "budget", "Membership inference, by a budget", sentence, beta, None, "proved", band(beta), target, met
+        )
+    ]
 
 
 def _verdict(facts: Facts, one: Against, sentence: str, target: Target | None) -> Verdict:

@@ -261,8 +261,8 @@ class MembershipAccount:
         if float(self._charges.max()) > self.allowance:
             raise validation.wrong(
                 "budget",
-                f"must pay for a step with the full clipping norm, and bayes_security={plain(budget.bayes_security)} does not: use "
-                "more noise, or smaller batches.",
+                f"must pay for a step with the full clipping norm, and bayes_security={plain(budget.bayes_security)} does not: "
+                "use more noise, or smaller batches.",
             )
 
     def due(self, step: int) -> bool:

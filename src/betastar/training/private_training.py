@@ -467,7 +467,7 @@ class PrivateTraining(SavedTraining):
         """The account of a budget for membership; None if there is none, or if the plan keeps to it whatever is measured."""
         if self._budget is None or secrets:
             return None
-        if self._planned is not None and self._planned <= self.worst_case_steps:
+        if self._planned is not None and self._keep_to_budget(self._planned):
             return None
         if not self._draws.scheme.plain:
             raise ValueError(
@@ -496,23 +496,24 @@ class PrivateTraining(SavedTraining):
         """The account of a budget; None if there is none, or if the plan keeps to it in the worst case without measurements."""
         if self._budget is None or not secrets:
             return None
-        if self._planned is not None and self._planned <= self.worst_case_steps:
+        if self._planned is not None and self._keep_to_budget(self._planned):
             return None
         self._budget_distances = self._variants(secrets[0], "exact", "dataset").distances
         return BudgetAccount(self._budget, len(self._source))
+
+    def _keep_to_budget(self, steps: int) -> bool:
+        """Whether so many steps keep to the budget whatever is measured."""
+        assert self._budget is not None
+        threat = AttributeInference(FARTHEST) if self._secrets else Membership(records=self.records)
+        wanted = Target(bayes_security=self._budget.bayes_security)
+        return wanted.met(analyze(self._run_of(steps, self.noise_multiplier), threat, METHOD))
 
     @cached_property
     def worst_case_steps(self) -> int:
         """The number of steps that keep to the budget whatever is measured: gradients are taken to be 2 apart."""
         if self._budget is None:
             raise ValueError("worst_case_steps belongs to a budget, and there is none.")
-        scheme = self._draws.scheme
-        wanted = Target(bayes_security=self._budget.bayes_security)
-        threat = AttributeInference(FARTHEST) if self._secrets else Membership(records=self.records)
-
-        def holds(steps: int) -> bool:
-            return wanted.met(analyze(self._run_of(steps, self.noise_multiplier), threat, METHOD))
-
+        scheme, holds = self._draws.scheme, self._keep_to_budget
         unit = self._draws.steps_per_epoch if scheme.in_epochs else 1
         low, high = 0, 1
         while holds(high * unit) and high < 1 << 40:

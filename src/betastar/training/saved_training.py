@@ -94,7 +94,12 @@ def private_files(training: Any) -> dict[str, str]:
     proof = None if guarantee.proof is None else guarantee.proof.bayes_security
     worst = FARTHEST if proof is None else None  # of a budget that keeps to the worst case without measuring
     secrets = {one.name: {"values": one.count, "gap": training.gaps.get(one.name, worst)} for one in training.secrets}
-    return {TRAINING: described(PRIVATE_TRAINING, training.run, secrets=secrets, budget=proof, records=training.records)}
+    more: dict[str, Any] = {"secrets": secrets, "budget": proof, "records": training.records}
+    if (plan := guarantee.groups) is not None:
+        more["groups"] = {"relation": plan.relation, "rates": dict(plan.rates), "norms": dict(plan.norms)}
+    if guarantee.budgeted is not None:
+        more["membership_budget"] = guarantee.budgeted.bayes_security
+    return {TRAINING: described(PRIVATE_TRAINING, training.run, **more)}
 
 
 def described(made_by: str, run: DPSGD, **more: Any) -> str:
