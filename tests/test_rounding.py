@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from fractions import Fraction
@@ -163,3 +164,10 @@ def test_amounts_are_written_without_a_power_of_ten() -> None:
     assert {value: rounding.nearest_amount(value) for value in shown} == shown
     amounts = [rounding.nearest_amount(value) for value in (1e20, 3e-9, inf)]
     assert amounts == ["1e+20", "3e-9", "no bound"]
+
+
+def test_settings_are_repeated_with_all_digits() -> None:
+    noise = 1.2345678901234567
+    answer = json.loads(call("analyze", "--noise", repr(noise), "--rate", "0.01", "--steps", "100", "--json").stdout)
+    assert f"--noise {noise!r}" in answer["command"]
+    assert f"noise_multiplier={noise!r}" in answer["python"]

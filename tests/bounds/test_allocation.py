@@ -42,18 +42,6 @@ def test_golden_values(row: dict[str, Any]) -> None:
         assert abs(1.0 - value - row["stick"]) <= error + row["stick_error"]
 
 
-@pytest.mark.parametrize(
-    ("noise", "epochs", "batches", "delta", "low", "high"),
-    [(3.0, 10, 10, 1e-6, 1.4575, 1.5257), (3.0, 5, 20, 1e-6, 0.6927, 0.7233), (1.0, 1, 100, 1e-5, 0.6085, 0.6357)],
-)
-def test_within_the_brackets_of_others(noise: float, epochs: int, batches: int, delta: float, low: float, high: float) -> None:
-    """ε of add/remove, which another package encloses."""
-    one = curve(batches, noise, False, epochs)
-    sides = [side.epsilons(np.array([delta])) for side in (one, one.reversed())]
-    assert low < max(side[0][0] for side in sides)
-    assert max(side[2][0] for side in sides) < high
-
-
 @pytest.mark.parametrize("mirrored", [True, False])
 @pytest.mark.parametrize(("noise", "epochs"), [(0.6, 1), (1.0, 1), (4.0, 3), (4.0, 100)])
 def test_one_batch_is_a_step_without_sampling(noise: float, epochs: int, mirrored: bool) -> None:

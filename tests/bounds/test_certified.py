@@ -24,7 +24,7 @@ def test_brackets_the_exact_value(log_rate: float, log_noise: float, steps: int,
     assert proved.width <= 1e-4
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.floats(-3.0, 0.0), st.floats(-0.1, 1.0), st.integers(1, 1000), st.floats(0.1, 1.9))
 def test_brackets_attribute_inference(log_rate: float, log_noise: float, steps: int, distance: float) -> None:
     run, threat = bs.DPSGD(10**log_noise, 10**log_rate, steps), bs.AttributeInference(distance)
@@ -183,7 +183,7 @@ def test_a_lowest_loss_that_hardly_ever_occurs(noise: float) -> None:
 def test_rates_that_vanish(threat: bs.Membership | bs.AttributeInference) -> None:
     """Never too good: β* < 1 as something leaks, and at least the probability that the record is never sampled."""
     steps, before = 1000, 0.0
-    for rate in (5e-324, 1e-300, 1e-160, 1e-100, 1e-41, 1e-39, 1e-20, 1e-16, 1e-12, 1e-9):
+    for rate in (5e-324, 1e-300, 1e-160, 1e-41, 1e-39, 1e-16, 1e-9):
         risk = bs.analyze(bs.DPSGD(1.0, rate, steps), threat, "certified")
         beta, exact = risk.bayes_security, bs.analyze(bs.DPSGD(1.0, rate, steps), threat).bayes_security
         assert before <= 1.0 - beta.lower, "a larger rate leaks more"
@@ -226,10 +226,10 @@ def test_no_wider_than_the_glued_curve(noise: float, rate: float, steps: int, di
 def test_steps_of_many_kinds() -> None:
     """Enclosed, whether the programme takes its time, has less of it, or would have none."""
     threat = bs.AttributeInference(0.5)
-    for kinds in (2, 6, 40):
-        run = bs.DPSGD(1.0, 0.02, 120 // kinds)
+    for kinds in (2, 6, 30):
+        run = bs.DPSGD(1.0, 0.02, 60 // kinds)
         for i in range(1, kinds):
-            run += bs.DPSGD(1.0 + i / kinds, 0.02, 120 // kinds)
+            run += bs.DPSGD(1.0 + i / kinds, 0.02, 60 // kinds)
         proved, exact = (bs.analyze(run, threat, method).bayes_security for method in ("certified", "exact"))
         assert proved.lower <= exact.upper
         assert exact.lower <= proved.upper

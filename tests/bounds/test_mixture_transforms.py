@@ -79,8 +79,10 @@ def test_denser_nodes_and_a_lower_path_change_nothing() -> None:
     assert mixture(step).excess(z) == pytest.approx(lower, abs=1e-13)
 
 
-@pytest.mark.parametrize("mirrored", [True, False])
-@pytest.mark.parametrize(("records", "rate", "noise", "steps"), [(8, 0.6, 0.3, 3), (20, 0.0713, 0.1666, 8), (3, 0.08, 0.1375, 6)])
+@pytest.mark.parametrize(
+    ("records", "rate", "noise", "steps", "mirrored"),
+    [(8, 0.6, 0.3, 3, True), (8, 0.6, 0.3, 3, False), (20, 0.0713, 0.1666, 8, True), (3, 0.08, 0.1375, 6, False)],
+)
 def test_losses_that_overflow(records: int, rate: float, noise: float, steps: int, mirrored: bool) -> None:
     """Where e^L does not fit into a number for some outcomes, paths at different heights agree, and the grid encloses them."""
     step = group_step(records, rate, noise, mirrored, steps)

@@ -208,3 +208,19 @@ def test_a_browser_shows_it(browser: Any, run: Path, tmp_path: Path) -> None:
         page.close()
     assert said == []
     assert asked == [(tmp_path / "report.html").as_uri()] * 4
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"noise_multiplier": 0.05, "sample_rate": 1.0, "steps": 50},  # ε is infinite
+        {"noise_multiplier": 0.3, "sample_rate": 0.5, "steps": 10_000},
+        {"noise_multiplier": 2.0, "sample_rate": 0.01, "steps": 100, "distance": 0.0},
+    ],
+)
+def test_the_weakest_and_the_strongest_runs_get_a_report(setting: dict[str, float], tmp_path: Path) -> None:
+    source = tmp_path / "setting.json"
+    source.write_text(json.dumps(setting))
+    text = write(source, kind="md")[1][0].read_text()
+    assert "nan" not in text
+    assert ("no bound" in text) == ("distance" not in setting)

@@ -16,8 +16,9 @@ import pytest
 
 import betastar as bs
 from betastar.report import statement
-from betastar.report.facts import load
+from betastar.report.facts import _command, load
 from betastar.report.report import write
+from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 
@@ -156,3 +157,24 @@ def test_what_is_not_installed_is_named(run: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("betastar.report.report.find_spec", lambda name: None if name == "jinja2" else name)
     with pytest.raises(ValueError, match=r"a report needs jinja2, which is not installed: pip install jinja2\."):
         write(run, tmp_path / "report.html")
+
+
+def test_a_report_repeats_the_very_run() -> None:
+    config = Config(
+        study="people.csv",
+        along=("relationship", "title"),
+        values=("17:90.123456789",),
+        learning_rate=0.012345678901,
+        seed=7,
+        hidden=(),
+    )
+    command = _command(config)
+    assert "--with relationship --with title" in command
+    assert "--value 17:90.123456789" in command
+    assert "0.012345678901" in command
+    assert "--scope" not in command
+    assert _command(replace(config, scope="dataset", every=20)).endswith(" --scope dataset/20 --seed SEED -o RUN")
+    in_python = _command(replace(config, gap=0.0, study="it's.csv"))
+    assert in_python.startswith('betastar.runs.train(Config(study="it\'s.csv", ')
+    assert "gap=0.0" in in_python
+    assert in_python.endswith(", seed=SEED), 'RUN')")

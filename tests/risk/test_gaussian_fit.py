@@ -55,3 +55,9 @@ def test_slopes_between_the_sampled_ones_count() -> None:
     dense, few = (risk._mu_at(curve, np.linspace(0.0, 3.0, n))[0][:, 1].max() for n in (20_001, risk.SLOPES))
     rows, proved = risk._largest_mu(curve, 0.0, 3.0)
     assert few < dense <= proved <= rows[:, 1].max() * (1.0 + 2.0 * risk.CLOSE)
+
+
+def test_the_fit_of_a_hopeless_run() -> None:
+    fit = bs.analyze(bs.DPSGD(1.5660695752398077, 0.6163613795276635, 4314)).gdp_mu
+    assert fit.lower <= fit.upper
+    assert 0.0 <= fit.regret <= 1.0

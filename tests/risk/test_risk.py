@@ -81,6 +81,25 @@ def test_sweeps_have_the_shape_of_their_parameters() -> None:
     assert one.tradeoff([0.1, 0.2]).estimate.shape == (2,)
 
 
+@pytest.mark.parametrize("method", ["exact", "certified", "affinity"])
+def test_arrays_of_a_sweep_are_their_numbers(method: str) -> None:
+    """A sweep's shape comes first; each entry is what the number alone gives, up to the error of the integrals."""
+    risk = bs.analyze(bs.DPSGD([1.0, 2.0], 0.01, 100), method=method)
+    error = {"rtol": 1e-6, "atol": 1e-15} if method == "exact" else {"rtol": 0.0}
+    for name, numbers in (("delta", [0.1, 2.0]), ("epsilon", [1e-2, 1e-6]), ("reconstruction", [0.1, 0.5]), ("tpr", [0.1, 0.01])):
+        metric = getattr(risk, name)
+        bound = metric(np.array(numbers))
+        assert bound.upper.shape == (2, 2)
+        for i, number in enumerate(numbers):
+            alone = metric(number)
+            np.testing.assert_allclose(bound.upper[..., i], alone.upper, **error)
+            np.testing.assert_allclose(bound.lower[..., i], alone.lower, **error)
+    if method != "exact":
+        fit = risk.gaussian([1e-5, 1e-3])
+        assert np.ravel(fit.smallest_fpr)[-2:].tolist() == [1e-5, 1e-3]
+        np.testing.assert_array_equal(fit.upper[..., 1], risk.gaussian(1e-3).upper)
+
+
 def test_rates_near_the_ends() -> None:
     risk = bs.analyze(bs.DPSGD(1.0, 0.01, 1000))
     assert risk.tpr(0.0).upper == 0.0

@@ -63,7 +63,7 @@ def test_less_noise_and_more_steps_are_riskier(drawn: dict[str, Any], threat: An
     assert loud.lower < base.lower < long.lower
 
 
-@pytest.mark.parametrize("drawn", RUNS, ids=["fixed-size", "bins", "shuffled", "cut"])
+@pytest.mark.parametrize("drawn", [RUNS[0], *RUNS[2:]], ids=["fixed-size", "shuffled", "cut"])
 def test_attributes_are_safer_than_membership(drawn: dict[str, Any]) -> None:
     run = bs.DPSGD(1.5, 0.2, 10, **drawn)
     far, near = (bs.analyze(run, bs.AttributeInference(distance)).advantage for distance in (1.2, 0.4))

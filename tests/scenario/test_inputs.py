@@ -21,32 +21,27 @@ MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
 
 CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bs.DPSGD(0.0, 0.1, 10), ValueError, r"noise_multiplier must be a finite number greater than 0, got 0\.0"),
-    (lambda: bs.DPSGD(-1, 0.1, 10), ValueError, r"noise_multiplier .* got -1"),
     (lambda: bs.DPSGD(math.nan, 0.1, 10), ValueError, r"noise_multiplier .* got nan"),
     (lambda: bs.DPSGD(math.inf, 0.1, 10), ValueError, r"noise_multiplier .* got inf"),
     (lambda: bs.DPSGD("1", 0.1, 10), TypeError, r"noise_multiplier .* got '1'"),
-    (lambda: bs.DPSGD(None, 0.1, 10), TypeError, r"noise_multiplier .* got None"),
     (lambda: bs.DPSGD(1.0, 0.0, 10), ValueError, r"sample_rate must be greater than 0 and at most 1, got 0\.0"),
-    (lambda: bs.DPSGD(1.0, 1.5, 10), ValueError, r"sample_rate .* got 1\.5"),
     (lambda: bs.DPSGD(1.0, 1 + 0.1j, 10), TypeError, r"sample_rate"),
     (lambda: bs.DPSGD(1.0, 0.1, 0), ValueError, r"steps must be a whole number of at least 1, got 0"),
     (lambda: bs.DPSGD(1.0, 0.1, 2.5), ValueError, r"steps .* got 2\.5"),
     (lambda: bs.DPSGD(1.0, 0.1, True), TypeError, r"steps .* got True"),
+    (lambda: bs.DPSGD(1.0, 0.01, [1, 2**53 + 2]), ValueError, r"steps must be a whole number of at least 1 and at most 9007199254740992"),
+    (lambda: bs.DPSGD.from_epochs(1.0, 1, 10**9, np.array([1e12])), ValueError, r"steps .* at most 9007199254740992"),
     (lambda: bs.DPSGD(np.ones(2), np.full(3, 0.1), 10), ValueError, r"must broadcast together"),
-    (lambda: bs.DPSGD(np.array([1.0, -1.0]), 0.1, 10), ValueError, r"noise_multiplier"),
     (lambda: bs.DPSGD.from_epochs(1.0, 300, 200, 1), ValueError, r"batch_size must be at most dataset_size, got 300 > 200"),
     (lambda: bs.DPSGD.from_epochs(1.0, 10, 200, 0), ValueError, r"epochs .* got 0"),
     (lambda: bs.DPSGD.from_epochs(1.0, 10.5, 200, 1), ValueError, r"batch_size .* got 10\.5"),
     (lambda: bs.DPSGD([], 0.1, 10), ValueError, r"noise_multiplier .* got an empty array"),
-    (lambda: bs.DPSGD(1.0, 0.1, np.zeros((0, 3))), ValueError, r"steps .* got an empty array"),
     (lambda: bs.DPSGD(MASKED, 0.1, 10), TypeError, r"noise_multiplier must be an array without a mask, got masked_array"),
-    (lambda: bs.DPSGD(1.0, 0.1, MASKED[1]), TypeError, r"steps must be an array without a mask, got masked"),
     (lambda: bs.DPSGD([[1.0], [1.0, 2.0]], 0.1, 10), TypeError, r"noise_multiplier .* got \[\[1\.0\], \[1\.0, 2\.0\]\]"),
     (lambda: bs.DPSGD(torch.tensor(1.0, requires_grad=True), 0.1, 10), TypeError, r"noise_multiplier .* got tensor\(1., req"),
     (lambda: bs.DPSGD(1.0, 0.1, 10**400), TypeError, r"steps must be a whole number of at least 1, got 1000"),
     (lambda: bs.DPSGD(1.0, 0.1, 10, max_batch_size=[20], dataset_size=100), TypeError, r"max_batch_size .* got \[20\]"),
     (lambda: bs.DPSGD(Decimal("NaN"), 0.1, 10), ValueError, r"noise_multiplier .* got Decimal\('NaN'\)"),
-    (lambda: bs.DPSGD([Decimal(1), True], 0.1, 10), TypeError, r"noise_multiplier .* True"),
     (lambda: bs.DPSGD(1.0, 0.2, 10, times_per_epoch=2), ValueError, r"times_per_epoch must be 1 with sampling 'poisson', got 2"),
     (lambda: bs.DPSGD(1.0, 0.3, 10, "balls-in-bins", times_per_epoch=2), ValueError, r"sample_rate must be 2 divided by .*; 2/7 = 0.28"),
     (lambda: bs.DPSGD(1.0, 0.2, 15, "balls-in-bins", times_per_epoch=2), ValueError, r"steps must be a whole number of epochs"),
@@ -54,15 +49,11 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: RUN + 3, TypeError, r"unsupported operand"),
     (lambda: bs.Membership("swap"), ValueError, r"relation must be one of 'substitution', 'add-remove', got 'swap'"),
     (lambda: bs.AttributeInference(2.1), ValueError, r"distances must be between 0 and 2 .*, got 2\.1"),
-    (lambda: bs.AttributeInference(-0.1), ValueError, r"distances"),
-    (lambda: bs.AttributeInference([0.1, math.nan]), ValueError, r"distances"),
     (lambda: bs.AttributeInference([]), (ValueError, TypeError), r"distances"),
-    (lambda: bs.AttributeInference(MASKED), TypeError, r"distances must be an array without a mask"),
     (lambda: bs.AttributeInference([0.1], counts=[]), ValueError, r"counts .* got an empty array"),
     (lambda: bs.Membership(records=torch.tensor([1.0], requires_grad=True)), TypeError, r"records .* requires_grad"),
     (lambda: bs.AttributeInference([0.1, 0.2], counts=[1]), ValueError, r"counts must have one entry for each"),
     (lambda: bs.AttributeInference({0.1: 2}, counts=[2]), TypeError, r"counts must be left out"),
-    (lambda: bs.AttributeInference([0.1, 0.2], counts=[1, -2]), ValueError, r"counts"),
     (lambda: bs.analyze(RUN, bs.AttributeInference([0.1, 0.2])), ValueError, r"one entry for each of the 100 steps, got 2"),
     (lambda: bs.analyze(RUN, bs.AttributeInference({0.1: 99})), ValueError, r"counts must add up to the 100 steps .* got 99"),
     (lambda: bs.analyze(RUN + RUN, bs.AttributeInference({0.1: 200})), ValueError, r"several segments"),
@@ -87,7 +78,6 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: bs.epsilon_from_bayes_security(1.2), ValueError, r"bayes_security"),
     (lambda: bs.Target(), TypeError, r"Target needs one of bayes_security"),
     (lambda: bs.Target(beta=0.9), TypeError, r"got beta"),
-    (lambda: bs.Target(bayes_security=0.9, advantage=0.1), TypeError, r"Target needs one of"),
     (lambda: bs.Target(bayes_security=1.0), ValueError, r"bayes_security must be strictly between 0 and 1, got 1\.0"),
     (lambda: bs.Target(tpr=0.1), TypeError, r"needs fpr as well"),
     (lambda: bs.Target(tpr=0.1, prior=0.1), TypeError, r"takes fpr, got prior"),
@@ -136,6 +126,20 @@ def test_a_run_and_a_threat_keep_their_numbers() -> None:
                 array[0] = 1
         with pytest.raises(AttributeError, match="a threat is frozen"):
             same.distances = 0.5
+
+
+def test_threats_compare_by_all_of_their_numbers() -> None:
+    distances = np.linspace(0.1, 1.0, 2000)
+    other = distances.copy()
+    other[1000] = 0.123
+    one, two = bs.AttributeInference(distances), bs.AttributeInference(other)
+    assert repr(one) == repr(two), "NumPy leaves out the middle of a long array"
+    assert one != two
+    assert len({one, two, bs.AttributeInference(distances)}) == 2
+    assert bs.Membership() != bs.AttributeInference(2.0)
+    square = np.array([[0.0, 1.0], [1.0, 0.0]])
+    assert bs.AttributeInference.among(square) == bs.AttributeInference.among(square.tolist())
+    assert bs.AttributeInference.among(square) != bs.AttributeInference.among(0.5 * square)
 
 
 def test_the_closed_form_warns_outside_its_regime() -> None:
