@@ -11,6 +11,7 @@ from betastar.training.budget import Budget, BudgetExhausted, MembershipProof, N
 from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.measurement import AttributeMeasurement
+from betastar.training.members import MemberExposure, MembershipLedger
 from betastar.training.next_token_loss import NextTokenLoss
 from betastar.training.private_training import Guarantee, PrivateTraining, Step
 from betastar.training.records import Records, by_name
@@ -22,12 +23,14 @@ from betastar.training.writers import JsonLines
 
 if TYPE_CHECKING:
     from betastar.training.opacus.accountant import BetastarAccountant
+    from betastar.training.opacus.membership_monitor import MembershipMonitor
     from betastar.training.opacus.monitor import AttributeMonitor
     from betastar.training.opacus.samplers import ShufflingWarning, private_loader
 
 #: The module of each name that belongs to Opacus.
 _OF_OPACUS = {
     "AttributeMonitor": "monitor",
+    "MembershipMonitor": "membership_monitor",
     "BetastarAccountant": "accountant",
     "ShufflingWarning": "samplers",
     "private_loader": "samplers",
@@ -57,6 +60,9 @@ __all__ = [
     "Guarantee",
     "JsonLines",
     "Ledger",
+    "MemberExposure",
+    "MembershipLedger",
+    "MembershipMonitor",
     "MembershipProof",
     "NextTokenLoss",
     "NotProved",

@@ -142,6 +142,8 @@ class GapClippedSum:
         memory: int,
     ) -> None:
         self._model, self.variants, self._distances, self._memory = model, variants, distances, memory
+        #: Of each record of the last sum: the largest norm of a clipped gradient over the values, which ĝ is not above.
+        self.norms = torch.zeros(0)
         self._secrets = list(secrets)
         self.secret = self._secrets[0] if len(self._secrets) == 1 else Secret.joint(*self._secrets)
         self._gaps = [gaps[secret.name] for secret in self._secrets]
@@ -170,6 +172,8 @@ class GapClippedSum:
             Σ ĝ for each parameter, in double precision.
         """
         clipped: dict[Tensor, Tensor] = {p: torch.zeros_like(p, dtype=torch.float64) for p in self._model.parameters}
+        found: list[Tensor] = []
+        order: list[Tensor] = []
         norm = self._model.max_grad_norm()
         concerned = self.secret.concerned(batch)
         asked = torch.zeros(len(batch), dtype=torch.bool)
@@ -177,14 +181,20 @@ class GapClippedSum:
             asked[place] = True
         for which, about in ((concerned, True), (~concerned, False)):
             flags = asked[which]
+            order.append(which.nonzero()[:, 0])
             for part in self._chunks(taken(batch, which)) if bool(which.any()) else ():
                 mine, flags = flags[: len(part)], flags[len(part) :]
                 with torch.autocast(self._model.device.type, enabled=False):
                     gradients, total = self._clipped(part) if about else self._own(part)
+                sizes = gradients.norms.amax(dim=1).sqrt()
+                found.append((sizes if about else sizes / norm).clamp(max=1.0))
                 if check is not None and bool(mine.any()):
                     self._check(part, gradients, int(mine.nonzero()[0, 0]), check)
                 for parameter, one in total.items():
                     clipped[parameter].add_(one, alpha=norm)
+        self.norms = torch.zeros(len(batch), dtype=torch.float64)
+        if found:
+            self.norms[torch.cat(order).cpu()] = torch.cat(found).double().cpu()
         return clipped
 
     def _clipped(self, part: Records) -> tuple[Gradients, dict[Tensor, Tensor]]:

@@ -49,6 +49,7 @@ from betastar.training.gradients.side_effects import DropoutMasks, GeneratorStat
 from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.gradients.variant_gradients import SavedBytes, VariantGradients, without_checkpointing
 from betastar.training.measurement import AttributeMeasurement, checked_options, measure_dataset
+from betastar.training.members import MembershipLedger
 from betastar.training.records import Records, pair
 from betastar.training.saved_training import HEADS, SavedTraining, guarantee_rows, private_display, private_files
 from betastar.training.secrets.secret import Secret
@@ -349,6 +350,10 @@ class PrivateTraining(SavedTraining):
         self._void: str | None = None
         self._cancels = False  # whether gradients are sums of terms that may cancel
         self._watched: list[AttributeMeasurement] = []
+        #: How exposed single records are to membership inference, if `watch_members` was called.
+        self.ledger: MembershipLedger | None = None
+        self._ledger_every = 1
+        self._noted: list[tuple[Tensor, Tensor]] = []  # numbers of records of the current step, and norms
         copies = COPIES * sum(p.nbytes for p in self._model.parameters)
         self._memory = None if memory is None else preparing.room_for_passes(memory, copies)
         preparing.keep_freed_memory()
@@ -652,6 +657,7 @@ class PrivateTraining(SavedTraining):
             if (norms := self._allowed(numbers)) is not None:
                 allowed = (self.max_grad_norm * norms).to(made.squares)
                 scale = (allowed / (made.squares.sqrt() + TINY)).clamp(max=1.0)
+            self._note(numbers, made.squares.sqrt() * scale / self.max_grad_norm)
             for parameter, one in made.sums(scale).items():
                 totals[parameter] = totals[parameter] + one if parameter in totals else one
             loss += float(made.losses.nansum())
@@ -701,6 +707,7 @@ class PrivateTraining(SavedTraining):
 
         with variants.dropout_of(batch) as numbered:
             totals = self._clipped.total(numbered, looked, check)
+            self._note(indices, self._clipped.norms)
             with torch.no_grad(), variants.masks_of(numbered.places):
                 loss = self._losses(self.model(*batch.inputs, **batch.named), batch.target, len(batch)).sum()
         return totals, float(loss)
@@ -801,6 +808,8 @@ class PrivateTraining(SavedTraining):
             self._steps.add(self.noise_multiplier, self._draws.drawn(number))  # counted before anything can be seen of it
             for measurement in self._watched:
                 measurement.record(self._draws.drawn(number), self.noise_multiplier)
+            if self.ledger is not None:
+                self._record_members(number)
             self._update(totals, number)
         self._weights = self._checksum()
         return Step(number + 1, loss / len(indices) if len(indices) else float("nan"), len(indices))
@@ -1068,6 +1077,68 @@ class PrivateTraining(SavedTraining):
         self._watched.append(measurement)
         return measurement
 
+    def watch_members(self, *, scope: str = "batch", every: int = 1) -> MembershipLedger:
+        """Measure how exposed single records are to membership inference, without any proof.
+
+        What it tells is about single records and for your eyes only: to show it leaks. With gap clipping, the norm of a record is
+        the largest one over the values of the secret. With groups that have rates of their own, the largest rate counts.
+
+        Parameters
+        ----------
+        scope : "batch" or "dataset"
+            "batch" keeps the norms of the records that are drawn, which the step computes anyway. "dataset" measures all records,
+            which takes a pass over the data.
+        every : int
+            In dataset scope: measures before every so many steps.
+
+        Returns
+        -------
+        MembershipLedger
+            It is brought up to date by each step, and is `training.ledger` from now on.
+
+        Raises
+        ------
+        ValueError
+            If steps were taken already, or if dataset scope is asked for with gap clipping or dropout.
+        """
+        if len(self._steps):
+            raise ValueError("watch_members must be called before the first step, so that no step is missed.")
+        every = validation.one_whole("every", every)
+        ledger = MembershipLedger(len(self._source), scope, self.records)
+        if scope == "batch" and every > 1:
+            raise validation.wrong("every", f"must be 1 in batch scope, where the norms are there at each step, got {every}.")
+        if scope == "dataset" and (self._clipped is not None or self._draws_masks):
+            raise ValueError(
+                "scope must be 'batch' with gap clipping or dropout: the gradients of the other records are not known then, "
+                f"got {scope!r}."
+            )
+        self.ledger, self._ledger_every = ledger, every
+        return ledger
+
+    def _note(self, numbers: Tensor, norms: Tensor) -> None:
+        """Keep the norms of clipped gradients of records in the batch, in clipping norms, for the ledger."""
+        if self.ledger is not None and self.ledger.scope == "batch":
+            self._noted.append((numbers, norms))
+
+    def _record_members(self, number: int) -> None:
+        """Tell the ledger of a step. With several processes, each has measured its share."""
+        assert self.ledger is not None
+        numbers: NDArray[Any] | None = None
+        norms: NDArray[Any] | None = None
+        if self.ledger.scope == "batch":
+            noted, self._noted = self._noted, []
+            numbers = torch.cat([one for one, _ in noted]).numpy() if noted else np.zeros(0, dtype=np.int64)
+            norms = torch.cat([one for _, one in noted]).clamp_(max=1.0).cpu().numpy() if noted else np.zeros(0)
+            if processes.together():
+                every = np.full(len(self._source), -1.0)
+                every[numbers] = norms
+                every = processes.maxima(every)
+                numbers = np.flatnonzero(every >= 0.0)
+                norms = every[numbers]
+        elif number % self._ledger_every == 0:
+            norms = self._measured_norms()
+        self.ledger.keep(self.noise_multiplier, self._draws.drawn(number), numbers, norms)
+
     # ------------------------------------------------------------------ answers
 
     @property
@@ -1215,6 +1286,7 @@ class PrivateTraining(SavedTraining):
             "accepted": self._weights == self._checksum(),
             "budget": None if (account := self._account or self._spending) is None else deepcopy(account.state_dict()),
             "watched": [deepcopy(measurement.state_dict()) for measurement in self._watched],
+            "ledger": None if self.ledger is None else self.ledger.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -1238,6 +1310,8 @@ class PrivateTraining(SavedTraining):
                 raise ValueError(f"the state belongs to another training: its {name} is {theirs!r}, not {mine!r}.")
         if len(state["watched"]) != len(self._watched):
             raise ValueError(f"watch {len(state['watched'])} secrets before the state is loaded, got {len(self._watched)}.")
+        if (self.ledger is None) != (state.get("ledger") is None):
+            raise ValueError("watch_members must be called where the state was saved and here, or in neither place.")
         before = deepcopy(self.model.state_dict())
         try:
             self.model.load_state_dict(state["model"])
@@ -1254,6 +1328,8 @@ class PrivateTraining(SavedTraining):
             account.load_state_dict(state["budget"])
         for measurement, saved in zip(self._watched, state["watched"], strict=True):
             measurement.load_state_dict(saved)
+        if self.ledger is not None:
+            self.ledger.load_state_dict(state["ledger"])
         self._weights = self._checksum()
 
     @cached_property

@@ -256,6 +256,20 @@ class OpacusAdapter(TrainedModel):
         """How the last batch of the loader was drawn."""
         return drawn_by(self.loader)
 
+    def read_norms(self, seen: list[Tensor] | None) -> None:
+        """Let Opacus tell the norms by which it clips, when it divides the clipping norm by them; None: no longer.
+
+        Each pass adds the norms of its records, or with clipping by layer those of each layer, all of them larger by 1e-6. A
+        schedule may write another clipping norm on the optimizer: call this before each pass.
+        """
+        owner: Any = self.model if self.ghost else self.optimizer
+        if self.flat:
+            told = _told(owner.max_grad_norm, seen)
+            if told is not owner.max_grad_norm:  # a module takes its time to write an attribute
+                owner.max_grad_norm = told
+        else:
+            owner.max_grad_norms = [_told(norm, seen) for norm in owner.max_grad_norms]
+
     @property
     def trains(self) -> bool:
         """Whether a forward pass at this moment belongs to the training."""
@@ -287,6 +301,29 @@ class OpacusAdapter(TrainedModel):
                 layer._backward_hooks = kept
             if enabled:
                 self.model.enable_hooks()
+
+
+class _Told(float):
+    """A clipping norm that keeps what it is divided by. A copy of it is an ordinary number."""
+
+    seen: list[Tensor]
+
+    def __truediv__(self, other: Any) -> Any:
+        if isinstance(other, Tensor):
+            self.seen.append(other.detach())
+        return float(self) / other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return float, (float(self),)
+
+
+def _told(norm: Any, seen: list[Tensor] | None) -> float:
+    """A clipping norm that adds what it is divided by to a list; an ordinary number without one."""
+    if seen is None or (type(norm) is _Told and norm.seen is seen):
+        return float(norm) if seen is None else norm
+    made = _Told(norm)
+    made.seen = seen
+    return made
 
 
 def loss_of(criterion: Any) -> Any:

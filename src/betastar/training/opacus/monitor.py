@@ -31,7 +31,7 @@ NOT_SEEN = (
 )
 
 
-class _Hook:
+class Hook:
     """A hook that a copy of the model shares and that then does nothing, as it is called for another module."""
 
     def __init__(self, owner: object, call: Callable[..., None] | None) -> None:
@@ -41,11 +41,11 @@ class _Hook:
         if owner is self._owner and self._call is not None:
             self._call(*args)
 
-    def __deepcopy__(self, memo: object) -> _Hook:
+    def __deepcopy__(self, memo: object) -> Hook:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Hook, (None, None)  # a model that is read from a file has no monitor
+        return Hook, (None, None)  # a model that is read from a file has no monitor
 
 
 class AttributeMonitor(AttributeMeasurement):
@@ -170,14 +170,14 @@ class AttributeMonitor(AttributeMeasurement):
     def _attach(self, criterion: Criterion) -> None:
         outer, inner = self._adapter.outer, self._adapter.optimizer.original_optimizer
         self._handles: list[Any] = [
-            outer.register_forward_pre_hook(_Hook(outer, self._sees_model)),
-            outer.register_forward_hook(_Hook(outer, self._saw_model), with_kwargs=True),
-            inner.register_step_pre_hook(_Hook(inner, self._stepping)),
+            outer.register_forward_pre_hook(Hook(outer, self._sees_model)),
+            outer.register_forward_hook(Hook(outer, self._saw_model), with_kwargs=True),
+            inner.register_step_pre_hook(Hook(inner, self._stepping)),
         ]
         #: The loss to call in the training loop if the criterion is a plain function; a module is returned as it is.
         self.criterion: Criterion = criterion
         if isinstance(self._loss, nn.Module):
-            self._handles.append(self._loss.register_forward_hook(_Hook(self._loss, self._saw_loss), with_kwargs=True))
+            self._handles.append(self._loss.register_forward_hook(Hook(self._loss, self._saw_loss), with_kwargs=True))
             return
 
         def heard(*args: Any, **kwargs: Any) -> Tensor:
