@@ -23,7 +23,7 @@ from betastar.dpsgd import DPSGD, IN_EPOCHS, all_plain, length_of
 from betastar.quality import main_figure
 from betastar.risk import LEVELS, METRICS, Risk
 from betastar.rounding import nearest
-from betastar.threats import AttributeInference, Threat
+from betastar.threats import AttributeInference, Membership, Threat
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -429,6 +429,8 @@ def _until(threat: Threat | None, steps: int) -> Threat | None:
         raise ValueError("distances must be a number or one per step to draw steps in order, got a histogram.")
     if isinstance(threat, AttributeInference) and np.ndim(threat.distances):
         return AttributeInference(threat.distances[:steps])
+    if isinstance(threat, Membership) and np.ndim(threat.norms):
+        return Membership(threat.relation, threat.records, threat.norms[:steps], threat.other_rate)
     return threat
 
 
@@ -687,8 +689,10 @@ def accuracy(
     return ax
 
 
-def exposure(beta: Sequence[float] | NDArray[Any], ax: Axes | None = None, any_record: float | None = None) -> Axes:
-    """Draw how the records' own β* against attribute inference are distributed.
+def exposure(
+    beta: Sequence[float] | NDArray[Any], ax: Axes | None = None, any_record: float | None = None, threat: str = "attribute"
+) -> Axes:
+    """Draw how the records' own β* against attribute or membership inference are distributed.
 
     Parameters
     ----------
@@ -698,6 +702,8 @@ def exposure(beta: Sequence[float] | NDArray[Any], ax: Axes | None = None, any_r
         Where to draw; a new figure by default.
     any_record : float, optional
         The β* that holds for any record, which is marked.
+    threat : "attribute" or "membership"
+        What the β* are about.
 
     Returns
     -------
@@ -712,12 +718,13 @@ def exposure(beta: Sequence[float] | NDArray[Any], ax: Axes | None = None, any_r
     3
     """
     ax = axes(ax)
-    ax.hist(beta, bins=40, color=ATTRIBUTE, alpha=0.8, label="records that were measured")
+    color = MEMBERSHIP if validation.choice("threat", threat, ("attribute", "membership")) == "membership" else ATTRIBUTE
+    ax.hist(beta, bins=40, color=color, alpha=0.8, label="records that were measured")
     if any_record is not None:
         ax.axvline(any_record, color=OTHER, ls="--", lw=1.2, label="the figure for any record")
     ax.set_yscale("log")
     few_ticks(ax.yaxis, *ax.get_ylim())
-    ax.set_xlabel("β* of a record against attribute inference (estimate)")
+    ax.set_xlabel(f"β* of a record against {threat} inference (estimate)")
     ax.set_ylabel("number of records")
     legend(ax)
     return ax

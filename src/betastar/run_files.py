@@ -8,6 +8,7 @@ from collections.abc import Iterable
 STEPS, LEDGER = "metrics.jsonl", "ledger.csv"
 #: The exposure of single records to membership inference.
 MEMBERS = "members.csv"
+REPLACED, REMOVED = "bayes_security_replaced", "bayes_security_removed"
 #: What a monitor or a PrivateTraining says of a training loop of one's own, and the version of its format.
 TRAINING, TRAINING_FORMAT = "training.json", 1
 #: What has written it.
@@ -23,4 +24,4 @@ def ledger_text(entries: Iterable[tuple[int, float, float]]) -> str:
 def members_text(entries: Iterable[tuple[int, int, float, float, float]]) -> str:
     """The content of members.csv: each record that was measured, how often, its norm, and its β* if it is replaced or removed."""
     rows = [f"{record},{times},{norm!r},{replaced!r},{removed!r}" for record, times, norm, replaced, removed in entries]
-    return "\n".join(["record,times,norm,bayes_security_replaced,bayes_security_removed", *rows]) + "\n"
+    return "\n".join([f"record,times,norm,{REPLACED},{REMOVED}", *rows]) + "\n"

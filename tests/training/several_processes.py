@@ -20,7 +20,7 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader
 
 from betastar import Target
-from betastar.training import AttributeMonitor, Budget, NotProved, Protection, private_loader
+from betastar.training import AttributeMonitor, Budget, MembershipMonitor, NotProved, Protection, private_loader
 from tests.training.private import build, private, training
 
 STEPS = 6
@@ -67,11 +67,13 @@ def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
     sampled = {} if given.sampling is None else {"poisson_sampling": False, "loader": sampled_loader(data, given.sampling)}
     model, optimizer, loader = private(module, data, noise=4.0, **sampled)
     monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, scope=given.scope, ledger=True)
+    members = MembershipMonitor(model, optimizer, loader, criterion, scope=given.scope)
     each = []
     for batch in drawn(loader) if given.sampling else batches(len(data), loader.sample_rate, rank, world):
         each.append(everybody(batch, world))
         if given.scope == "batch":
             monitor.records(batch)
+            members.records(batch)
         x, y = data[batch]
         optimizer.zero_grad()
         criterion(model(x), y).backward()
@@ -80,6 +82,7 @@ def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
     return {
         "distances": monitor.distances.tolist(),
         "leakage": monitor.ledger.leakage.tolist(),
+        "norms": members.ledger.norms.tolist(),
         "rate": monitor.run.sample_rate,
         "run": repr(monitor.run),
         "batches": each,
@@ -134,13 +137,16 @@ def private_training(module: Any, data: Any, secret: Any, given: Any, world: int
     noise = 1e-3 if budget is None else 4.0
     sampling = given.sampling or "poisson"
     made = training(module, data, secret, noise_multiplier=noise, gap=given.gap, budget=budget, sampling=sampling, steps=60)
+    ledger = made.watch_members(scope="batch" if budget is None else "dataset")
     for _ in range(STEPS if budget is None else 1):
         for _ in made.epoch():
             pass
     weights = torch.cat([p.detach().flatten() for p in module.parameters()]).tolist()
     proof = made.guarantee.proof
     spent = 0.0 if proof is None else proof.spent
-    return {"weights": weights, "run": repr(made.run), "spent": spent, "stopped": made.exhausted, "world": world}
+    return {"weights": weights, "run": repr(made.run), "spent": spent, "stopped": made.exhausted, "world": world} | {
+        "norms": ledger.histogram.tolist()
+    }
 
 
 def retiring_training(module: Any, data: Any, beta: float, world: int) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def same_measurements(given: str, alone: Any, two: Any) -> None:
     np.testing.assert_allclose(two["distances"], alone["distances"], rtol=1e-5, err_msg=given)
     np.testing.assert_allclose(two["leakage"], alone["leakage"], rtol=1e-4, atol=1e-12, err_msg=given)
     assert max(alone["leakage"]) > 0.0, given
+    np.testing.assert_allclose(two["norms"], alone["norms"], rtol=1e-4, err_msg=given)
+    assert min(alone["norms"]) < 1.0, given
 
 
 def same_weights(given: str, alone: Any, two: Any) -> None:
@@ -68,4 +70,5 @@ def same_weights(given: str, alone: Any, two: Any) -> None:
     assert two["run"] == alone["run"], given
     assert two["stopped"] == alone["stopped"] == ("--budget" in given), given
     assert two["spent"] == pytest.approx(alone["spent"], rel=1e-5), given
+    assert sum(two.get("norms", [1])) == sum(alone.get("norms", [1])) > 0, given
     np.testing.assert_allclose(two["weights"], alone["weights"], rtol=1e-5, atol=1e-5, err_msg=given)

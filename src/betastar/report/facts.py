@@ -25,7 +25,7 @@ from betastar.report import recomputed
 from betastar.report.recomputed import ReportError
 from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
-from betastar.run_files import MONITOR, PRIVATE_TRAINING, TRAINING, TRAINING_FORMAT
+from betastar.run_files import MEMBERS, MONITOR, PRIVATE_TRAINING, TRAINING, TRAINING_FORMAT
 from betastar.runs.config import ADULTS_SECRET, Config, secret_name
 from betastar.runs.folder import CONFIG, DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed
@@ -146,6 +146,8 @@ class Facts:
     entries: list[Json] = field(default_factory=list)
     #: β* of single records that were looked at, by their index.
     exposures: dict[int, float] = field(default_factory=dict)
+    #: The same against membership inference: if another record is in its place, or if nothing is.
+    members: dict[int, tuple[float, float]] = field(default_factory=dict)
     #: Columns from which the secret can be read off, as the run describes them.
     restated: tuple[str, ...] = ()
     #: What was done to the columns of a table, in sentences.
@@ -247,7 +249,7 @@ class Facts:
     @property
     def internal(self) -> bool:
         """Whether some number depends on the data in a way that no theorem covers."""
-        return self.measured is not None or bool(self.exposures)
+        return self.measured is not None or bool(self.exposures) or bool(self.members)
 
 
 def load(source: str | Path) -> Facts:
@@ -542,19 +544,22 @@ def of_own_training(path: Path) -> Facts:
         if promised is not None:
             promised = float(validation.probability("membership_budget", promised, strict=True))
     steps = folder.steps
-    if made_by == MONITOR:
+    attributes: tuple[Against, ...]
+    if made_by == MONITOR and not secrets and (path / MEMBERS).exists():
+        attributes = ()  # of a MembershipMonitor
+    elif made_by == MONITOR:
         _require_same_steps(path, steps, run)
         if len(secrets) != 1:
             raise ReportError(f"{file} must name the one secret that the monitor watched, got {list(secrets)}.")
         ((name, one),) = secrets.items()
         with Inside(file):
             values = int(one["values"])
-        attributes: tuple[Against, ...] = (_measured(path / STEPS, steps, run, name, values),)
+        attributes = (_measured(path / STEPS, steps, run, name, values),)
     else:
         with Inside(file):
             gapped = {name: one for name, one in secrets.items() if target is None or one["gap"] is not None}
             attributes = tuple(_proved(name, one, run) for name, one in gapped.items())
-    least = attributes[0].lower if made_by == MONITOR else 0.0
+    least = attributes[0].lower if made_by == MONITOR and attributes else 0.0
     command = _analysis(" + ".join(f"bs.{part!r}" for part in parts))
     return Facts(
         title=f"{path.resolve().name}: {int(run.steps):,} steps of DP-SGD in a loop of one's own",
@@ -569,6 +574,7 @@ def of_own_training(path: Path) -> Facts:
         is_run=True,
         budget=None if target is None else f"{PROVED} faces β* ≥ {plain(float(target))} {FIXED}. {recomputed.UNKNOWN_END}",
         exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
+        members=folder.members,
         records_per_person=records,
         max_records_per_person=records,
         groups=groups,
@@ -674,6 +680,7 @@ def public(facts: Facts) -> Facts:
         budget=facts.budget and f"{PROVED} faces β* ≥ {plain(facts.budgeted)} {FIXED}.",
         entries=[],
         exposures={},
+        members={},
         restated=(),
         told=(),
         records_per_person=facts.max_records_per_person,

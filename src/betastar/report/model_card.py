@@ -59,7 +59,7 @@ def render(facts: Facts, folder: RunFolder) -> str:
     """The text of the card."""
     encoder = folder.encoder
     proved = tuple(one for one in facts.attributes if one.kind == "proved")
-    facts = replace(facts, attributes=proved, exposures={}, restated=())
+    facts = replace(facts, attributes=proved, exposures={}, members={}, restated=())
     hidden = facts.parameters.get("hidden", ())
     return (
         _environment("md")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -198,6 +199,26 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
             "more, and none is exposed more than the figure for any record says.",
             plots.exposure(list(facts.exposures.values()), any_record=facts.measured.lower if facts.measured else None),
         )
+    if facts.members:
+        yield Figure(
+            "members",
+            "exposure of records to membership inference",
+            f"How exposed single records are to membership inference, of the {len(facts.members):,} that were measured. Those on "
+            "the left are exposed more, and none is exposed more than the figure for any record says.",
+            plots.exposure(_members(facts), any_record=_any_member(facts), threat="membership"),
+        )
+
+
+def _members(facts: Facts) -> list[float]:
+    """β* of single records against membership inference: replaced by another, or, if nothing is known of that, removed."""
+    return [removed if isnan(replaced) else replaced for replaced, removed in facts.members.values()]
+
+
+def _any_member(facts: Facts) -> float | None:
+    """The figure for any record that belongs to these."""
+    if any(isnan(replaced) for replaced, _ in facts.members.values()):
+        return None
+    return facts.membership.lower
 
 
 def _guesses(facts: Facts) -> Figure:
@@ -249,6 +270,7 @@ def render(
     """The report's text; options as for `write`. Names of figures beside it begin with the prefix."""
     environment = _environment(kind)
     exposed = sorted(facts.exposures.items(), key=lambda item: (item[1], item[0]))
+    members = sorted(zip(_members(facts), facts.members, strict=True))
     return environment.get_template(f"report.{kind}.j2").render(
         facts=facts,
         verdicts=statement.verdicts(facts, target),
@@ -272,6 +294,9 @@ def render(
         claims=statement.claims(facts),
         protected=statement.PROTECTED if facts.attributes else (),
         exposed=[(record, BETA.rounded(beta)) for record, beta in exposed[:LISTED]] if records else [],
+        members=[(record, BETA.rounded(beta)) for beta, record in members[:LISTED]] if records else [],
+        member=BETA.rounded(members[0][0]) if members else None,
+        usual_member=BETA.rounded(members[len(members) // 2][0]) if members else None,
         worst=BETA.rounded(exposed[0][1]) if exposed else None,
         median=BETA.rounded(exposed[len(exposed) // 2][1]) if exposed else None,
         parameters={name: _shown(value) for name, value in facts.parameters.items()},

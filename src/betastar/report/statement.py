@@ -395,7 +395,9 @@ def notices(facts: Facts) -> list[Notice]:
             "figures for attribute inference do not count that. Name such columns (--with), and they are protected together."
         )
         remarks.append(Notice("Other columns give the attribute away", columns))
-    if facts.internal:
+    if facts.internal and facts.measured is None and not facts.exposures:
+        remarks.append(Notice("Not for publication as it is", ". The exposure of records depends on the data: to show it leaks."))
+    elif facts.internal:
         leaks = (
             ". The figures for attribute inference that were measured, and the exposure of records, depend on the data: a "
             "published attribute figure can leak membership."
@@ -841,7 +843,7 @@ def claims(facts: Facts) -> list[tuple[str, str]]:
                 else "They are the largest over all records. A published attribute figure can leak membership."
             )
         rows.append((one.title, about))
-    if facts.exposures:
+    if facts.exposures or facts.members:
         rows.append(("Exposure of records", "An estimate, after the fact, about single people: keep it to yourself."))
     return rows
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from betastar import files
 from betastar.quality import main_figure
 from betastar.run_files import LEDGER as LEDGER
+from betastar.run_files import MEMBERS, REMOVED, REPLACED, ledger_text
 from betastar.run_files import STEPS as STEPS
-from betastar.run_files import ledger_text
 from betastar.runs.config import Config
 from betastar.runs.encoder import TableEncoder
 from betastar.runs.reading import FolderError, Inside, Json, JsonObject, StudyError, lines_of, object_of, rows_of
@@ -311,6 +311,15 @@ class RunFolder:
         """Single records that were looked at; none without a ledger."""
         with Inside(self / LEDGER):
             return [LedgerEntry.of(row) for row in rows_of(self / LEDGER)]
+
+    @property
+    def members(self) -> dict[int, tuple[float, float]]:
+        """β* against membership inference of single records that were measured, if replaced (perhaps not known), and removed."""
+        with Inside(self / MEMBERS):
+            found = {int(row["record"]): (float(row[REPLACED]), float(row[REMOVED])) for row in rows_of(self / MEMBERS)}
+            if any(not 0.0 <= beta <= 1.0 for both in found.values() for beta in both if beta == beta):
+                raise ValueError("β* must be between 0 and 1")
+            return found
 
     @property
     def weights(self) -> dict[str, Any]:

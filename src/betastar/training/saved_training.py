@@ -15,10 +15,11 @@ import torch
 from betastar import files
 from betastar.display import Display, Displayed
 from betastar.risk import METRICS
-from betastar.run_files import LEDGER, PRIVATE_TRAINING, STEPS, TRAINING, TRAINING_FORMAT
+from betastar.run_files import LEDGER, MEMBERS, PRIVATE_TRAINING, STEPS, TRAINING, TRAINING_FORMAT
 from betastar.threats import FARTHEST
 from betastar.training import processes
 from betastar.training.budget import NotProved
+from betastar.training.members import members_files
 
 if TYPE_CHECKING:
     from betastar.dpsgd import DPSGD
@@ -67,7 +68,7 @@ class SavedTraining(Displayed):
             return folder
         _require_place(folder, overwrite)
         files.make_private(folder)
-        for name in (STEPS, LEDGER):
+        for name in (STEPS, LEDGER, MEMBERS):
             if name not in contents:
                 (folder / name).unlink(missing_ok=True)  # of what is replaced
         files.write_all({folder / name: text for name, text in contents.items()})
@@ -99,7 +100,8 @@ def private_files(training: Any) -> dict[str, str]:
         more["groups"] = {"relation": plan.relation, "rates": dict(plan.rates), "norms": dict(plan.norms)}
     if guarantee.budgeted is not None:
         more["membership_budget"] = guarantee.budgeted.bayes_security
-    return {TRAINING: described(PRIVATE_TRAINING, training.run, **more)}
+    members = {} if training.ledger is None else members_files(training.ledger)
+    return members | {TRAINING: described(PRIVATE_TRAINING, training.run, **more)}
 
 
 def described(made_by: str, run: DPSGD, **more: Any) -> str:
