@@ -142,14 +142,14 @@ def test_gap_clipping_is_charged_with_the_largest_norm_over_the_values() -> None
     module, data, secret = build("tanh")
     wanted = norms_one_by_one(copy.deepcopy(module), data, 0.5)
     made = training(module, data, secret, gap=0.1, lr=0.0)
+    with pytest.raises(ValueError, match="scope must be 'batch' with gap clipping or dropout"):
+        made.watch_members(scope="dataset")
     ledger = made.watch_members()
     for _ in made.epoch():
         pass
     seen = ledger.measured
     assert np.all(ledger.norms[seen] >= wanted[seen] - 2e-5)
     assert np.any(ledger.norms[seen] < 1.0)
-    with pytest.raises(ValueError, match="scope must be 'batch' with gap clipping or dropout"):
-        training(*build("tanh")[:2], secret, gap=0.1).watch_members(scope="dataset")
 
 
 def test_figures_follow_from_norms_and_never_beat_the_bound() -> None:
@@ -252,17 +252,13 @@ def test_a_report_has_a_section(tmp_path: Path) -> None:
     replaced, removed = facts.members[ledger.most_exposed(1)[0].record]
     assert replaced == ledger.bayes_security()[ledger.measured].min()
     assert removed == ledger.bayes_security("add-remove")[ledger.measured].min()
-    text = _report(tmp_path / "mine")
+    write(tmp_path / "mine", tmp_path / "report.md", records=True)
+    text = (tmp_path / "report.md").read_text()
     assert "most exposed to membership inference" in text
     assert "to show it leaks" in text
-    looped("tanh")[0].save(tmp_path / "opacus")
-    assert "most exposed to membership inference" in _report(tmp_path / "opacus")
-
-
-def _report(folder: Path) -> str:
-    """The text of a report in Markdown, with the list of records."""
-    write(load(folder), folder / "report.md", records=True)
-    return (folder / "report.md").read_text()
+    monitor = looped("tanh")[0]
+    monitor.save(tmp_path / "opacus")
+    assert len(load(tmp_path / "opacus").members) == int(monitor.ledger.measured.sum())
 
 
 #: Canaries of a game, each with a weight of its own.

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from betastar import validation
 from betastar.analyze import analyze
 from betastar.display import Display, Displayed
+from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, poisson
 from betastar.rounding import down
 from betastar.run_files import MEMBERS, members_text
@@ -131,7 +132,7 @@ class MembershipLedger(Displayed):
         return len(self._drawn)
 
     @property
-    def run(self) -> Any:
+    def run(self) -> DPSGD:
         """Noise, sampling and number of the steps so far. Raises `ValueError` before the first one."""
         return self._drawn.run
 
@@ -185,7 +186,13 @@ class MembershipLedger(Displayed):
         )
 
     def keep(self, noise: float, drawn: DrawnBatch, records: NDArray[Any] | None, norms: NDArray[Any] | None) -> None:
-        """Add one step whose numbers are known to be right. In batch scope many steps are added up at once, which takes less."""
+        """Add one step whose numbers are known to be right. In batch scope many steps are added up at once, which takes less.
+
+        Parameters
+        ----------
+        noise, drawn, records, norms : objects
+            As for `step`. Norms above 1 count as 1.
+        """
         self._drawn.add(noise, drawn)
         rate = drawn.scheme.sample_rate
         if norms is not None and self.scope == "batch":
@@ -378,8 +385,10 @@ class MembershipLedger(Displayed):
 
 def members_files(ledger: MembershipLedger) -> dict[str, str]:
     """The file of a ledger: for each record that was measured, how often, its norm, and its β* replaced or removed."""
-    removed = ledger.bayes_security("add-remove")
-    replaced = ledger.bayes_security() if ledger.person == 1 else np.full(len(removed), np.nan)  # of persons nothing is known
+    unknown = np.full(len(ledger.times), np.nan)
+    shuffled = any(segment.sampling == "shuffled" for segment in ledger.run.segments)
+    removed = unknown if shuffled else ledger.bayes_security("add-remove")
+    replaced = ledger.bayes_security() if ledger.person == 1 else unknown
     numbers = np.flatnonzero(ledger.measured)
     columns = (one[numbers].tolist() for one in (ledger.times, ledger.norms, replaced, removed))
     return {MEMBERS: members_text(zip(numbers.tolist(), *columns, strict=True))}

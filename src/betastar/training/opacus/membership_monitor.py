@@ -35,7 +35,7 @@ class MembershipMonitor(SavedTraining):
     """Measures the norms of clipped gradients, from which each record's exposure to membership inference follows.
 
     Nothing is proved, and what is measured is about single records: it is for the trainer's eyes, and to show it leaks. The loop
-    stays as it is.
+    stays as it is. `ledger` has the exposure of each record.
 
     Parameters
     ----------
@@ -50,11 +50,6 @@ class MembershipMonitor(SavedTraining):
         In dataset scope: measures before every so many steps. The norms are taken for the steps up to the next time.
     split : callable
         Turns a batch into `Records`, if batches are not (inputs, target, ...).
-
-    Attributes
-    ----------
-    ledger : MembershipLedger
-        The exposure of each record.
 
     Raises
     ------
@@ -107,6 +102,7 @@ class MembershipMonitor(SavedTraining):
         self.every = validation.one_whole("every", every)
         self._source = Source(loader.dataset, loader.collate_fn, split, self._adapter.device)
         self._size = len(self._source)
+        #: The exposure of each record.
         self.ledger = MembershipLedger(self._size, scope)
         if scope == "batch" and self.every > 1:
             raise validation.wrong("every", f"must be 1 in batch scope, where the norms are there at each step, got {every}.")
