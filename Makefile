@@ -99,6 +99,7 @@ golden: $(READY)
 	$(BIN)/python -m tests.golden.adaptive
 	$(BIN)/python -m tests.golden.allocation
 	$(BIN)/python tests/golden/groups.py
+	$(BIN)/python tests/golden/tails.py
 	$(BIN)/python -m tests.golden.samplings
 	$(BIN)/python tests/golden/unequal.py
 

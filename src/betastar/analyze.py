@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from betastar.closed_forms import noiseless_curve
 from betastar.curves import Curve, LeastCurve
 from betastar.dpsgd import DPSGD, all_plain
 from betastar.exact import LEAST_NOISE, TINY, FourierCurve
-from betastar.risk import Bound, Outcome, Risk, joined
+from betastar.risk import Bound, Outcome, Risk, Tails, joined
 from betastar.sequences import Reduction, StepSequence
 from betastar.steps.base import Family, Step, attained_steps
 from betastar.steps.fixed_size import FixedSizeStep
@@ -252,7 +253,8 @@ def _exact(sequence: StepSequence, tolerance: float, effort: str, both_ends: boo
     top, top_error = min(ends, key=lambda end: end[0] + end[1], default=(bottom, 0.0))
     upper = min(1.0, max(top + top_error, TINY)) if attacks else 1.0
     estimate = min(max(0.5 * (bottom + top) if adapts else top, TINY), upper)
-    return Outcome(Bound(min(max(bottom - bottom_error, 0.0), estimate), estimate, upper), worst, attacks, sequence.oriented)
+    beta = Bound(min(max(bottom - bottom_error, 0.0), estimate), estimate, upper)
+    return Outcome(beta, worst, attacks, sequence.oriented, _tails(sequence))
 
 
 def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple[tuple[Curve, ...], tuple[Curve, ...], bool]:
@@ -361,7 +363,12 @@ def _certified(sequence: StepSequence, tolerance: float, effort: str, both_ends:
     else:
         middle = min(max(_exact(sequence, tolerance, effort, both_ends).bayes_security.estimate, lower), upper)
     curves = (proof.above,) if proof.above else ()
-    return Outcome(Bound(lower, middle, upper), curves, proof.below if curves else (), sequence.oriented)
+    return Outcome(Bound(lower, middle, upper), curves, proof.below if curves else (), sequence.oriented, _tails(sequence))
+
+
+def _tails(sequence: StepSequence) -> Callable[[], Tails]:
+    """What has digits far out, and is computed when it is needed."""
+    return partial(enclosure.tails, tuple(sequence.steps), sequence.symmetric)
 
 
 def _affinity(sequence: StepSequence, tolerance: float, effort: str, both_ends: bool) -> Outcome:

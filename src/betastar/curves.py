@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, exp, expm1, inf, log
 from typing import Any, NamedTuple
@@ -84,7 +84,7 @@ class Curve(ABC):
                 if epsilon not in points:
                     points[epsilon] = self.hockey_stick(epsilon)
                 value, error = points[epsilon]
-                return log(max(value + side * error, 1e-320) / delta)
+                return log(max(value + side * error if side else value, 1e-320) / delta)
 
             if excess(0.0) <= 0.0:
                 return 0.0
@@ -125,6 +125,8 @@ class Side:
     infinite: float
     beyond: float = 0.0
     far: tuple[NDArray[Any], NDArray[Any]] = (np.zeros(0), np.zeros(0))
+    #: Losses ≥ 0 in their order, and by how much H may be wrong at a threshold below each, and beyond them; none: not at all.
+    errors: tuple[NDArray[Any], NDArray[Any]] | None = None
 
     @classmethod
     def of(cls, losses: NDArray[Any], mass: NDArray[Any], infinite: float) -> Side:
@@ -133,9 +135,15 @@ class Side:
         beyond = float(mass[far].sum())
         return cls(losses[near], mass[near], infinite + beyond, beyond, (losses[far], mass[far]))
 
+    def with_errors(self, losses: NDArray[Any], errors: NDArray[Any], more: float) -> Side:
+        """With a bound of the error of the mass at each loss, and of what lies beyond all of them."""
+        ahead = losses >= 0.0
+        return replace(self, errors=(losses[ahead], np.append(np.cumsum(errors[ahead][::-1])[::-1], 0.0) + more))
+
     def doubt(self, tau: float) -> float:
-        """By how much H_{e^τ} may be too large because a loss above FARTHEST counts as infinite, where τ is below it."""
-        return 0.0 if tau > FARTHEST else self.beyond * exp(min(tau - FARTHEST, 0.0))
+        """By how much H_{e^τ} may be wrong; besides, a loss above FARTHEST counts as infinite where τ is below it."""
+        wrong = 0.0 if self.errors is None else float(self.errors[1][np.searchsorted(self.errors[0], tau, side="right")])
+        return wrong + (0.0 if tau > FARTHEST else self.beyond * exp(min(tau - FARTHEST, 0.0)))
 
     @cached_property
     def _above(self) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -163,25 +171,34 @@ class Side:
         value = float(first[i] - exp(tau) * second[i])
         return max(value, 0.0) + self.infinite
 
-    def best(self, fpr: float) -> tuple[float, float]:
-        """min over τ ≥ 0 of H_{e^τ} + e^τ·fpr, and that τ; H is linear in e^τ between the losses, with slope -Q(L > τ)."""
+    def best(self, fpr: float, sign: float = 0.0) -> tuple[float, float]:
+        """min over τ ≥ 0 of H_{e^τ} + e^τ·fpr, and that τ; H is linear in e^τ between the losses, with slope -Q(L > τ).
+
+        sign: -1 or 1 for H without, or with, its errors.
+        """
         near = self._around(self._above[1], fpr)
         taus = self._taus[near]
-        return _least(self._corners[near] + np.exp(taus) * fpr, taus)
+        return _least((self._corners + sign * self._errors_at_corners)[near] + np.exp(taus) * fpr, taus)
 
-    def best_reversed(self, fpr: float) -> tuple[float, float]:
+    def best_reversed(self, fpr: float, sign: float = 0.0) -> tuple[float, float]:
         """The same over τ ≤ 0, where H_{e^τ} = 1 - e^τ + e^τ·H(-τ) with this side being the reversed direction."""
         near = self._around(self._above[0], 1.0 - fpr - self.infinite)
         taus = -self._taus[near]
-        return _least(1.0 - np.exp(taus) * (1.0 - self._corners[near] - fpr), taus)
+        return _least(1.0 - np.exp(taus) * (1.0 - (self._corners + sign * self._errors_at_corners)[near] - fpr), taus)
+
+    @cached_property
+    def _errors_at_corners(self) -> Any:
+        """By how much H may be wrong at a corner, and down to the one before it."""
+        return 0.0 if self.errors is None else self.errors[1][np.searchsorted(self.errors[0], self._taus, side="left")]
 
     @cached_property
     def _taus(self) -> NDArray[Any]:
         return np.append(0.0, self.losses)
 
-    @staticmethod
-    def _around(falling: NDArray[Any], level: float) -> slice:
+    def _around(self, falling: NDArray[Any], level: float) -> slice:
         """The corners around the one where masses that fall reach a level; a few, as rounding may move the least value."""
+        if self.errors is not None:
+            return slice(None)
         corner = len(falling) - int(np.searchsorted(falling[::-1], level, side="right"))
         return slice(max(0, corner - ASIDE), corner + ASIDE)
 
@@ -226,13 +243,14 @@ class DiscreteCurve(Curve):
         return Value(1.0 - value, error)
 
     def true_positives(self, fpr: float) -> Value:
-        return Value(min(max(self._touching(fpr)[0], fpr), 1.0), self.error)
+        least, most = (min(max(self._touching(fpr, sign)[0], fpr), 1.0) for sign in (-1.0, 1.0))
+        return Value(0.5 * (least + most), 0.5 * (most - least) + self.error)
 
     def threshold(self, fpr: float) -> float:
-        return self._touching(fpr)[1]
+        return self._touching(fpr, 0.0)[1]
 
-    def _touching(self, fpr: float) -> tuple[float, float]:
-        return min(self.forward.best(fpr), self.backward.best_reversed(fpr))
+    def _touching(self, fpr: float, sign: float) -> tuple[float, float]:
+        return min(self.forward.best(fpr, sign), self.backward.best_reversed(fpr, sign))
 
 
 class NodeCurve(Curve):
@@ -288,13 +306,14 @@ class NodeCurve(Curve):
 
 
 class LeastCurve(Curve):
-    """The better of symmetric curves that all dominate the same runs."""
+    """The better of curves that all dominate the same runs."""
 
     def __init__(self, *curves: Curve) -> None:
         self.curves = curves
 
     def reversed(self) -> LeastCurve:
-        return self
+        others = [curve.reversed() for curve in self.curves]
+        return self if all(a is b for a, b in zip(others, self.curves, strict=True)) else LeastCurve(*others)
 
     def overlap(self) -> Value:
         return max((curve.overlap() for curve in self.curves), key=lambda overlap: overlap.value - overlap.error)

@@ -473,17 +473,25 @@ class Risk(Displayed):
 # Every metric of one scalar run, read off its trade-off curves, or off β* where a method has no curve.
 
 
+#: A curve above every attack, and one of an attack that exists, or less.
+Tails = tuple[Curve | None, Curve | None]
+#: Share of an answer that its numerical error may be before the tails are looked at; an ε for which nobody asks.
+VAGUE, LEAST_EPSILON = 0.02, 1e-6
+
+
 @dataclass(frozen=True)
 class Outcome:
     """worst: curves above every attack. attacks: curves of attacks that exist. Both are empty if only β* is known.
 
-    oriented: the positive world is P; otherwise either may be.
+    oriented: the positive world is P; otherwise either may be. tails: curves with more digits far out, which are looked at where
+    those of the others are few.
     """
 
     bayes_security: Bound
     worst: tuple[Curve, ...] = ()
     attacks: tuple[Curve, ...] = ()
     oriented: bool = False
+    tails: Callable[[], Tails] | None = None
 
     @property
     def source(self) -> str:
@@ -547,7 +555,7 @@ class Outcome:
         """At a δ, or at each of an array."""
         if self.worst:
             deltas = np.ravel(np.asarray(delta, dtype=np.float64))
-            return _of_shape(self._enclose(lambda curve: curve.epsilons(deltas)), delta)
+            return _of_shape(self._enclose(lambda curve: curve.epsilons(deltas), _vague_epsilon), delta)
         beta = self.bayes_security
 
         def one(delta: float) -> Bound:
@@ -567,13 +575,23 @@ class Outcome:
         regret = max(gaussian_regret(curve, mu.upper) for curve in self.worst)
         return GaussianFit(mu.lower, mu.estimate, mu.upper, regret, smallest_fpr)
 
-    def _enclose(self, metric: Callable[[Curve], tuple[Any, Any, Any]]) -> Bound:
-        """The worst of the curves, both ways, for a metric that gives (lower, value, upper) of a curve."""
+    def _enclose(
+        self, metric: Callable[[Curve], tuple[Any, Any, Any]], vague: Callable[[NDArray[Any]], bool] = lambda ends: False
+    ) -> Bound:
+        """The worst of the curves, both ways, for a metric that gives (lower, value, upper) of a curve.
+
+        vague: whether the ends of a curve are so far apart that the tails are looked at.
+        """
         worst = _ends(metric, self.worst)
         below = worst if self.attacks is self.worst else _ends(metric, self.attacks)
         middle = (worst if below is None else below)[1]
         lower = 0.0 if below is None else below[0]
         upper = np.maximum(lower, worst[2])
+        if self.tails is not None and (vague(worst) or (below is not None and vague(below))):
+            above, under = self.tails()
+            upper = upper if above is None else np.minimum(upper, _ends(metric, (above,))[2])
+            lower = lower if under is None else np.maximum(lower, np.minimum(_ends(metric, (under,))[0], upper))
+            middle = _within(middle, lower, upper)
         middle = np.minimum(middle, upper)  # an attack whose numbers are not known is estimated at the worst
         return Bound(np.minimum(lower, middle), middle, upper)
 
@@ -591,6 +609,16 @@ class Outcome:
         upper = np.max([values + errors for values, errors in worst], axis=0)
         lower = np.max([values - errors for values, errors in below], axis=0) if below else least
         estimate = np.max([values for values, _ in (below or worst)], axis=0)
+        if self.tails is not None and any(
+            np.any(errors > VAGUE * np.maximum(values - least, 0.0) + 1e-300) for values, errors in (*worst, *below)
+        ):
+            above, under = self.tails()
+            if above is not None:
+                upper = np.minimum(upper, np.max([np.sum(metric(one, asked), axis=0) for one in facing((above,))], axis=0))
+            if under is not None:
+                lower = np.maximum(lower, np.max([np.subtract(*metric(one, asked)) for one in facing((under,))], axis=0))
+                lower = np.minimum(lower, upper)
+            estimate = _within(estimate, lower, upper)
         low, middle, high = (np.minimum(np.maximum(one, least), 1.0) for one in (lower, estimate, np.maximum(lower, upper)))
         middle = np.minimum(middle, high)  # an attack whose numbers are not known is estimated at the worst
         return _of_shape(Bound(np.minimum(low, middle), middle, high), given)
@@ -607,6 +635,17 @@ def joined(proved: Sequence[Outcome], exist: Sequence[Outcome], oriented: bool) 
     least = curves[0] if len(curves) == 1 else (LeastCurve(*(curve for some in curves for curve in some)),) if curves else ()
     attacks = tuple(curve for one in exist for curve in one.attacks) if least else ()
     return Outcome(Bound(lower, min(max(estimate, lower), upper), upper), least, attacks, oriented)
+
+
+def _within(estimate: Any, lower: Any, upper: Any) -> Any:
+    """An estimate; the middle of the ends where it is not between them."""
+    return np.where((estimate >= lower) & (estimate <= upper), estimate, 0.5 * (lower + upper))
+
+
+def _vague_epsilon(ends: NDArray[Any]) -> bool:
+    """Whether an ε is not known, or hardly."""
+    lower, _, upper = ends
+    return bool(np.any(lower + np.maximum(VAGUE * lower, LEAST_EPSILON) < upper))
 
 
 def _ends(metric: Callable[[Curve], tuple[Any, Any, Any]], curves: Sequence[Curve]) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, exp, inf, sqrt
 from typing import Any
 
@@ -21,6 +22,7 @@ from betastar import closed_forms, coins
 from betastar.certified import adaptive, grid
 from betastar.certified.grid import PAD, Blends, GridStep, Nodes, on_grid, one_sided, two_sided
 from betastar.certified.kernels import weights
+from betastar.certified.tails import on_tails
 from betastar.curves import Curve, DiscreteCurve, LeastCurve
 from betastar.exact import LEAST_NOISE
 from betastar.steps.base import EPS, Step, Tails, attained_steps
@@ -300,6 +302,23 @@ class _Refinement:
         if width < self.narrowest:
             self.best, self.narrowest = (curves[0], curves[1], on), width
         return width, most_error + least_error
+
+
+@lru_cache(maxsize=32)
+def tails(steps: tuple[Step, ...], symmetric: bool) -> tuple[DiscreteCurve | None, DiscreteCurve | None]:
+    """Curves from above, and of an attack from below, that have digits far out; None where no grid is affordable."""
+    leaking = [step for step in steps if step.leaks]
+    if (
+        not 0 < len(leaking) <= LEVELS
+        or any(step.tabulated or step.least_noise < LEAST_NOISE for step in leaking)
+        or [step.clamped(NEAREST) for step in leaking] != leaking
+    ):
+        return None, None
+    deviation = _smallest_deviation(leaking, symmetric)
+    above = on_tails(leaking, symmetric, True, deviation)
+    if above is None or attained_steps(leaking, symmetric) != leaking:
+        return above, None
+    return above, on_tails(leaking, symmetric, False, deviation)
 
 
 def _smallest_deviation(steps: Sequence[Step], symmetric: bool) -> float:
