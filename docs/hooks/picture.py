@@ -1,36 +1,51 @@
-"""The picture of the README and of the start page: three settings of one training, as an attacker sees them."""
+"""The picture of the README and of the start page: the top of a report on a real training, as a browser shows it."""
 
 from __future__ import annotations
 
+import io
+import shlex
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
-import betastar as bs
-from betastar import plots
-from betastar.rounding import down, percent
+PICTURE = Path(__file__).parents[1] / "assets" / "picture.png"
+#: What makes the report.
+COMMANDS = (
+    'betastar train adult --sensitive race --target "bayes_security>=0.9" --attribute-target "bayes_security>=0.99" --epochs 3 '
+    "--lr 0.002 -o runs/adult",
+    "betastar report runs/adult",
+)
+WIDTH, SCALE = 860, 1.5
 
-PICTURE = Path(__file__).parents[1] / "assets" / "picture"
-SETTINGS = {1.0: plots.ATTRIBUTE, 3.51: plots.MEMBERSHIP, 18.0: plots.PROVED}
+
+def made(folder: Path) -> Path:
+    """The report, of a training in this folder."""
+    for command in COMMANDS:
+        _, *words = shlex.split(command)
+        subprocess.run([sys.executable, "-m", "betastar.cli.main", *words], cwd=folder, check=True)
+    return folder / "runs/adult/report.html"
 
 
-def draw() -> object:
-    """Left: the trade-off curves. Right: β* as training goes on. Certified, and rounded to the safe side."""
-    left, right = plots.panels(1, 2, (9.0, 3.9))
-    for noise, color in SETTINGS.items():
-        run = bs.DPSGD.from_epochs(noise_multiplier=noise, batch_size=256, dataset_size=26048, epochs=20)
-        risk = bs.analyze(run, method="certified")
-        right_guesses = percent(risk.success().upper)
-        label = f"noise {noise:g}: right at most {right_guesses}"
-        plots.tradeoff(risk, left, label=label, color=color, style=plots.DASHES[color])
-        epochs = range(1, 21)
-        runs = [bs.DPSGD.from_epochs(noise, 256, 26048, epoch) for epoch in epochs]
-        right.plot(epochs, [bs.analyze(one).bayes_security.lower for one in runs], plots.DASHES[color], color=color)
-        beta = risk.bayes_security.lower
-        right.annotate(f"β* ≥ {down(beta, 3)}", (20, beta), (20, beta - 0.015), ha="right", va="top", fontsize=8, color=color)
-    plots.legend(left, columns=1, title="What the best attacker achieves")
-    right.set_title("Bayes security as training goes on", fontsize=8, loc="left")
-    right.set(xlabel="epoch", ylabel=plots.BAYES_SECURITY, ylim=(0.5, 1.02), xticks=range(0, 21, 5))
-    return left
+def photographed(page: Path) -> bytes:
+    """The page above its first figure, as PNG with few colours."""
+    from PIL import Image
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_page(viewport={"width": WIDTH, "height": 1200}, device_scale_factor=SCALE)
+        tab.goto(page.as_uri())
+        figure = tab.locator("figure").first.bounding_box()
+        assert figure is not None
+        clip = {"x": 0, "y": 30, "width": WIDTH, "height": figure["y"] - 40}
+        shot = Image.open(io.BytesIO(tab.screenshot(clip=clip)))  # type: ignore[arg-type]
+        browser.close()
+    small = io.BytesIO()
+    shot.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(small, "png", optimize=True)
+    return small.getvalue()
 
 
 if __name__ == "__main__":
-    plots.save(draw(), PICTURE)
+    with tempfile.TemporaryDirectory() as folder:
+        PICTURE.write_bytes(photographed(made(Path(folder))))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import TensorDataset
 
-from betastar import plots
 from docs.hooks import bench, picture, snippets
 
-from ..figures.pictures import same
+from .. import browser
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("studies/*/results/*.md"))]
@@ -39,9 +40,21 @@ def test_the_readme_is_short_and_every_block_is_run() -> None:
         assert len(block.splitlines()) <= 12
 
 
-def test_the_picture_is_what_the_code_draws() -> None:
-    committed = picture.PICTURE.with_suffix(".png").read_bytes()
-    assert same(plots.image(picture.draw()), committed), "run python docs/hooks/picture.py"  # type: ignore[arg-type]
+def test_the_picture_is_small_and_its_commands_stand_below_it() -> None:
+    below = "".join(f"    {command}\n" for command in picture.COMMANDS)
+    assert f"(docs/assets/{picture.PICTURE.name})\n\n{below}" in (ROOT / "README.md").read_text()
+    assert 20_000 < picture.PICTURE.stat().st_size < 200_000
+
+
+@pytest.mark.slow
+def test_the_picture_is_the_top_of_a_report(tmp_path: Path) -> None:
+    report = picture.made(tmp_path)
+    assert "Meets the target bayes_security&gt;=0.99" in report.read_text()
+    with browser.chromium():  # or says why there is none
+        pass
+    shown, committed = (Image.open(BytesIO(one)).size for one in (picture.photographed(report), picture.PICTURE.read_bytes()))
+    assert shown[0] == committed[0]
+    assert abs(shown[1] - committed[1]) < 60
 
 
 def test_measured_ratios_are_those_of_the_bench() -> None:

@@ -298,7 +298,7 @@ def _sentence(one: Against) -> str:
     if one.kind == "proved":
         clipped = "Clipping alone" if one.gap == FARTHEST else "Gap clipping"
         return (
-            f"{who} is right at most {share}. {clipped} fixed this before training (gap {plain(one.gap)} clipping norms; a "
+            f"{who} is right at most {share}. {clipped} fixed this before training (gap {one.gap:.4g} clipping norms; a "
             "clipping norm is the largest length of one record's gradient): it holds for every record and may be published."
         )
     if one.kind == "assumed":
