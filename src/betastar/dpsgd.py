@@ -273,16 +273,16 @@ class DPSGD:
         The number of updates.
     sampling : "poisson", "fixed-size", "balls-in-bins" or "shuffled"
         How the batches are drawn. "poisson": each record is in a batch with probability `sample_rate`, independently.
-        "fixed-size": so many records without replacement, anew at each step. "balls-in-bins": each record is in one batch of an
+        "fixed-size": this many records without replacement, anew at each step. "balls-in-bins": each record is in one batch of an
         epoch of 1 / `sample_rate` batches, drawn uniformly and independently. "shuffled": the records are permuted at each epoch,
         and cut into 1 / `sample_rate` batches.
     max_batch_size : int, optional
-        With "poisson": of a larger batch, so many records are kept at random.
+        With "poisson": larger batches are cut down to this many records, at random.
     dataset_size : int, optional
         The number of records, with max_batch_size.
     times_per_epoch : int
         With "balls-in-bins": in how many batches of an epoch each record is. An epoch then has `times_per_epoch` / `sample_rate`
-        batches, of which each record is in so many, drawn uniformly.
+        batches, of which each record is in that many, drawn uniformly.
 
     Raises
     ------
@@ -382,9 +382,9 @@ class DPSGD:
         sampling : "poisson", "fixed-size", "balls-in-bins" or "shuffled"
             How the batches are drawn, as for `DPSGD`.
         max_batch_size : int, optional
-            With "poisson": of a larger batch, so many records are kept at random.
+            With "poisson": larger batches are cut down to this many records, at random.
         times_per_epoch : int
-            With "balls-in-bins": in how many of its batches each record is. An epoch then has so many times as many batches.
+            With "balls-in-bins": in how many of its batches each record is. An epoch then has that many times as many batches.
 
         Returns
         -------
@@ -531,7 +531,7 @@ class DPSGD:
         return sum(segment.steps for segment in self.segments)
 
     def shortened(self, steps: int) -> DPSGD:
-        """The first so many steps of a run of one segment."""
+        """The first steps, this many, of a run of one segment."""
         segment = replace(self.segments[0], steps=min(steps, self._only("steps")))
         check_segment(segment)
         return DPSGD._of((segment,))
@@ -603,7 +603,7 @@ def _rate_of_sizes(
 
 
 def _steps_of_epochs(epochs: Any, batches: Any, sampling: str) -> Any:
-    """The steps of so many epochs; a fraction of an epoch is rounded up to whole steps."""
+    """The steps of this many epochs; a fraction of an epoch is rounded up to whole steps."""
     length = np.asarray(validation.positive("epochs", epochs))
     if sampling in IN_EPOCHS:
         whole_epochs(length, sampling)

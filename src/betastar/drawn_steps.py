@@ -30,7 +30,7 @@ class SamplingScheme:
     batch_size : int or None
         A size that no batch exceeds; None if sizes vary.
     max_batch_size : int or None
-        With "poisson": of a larger batch, so many records are kept at random.
+        With "poisson": larger batches are cut down to this many records, at random.
     times_per_epoch : int
         With "balls-in-bins": in how many batches of an epoch each record is.
     """
@@ -54,7 +54,7 @@ class SamplingScheme:
         return self.sampling == "poisson" and self.max_batch_size is None
 
     def largest_batch(self, records: int) -> float:
-        """A size that a batch of a data set of so many records exceeds with a probability below 1e-9."""
+        """A size that a batch of a data set of this many records exceeds with a probability below 1e-9."""
         if self.batch_size is not None:
             return float(self.batch_size)
         mean = records * self.sample_rate
@@ -62,7 +62,7 @@ class SamplingScheme:
         return most if self.max_batch_size is None else min(most, float(self.max_batch_size))
 
     def run(self, noise_multiplier: float, steps: int) -> DPSGD:
-        """So many steps with this noise. An unfinished epoch counts as a whole one, of which the attacker sees more."""
+        """This many steps with this noise. An unfinished epoch counts as a whole one, of which the attacker sees more."""
         if self.in_epochs:
             assert self.batches is not None
             steps = self.batches * -(-steps // self.batches)

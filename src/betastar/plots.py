@@ -655,8 +655,8 @@ def accuracy(
     Returns
     -------
     Axes
-        Each point is the β* to rely on. A vertical line is the accuracy of whoever always guesses the most frequent label, or the
-        error of whoever always predicts the mean, unless that is far from every point.
+        Each point is the β* to rely on. A vertical line is the accuracy of always guessing the most frequent label, or the
+        error of always predicting the mean, unless that is far from every point.
 
     Examples
     --------

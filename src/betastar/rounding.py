@@ -19,25 +19,25 @@ WIDE = Context(prec=800)
 
 
 def shortened(value: float, digits: int, upwards: bool) -> float:
-    """The nearest number with so many significant digits that is not below (not above) the value."""
+    """The nearest number with this many significant digits that is not below (not above) the value."""
     way = ROUND_CEILING if upwards else ROUND_FLOOR
     return float(Context(prec=digits, rounding=way).plus(_decimal(value)))
 
 
 def significant(value: float | None, digits: int = 3, upwards: bool = True) -> str:
-    """So many significant digits, rounded up (what an attacker can do) or down (β*)."""
+    """This many significant digits, rounded up (what an attacker can do) or down (β*)."""
     if value is None or not isfinite(value):
         return NO_BOUND
     return _brief(f"{shortened(value, digits, upwards):.{digits}g}")
 
 
 def down(value: float, places: int = 4) -> str:
-    """So many decimal places, rounded down."""
+    """This many decimal places, rounded down."""
     return _fixed(value, places, ROUND_FLOOR)
 
 
 def up(value: float, places: int = 4) -> str:
-    """So many decimal places, rounded up."""
+    """This many decimal places, rounded up."""
     return _fixed(value, places, ROUND_CEILING)
 
 
@@ -48,7 +48,7 @@ def percent(value: float, places: int = 1, upwards: bool = True) -> str:
 
 
 def nearest(value: float | None, digits: int = 4) -> str:
-    """An estimate, which has no safe side: so many significant digits, rounded to the nearest."""
+    """An estimate, which has no safe side: this many significant digits, rounded to the nearest."""
     return NO_BOUND if value is None or not isfinite(value) else _brief(f"{value:.{digits}g}")
 
 

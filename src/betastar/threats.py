@@ -24,7 +24,7 @@ ALLOWED = "between 0 and 2 (units of the clipping norm)"
 MOST_RECORDS = 100_000
 #: Different norms of a record, at most; more are rounded.
 LEVELS = 128
-#: Steps in a row of a segment, at most, that are taken in their order; of more, so many blocks with the largest distance of each.
+#: Steps in a row of a segment, at most, that are taken in their order; of more, blocks with the largest distance of each.
 BLOCKS, FEWER = 1 << 16, 8
 
 

@@ -326,7 +326,7 @@ def _rounded(loss: NDArray[Any], mass: NDArray[Any], grid: float) -> NDArray[Any
 
 
 def composed(several: Sequence[tuple[Laws, int]], fine: float, variance: float, grid: float) -> Laws:
-    """Laws of the sum of so many losses of each law, on a finer grid, rounded to the grid afterwards."""
+    """Laws of the sum of this many losses of each law, on a finer grid, rounded to the grid afterwards."""
     from scipy.fft import irfft, next_fast_len
 
     total = sum(times for _, times in several)

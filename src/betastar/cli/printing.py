@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Columns that a table takes at most, on a terminal and into a pipe.
 WIDTH = 80
-#: So many columns of numbers fit beside each other.
+#: This many columns of numbers fit beside each other.
 BESIDE = 4
 
 

@@ -374,7 +374,7 @@ def show(folder: Path, facts: Facts) -> None:
         console.print(f"  {name:{width}}  {what}", soft_wrap=True)
     again = " --force" if (folder / "report.html").exists() else ""
     _next(
-        (f"report {shlex.quote(str(folder))}{again}", "for whoever decides"),
+        (f"report {shlex.quote(str(folder))}{again}", "for the person who decides"),
         (f"predict {shlex.quote(str(folder))} TABLE.csv", "use the model"),
     )
 
@@ -399,7 +399,7 @@ def show_several(folder: Path, runs: Sequence[tuple[Path, Facts]]) -> None:
     ]
     printing.table(console, heads, rows)
     console.print(f"\nEach run is a folder in {folder}.", soft_wrap=True)
-    _next((f"report {shlex.quote(str(runs[0][0]))}", "one of them, for whoever decides"))
+    _next((f"report {shlex.quote(str(runs[0][0]))}", "one of them, for the person who decides"))
 
 
 def _verdict(said: Sequence[Verdict]) -> None:

@@ -487,7 +487,7 @@ KINDS = {
 NOTHING_FOUND = {
     "code": "The code did what private training promises, in these steps and for these records. That is no proof for others.",
     "mechanism": "The bound of this report withstood the strongest attacker on the mechanism. No model was trained.",
-    "training": "Nobody did better than the bound allows. That is no proof: only faults that so many games show would be found.",
+    "training": "Nobody did better than the bound allows. That is no proof: this many games show only larger faults.",
     "one-run": "The guesses do not contradict the claim. That is no proof, and one run sees less than many games.",
 }
 FOUND = {

@@ -1,6 +1,6 @@
 """What a run is asked for: the study, its secret, and the parameters of training. It is the content of config.json.
 
-Whoever reads a run folder needs no torch: studies are loaded when they are asked for.
+Reading a run folder needs no torch: studies are loaded when they are asked for.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Config(JsonObject):
     times_per_epoch : int
         With balls in bins: in how many batches of an epoch each record is.
     max_batch_size : int, optional
-        With Poisson sampling: of a larger batch, so many records are kept at random.
+        With Poisson sampling: larger batches are cut down to this many records, at random.
     trials, trials_law : optional
         How many models are trained, of which the best one is kept, or the mean and the law of this number.
     search : tuple of str

@@ -93,7 +93,7 @@ class Status(JsonObject):
     times_per_epoch : int
         With balls in bins: in how many batches of an epoch each record was.
     max_batch_size : int or None
-        Of a larger batch, so many records were kept at random.
+        Larger batches were cut down to this many records, at random.
     shares : dict of str to float, or None
         Of the training records that the secret is about, the share that holds each value. It depends on the data.
     concerned : int or None
@@ -397,7 +397,7 @@ class RunFolder:
         for name in sorted(stored):
             if stored[name] == asked[name] or (name == "seed" and asked[name] is None):
                 continue
-            if name == "seed":  # that of the folder is not told: whoever knows it can compute the noise
+            if name == "seed":  # that of the folder is not told: anyone who knows it can compute the noise
                 raise StudyError(f"{self.path} holds another run: its seed is not {asked[name]!r}.")
             raise StudyError(f"{self.path} holds another run: its {name} is {stored[name]!r}, not {asked[name]!r}.")
 

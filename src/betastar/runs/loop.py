@@ -383,7 +383,7 @@ def _alone(config: Config, folder: Path, resume: bool, threads: int) -> None:
 
 @contextmanager
 def quietly(threads: int) -> Iterator[None]:
-    """A context with so many threads, and without the warnings that every run would repeat."""
+    """A context with this many threads, and without the warnings that every run would repeat."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -99,7 +99,7 @@ def _inside(value: Any, change: Callable[[Any], Any]) -> Any:
 
 #: The column of the class, or of the number, that is predicted.
 PREDICTION = "prediction"
-#: So many records of a table, and so many texts, are predicted at a time.
+#: This many records of a table, and this many texts, are predicted at a time.
 AT_A_TIME, TEXTS_AT_A_TIME = 8192, 256
 
 

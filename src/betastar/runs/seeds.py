@@ -1,6 +1,6 @@
 """The seed of a run: drawn so that nobody guesses it, and spread over all that is random in the run.
 
-Whoever knows the seed can compute the noise. torch.manual_seed uses 32 bits only, which can be tried one after the other, so a
+Anyone who knows the seed can compute the noise. torch.manual_seed uses 32 bits only, which can be tried one after the other, so a
 larger seed fills the whole state of torch's generator, and each use gets a stream of its own, through a hash that has no
 inverse: the split or the first weights, which others may see, do not tell the noise. A seed of at most 32 bits is used as torch
 and NumPy use it.

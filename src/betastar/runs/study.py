@@ -80,7 +80,7 @@ def person_column(frame: DataFrame, person: str, needed: Sequence[str]) -> Serie
 def split_persons(people: Series, seed: int, most: int | None = None, share: float = 0.2) -> tuple[list[int], list[int], Persons]:
     """The records of the training part and of the test part, such that nobody has records in both.
 
-    most: of more training records of a person, so many are kept at random.
+    most: a person with more training records keeps this many, at random.
     """
     import pandas as pd
     from sklearn.model_selection import train_test_split
@@ -95,7 +95,7 @@ def split_persons(people: Series, seed: int, most: int | None = None, share: flo
 
 
 def limited(codes: NDArray[Any], train: NDArray[Any], seed: int, most: int | None) -> NDArray[Any]:
-    """Of the training records, at most so many of each person, chosen at random. `codes` has the person of every record."""
+    """Of the training records, at most this many of each person, chosen at random. `codes` has the person of every record."""
     import pandas as pd
 
     if most is None:

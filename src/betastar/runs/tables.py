@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 #: A column of words with more categories is an identifier rather than an attribute.
 MANY_CATEGORIES = 500
-#: NDArray[Any] numbers or words that differ in each of so many records identify them.
+#: NDArray[Any] numbers or words that differ in each of this many records identify them.
 IDENTIFIES = 20
-#: So many columns of 0 and 1 are named.
+#: This many columns of 0 and 1 are named.
 NAMED = 8
 
 
@@ -516,7 +516,7 @@ def own(
     person : str, optional
         The column that says whose record it is. It is no feature, and nobody has records in both parts.
     max_records_per_person : int, optional
-        Of more training records of a person, so many are kept at random.
+        A person with more training records keeps this many, at random.
     label_range : (float, float), optional
         The range of a column to predict that holds numbers, as for `read_labels`.
     """

@@ -27,19 +27,19 @@ from betastar.steps.base import EPS, Tails
 
 #: What distinguishes the two worlds: a record that is replaced (gradients at a distance), or one that is added, or removed.
 Direction = Literal["replaced", "added", "removed"]
-#: Cells of the lattice in the range of Z, and in so many deviations of W, about; points of the composed law, at most.
+#: Cells of the lattice in the range of Z, and in this many deviations of W, about; points of the composed law, at most.
 CELLS, WINDOW, POINTS, MOST_POINTS = 1 << 15, 16.0, 1 << 16, 1 << 21
-#: Every multiple is a node within so many cells of 0 and of the median of Z; farther out, so many per octave.
+#: Every multiple is a node within this many cells of 0 and of the median of Z; farther out, this many per octave.
 DENSE, PER_OCTAVE = 192, 64
-#: The range of Z ends where one of t batches is with this probability, and so many deviations of W, or largest Z, farther out.
+#: The range of Z ends where one of t batches is with this probability, and this many deviations of W, or largest Z, farther out.
 RARE, DEVIATIONS, LARGEST = 1e-2, 7.0, 2.0
-#: Thresholds on each side: steps per deviation of the loss up to so many deviations, then so many per octave.
+#: Thresholds on each side: steps per deviation of the loss up to this many deviations, then this many per octave.
 PER_DEVIATION, LINEAR, SPARSE = 50, 2.5, 20
 #: Cells of an outcome that an attacker sees, and cells of their statistic in one of its deviations.
 ROUNDED, STATISTIC = 20_000, 2000
 #: Hockey sticks below this one are not looked at, nor losses above the other one.
 FLOOR, FARTHEST = 1e-12, 600.0
-#: After so many thresholds without a smaller value only that of a known batch is looked at, unless so little is left.
+#: After this many thresholds without a smaller value only that of a known batch is looked at, unless so little is left.
 PATIENCE, LEFT = 8, 1e-9
 #: Probability that is wrapped around at each end of the transform; logarithm of the modulus that counts as 0.
 WRAPPED, DEAD = 1e-14, -45.0

@@ -49,7 +49,7 @@ class Budget:
     per_record : bool
         Whether each record is charged with its own gap, or norm, instead of the largest one. Training can then take more steps.
     every : int
-        Of a budget for membership: all norms are measured before every so many steps. A gradient is clipped to the norm that was
+        Of a budget for membership: all norms are measured once in this many steps. A gradient is clipped to the norm that was
         measured last.
 
     Raises
@@ -156,7 +156,7 @@ class BudgetAccount:
         return self._leakage.largest
 
     def refusal(self, steps: int) -> BudgetExhausted:
-        """The error that refuses the next step, after so many steps."""
+        """The error that refuses the next step, after this many steps."""
         self.exhausted = True
         return BudgetExhausted(
             f"the next step would break the budget of β* ≥ {plain(self.budget.bayes_security)} "
@@ -164,7 +164,7 @@ class BudgetAccount:
         )
 
     def proof(self, steps: int) -> Proof:
-        """What so many steps have proved."""
+        """What this many steps have proved."""
         return Proof(self.budget.bayes_security, self.spent, self.budget.allowance, steps, self.budget.per_record)
 
     def state_dict(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class AttributeMeasurement(SavedTraining):
     diameter : "exact" or "centroid"
         How the distance of a record is computed.
     every : int
-        Every so many steps are measured.
+        One step in this many is measured.
     ledger : bool or int
         Whether the leakage of each record is kept, and in every which measured step single records are measured.
     writers : sequence of Writer

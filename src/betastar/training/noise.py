@@ -83,7 +83,7 @@ class GaussianNoise:
         return [part.view(tensor.shape) for part, tensor in zip(numbers.split(sizes), tensors, strict=True)]
 
     def normal(self, number: int, step: int) -> NDArray[np.float64]:
-        """So many standard normal numbers, in double precision."""
+        """This many standard normal numbers, in double precision."""
         made = np.empty(number)
         pieces = [made[start : start + PART] for start in range(0, number, PART)]
 

@@ -67,7 +67,7 @@ FIXED = ("model", "optimizer", "criterion", "max_grad_norm", "noise_multiplier",
 TRAINED: WeakKeyDictionary[nn.Module, DrawnSteps] = WeakKeyDictionary()
 #: Copies of the trained weights that a step makes: sums, noise (twice as long), gradients, and two gradients of a single record.
 COPIES = 6
-#: Tensors with at most so many numbers are compared together, in rows of so many bytes.
+#: Tensors with at most this many numbers are compared together, in rows of this many bytes.
 TOGETHER, ROW = 1 << 16, 1 << 9
 #: The training whose optimizer is making a step at this moment, for audits.
 STEPPING: ContextVar[PrivateTraining | None] = ContextVar("STEPPING", default=None)
@@ -93,7 +93,7 @@ COPIED = (
 
 @dataclass(frozen=True)
 class Step:
-    """One update, for the eyes of whoever trains: both figures tell about the records.
+    """One update, for the trainer's eyes: both figures tell about the records.
 
     Attributes
     ----------
@@ -227,9 +227,9 @@ class PrivateTraining(SavedTraining):
     sampling : "poisson", "fixed-size" or "balls-in-bins"
         How batches are drawn, as in `betastar.DPSGD`.
     max_batch_size : int, optional
-        With Poisson sampling: of a larger batch, so many records are kept at random.
+        With Poisson sampling: larger batches are cut down to this many records, at random.
     times_per_epoch : int
-        With "balls-in-bins": in how many batches of an epoch each record is, drawn uniformly. An epoch then has so many times as
+        With "balls-in-bins": in how many batches of an epoch each record is, drawn uniformly. An epoch has that many times as
         many steps.
     records : int
         The number of records that one person has at most. The guarantee is about persons.
@@ -507,7 +507,7 @@ class PrivateTraining(SavedTraining):
         return BudgetAccount(self._budget, len(self._source))
 
     def _keep_to_budget(self, steps: int) -> bool:
-        """Whether so many steps keep to the budget whatever is measured."""
+        """Whether this many steps keep to the budget whatever is measured."""
         assert self._budget is not None
         threat = AttributeInference(FARTHEST) if self._secrets else Membership(records=self.records)
         wanted = Target(bayes_security=self._budget.bayes_security)
@@ -993,7 +993,7 @@ class PrivateTraining(SavedTraining):
             yield step
 
     def fit(self, epochs: float | None = None, progress: bool = True) -> PrivateTraining:
-        """Make all updates that are planned, or those of so many epochs, with a progress bar.
+        """Make all updates that are planned, or those of this many epochs, with a progress bar.
 
         Parameters
         ----------
@@ -1089,7 +1089,7 @@ class PrivateTraining(SavedTraining):
             "batch" keeps the norms of the records that are drawn, which the step computes anyway. "dataset" measures all records,
             which takes a pass over the data.
         every : int
-            In dataset scope: measures before every so many steps.
+            In dataset scope: measures once in this many steps.
 
         Returns
         -------

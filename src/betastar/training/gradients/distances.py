@@ -148,7 +148,7 @@ class RecordDistances:
             self._variants.try_out(records, self._secret, some)
 
     def make_room(self, largest: int) -> int:
-        """Let memory hold all variants of a record if they take at most so many bytes. Returns the memory."""
+        """Let memory hold all variants of a record if they take at most this many bytes. Returns the memory."""
         needed = self.bytes_of(len(self._values))
         if needed <= largest:
             self._memory = max(self._memory, needed)
@@ -160,7 +160,7 @@ class RecordDistances:
         return max(2, self._memory // self._per_variant)
 
     def bytes_of(self, variants: int) -> int:
-        """The memory that a pass over so many variants takes."""
+        """The memory that a pass over this many variants takes."""
         return variants * self._per_variant
 
     def chunks(self, records: Records, at_most: int | None = None) -> Iterator[Records]:

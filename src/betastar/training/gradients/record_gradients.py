@@ -30,7 +30,7 @@ from betastar.training.records import Records
 
 #: The terms that add up to a clipped gradient are, together, at most this times the clipping norm.
 CANCELLATION = 64.0
-#: So many squares are added up in single precision, whose rounding is then at most 1e-5 of a norm.
+#: This many squares are added up in single precision, whose rounding is then at most 1e-5 of a norm.
 PIECE = 256
 
 # ---- Losses of single records
@@ -101,7 +101,7 @@ class RecordLosses:
 
 
 def _counted(leaves: list[Any], records: int) -> list[bool]:
-    """Which of some values are tensors with so many rows."""
+    """Which of some values are tensors with this many rows."""
     return [isinstance(leaf, Tensor) and leaf.ndim > 0 and len(leaf) == records for leaf in leaves]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 # ---- Calls of layers whose weight serves all positions of a record: its gradient is a sum over positions (theory, section 14).
 #
-# A gradient is a matrix with rows. Whoever needs it writes out some rows at a time, so that a whole gradient is never in memory.
+# A gradient is a matrix with rows. Code that needs it writes out some rows at a time: a whole gradient is never in memory.
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ class EmbeddingCall(Call):
 
 #: The number of entries that are written out at a time.
 TILE = 1 << 20
-#: Products of matrices are fastest with a multiple of so many rows.
+#: Products of matrices are fastest with a multiple of this many rows.
 ALIGNED = 64
 #: The largest number of entries of what is not used again at once.
 LARGE = 1 << 22
-#: A product in double precision takes so many times that of single precision.
+#: A product in double precision takes this many times that of single precision.
 DOUBLE = 2
 
 

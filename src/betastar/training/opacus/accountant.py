@@ -136,7 +136,7 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
         return count
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Account for one step with Poisson sampling. Whoever calls this states that the step had it.
+        """Account for one step with Poisson sampling. The caller states that the step had it.
 
         Parameters
         ----------

@@ -47,7 +47,7 @@ class MembershipMonitor(SavedTraining):
         "batch" reads the norms that Opacus computes anyway, of the records that are drawn; tell their numbers by `records`.
         "dataset" measures all records at the current weights, which takes a pass over the data.
     every : int
-        In dataset scope: measures before every so many steps. The norms are taken for the steps up to the next time.
+        In dataset scope: measures once in this many steps. The norms are taken for the steps up to the next time.
     split : callable
         Turns a batch into `Records`, if batches are not (inputs, target, ...).
 

@@ -72,7 +72,7 @@ class AttributeMonitor(AttributeMeasurement):
         How the distance of a record is computed. "exact" compares all pairs of values. "centroid" (the paper's approximation) is
         an upper bound of it.
     every : int
-        The monitor measures every so many steps. A step that is not measured takes the distance of the last measured one.
+        The monitor measures one step in this many. A step that is not measured takes the distance of the last measured one.
     ledger : bool or int
         Whether the leakage of each record is kept. With a number k, single records are measured in every k-th measured step
         only, which is cheaper. In batch scope, call `monitor.records(indices)` before each forward pass.

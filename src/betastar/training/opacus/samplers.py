@@ -87,7 +87,7 @@ class EpochSampler(Sampler[list[int]]):
     def state_dict(self) -> dict[str, Any]:
         """Give the state of the sampler, to be saved next to the model's.
 
-        Whoever knows it knows who is sampled next, so that it has to be kept secret until the training is complete. A loader with
+        It tells who is sampled next, so that it has to be kept secret until the training is complete. A loader with
         worker processes draws batches ahead of the training: save it between epochs then.
 
         Returns
@@ -151,7 +151,7 @@ def private_loader(
         divided by the number of batches, rounded down. "poisson" needs max_batch_size: for plain Poisson sampling give the
         loader to `make_private` with poisson_sampling=True.
     max_batch_size : int, optional
-        With "poisson": of a larger batch, so many records are kept at random.
+        With "poisson": larger batches are cut down to this many records, at random.
     times_per_epoch : int
         With "balls-in-bins": in how many batches of an epoch each record is, all subsets of that size being equally likely.
     generator : torch.Generator, optional

@@ -739,7 +739,7 @@ CLOSE = 1e-4
 
 
 def other_arguments(records: Records, argument: int | str) -> str:
-    """What helps whoever looks for a secret in the wrong argument of the model; empty if there is no other one."""
+    """A hint for a person who looks for a secret in the wrong argument of the model; empty if there is no other one."""
     others = [repr(key) for key in records.rows() if key not in (argument, TARGET)]
     if not others:
         return ""
@@ -799,7 +799,7 @@ def refuse_unseen(labels: Sequence[object], name: str) -> None:
 
 #: Up to this many records are compared with the values one by one, which is faster than looking for different ones.
 FEW = 1024
-#: A check of a function looks at so many records, and at so many candidates of each.
+#: A check of a function looks at this many records, and at this many candidates of each.
 LOOK_AT = 8
 
 
@@ -1111,7 +1111,7 @@ class Function(Secret):
 
 
 def _no_table(tensor: Tensor) -> str:
-    """What helps whoever asks for a column of records that are no rows of a table."""
+    """A hint for a person who asks for a column of records that are no rows of a table."""
     if tensor.ndim == 2:
         return ""
     if tensor.ndim < 2:

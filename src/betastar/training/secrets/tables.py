@@ -199,7 +199,7 @@ def _encoders(transformer: Any, columns: list[str] | None) -> Iterator[tuple[Any
 
 
 # ---- Restated columns: a secret can be read from them.
-# Whoever knows them needs no model, and gap clipping does not protect them.
+# Anyone who knows them needs no model, and gap clipping does not protect them.
 
 
 #: A value of a column restates the secret if the secret has one value with at least the first probability. If the secret has that

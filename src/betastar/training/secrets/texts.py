@@ -272,7 +272,7 @@ class Spans:
     starts, forms, lengths : Tensor
         The first position of each span, the number of its form, and the length that it has, (n, k).
     present : Tensor
-        Whether a text has so many spans, (n, k).
+        Whether a text has this many spans, (n, k).
     """
 
     number: Tensor
