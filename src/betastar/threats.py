@@ -117,9 +117,9 @@ class Membership(_Known):
         sampled independently of the others.
     norms : float or array
         The largest norm of the record's clipped gradient, in clipping norms (0 to 1): one number for all steps, or one for each
-        step. A smaller norm leaks less. The record that may be in its place has norm 1. The norms must be public or fixed in
-        advance; a figure from measured norms is after the fact, and no guarantee. More than 128 different norms of a run are
-        rounded to as many, up for what is proved and down for attacks.
+        step; of a person, the largest of all records. A smaller norm leaks less. The record that may be in its place has norm 1.
+        The norms must be public or fixed in advance; a figure from measured norms is after the fact, and no guarantee. More than
+        128 different norms of a run are rounded to as many, up for what is proved and down for attacks.
     other_rate : float, optional
         With "substitution" and Poisson sampling: the sampling rate of the record that may be in its place, if rates belong to
         persons; the largest rate of anybody covers everybody. By default the rate belongs to the place, and is that of the run.

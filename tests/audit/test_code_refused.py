@@ -115,6 +115,7 @@ def test_augmentation_can_be_replayed_by_substitution() -> None:
         ({"data": [DATA[0]]}, "data must be a data set of at least 2 records"),
         ({"run": 3}, "run must be one DPSGD run"),
         ({"threat": "membership"}, "threat must be Membership or AttributeInference"),
+        ({"threat": bs.Membership(other_rate=0.5)}, "threat must be without norms and other_rate for a replay of code"),
         ({"threat": bs.Membership(), "secret": FLAG}, "secret must be left out"),
         ({"ignore": ["loss"]}, "ignore must be one of"),
         ({"record": 52}, "record must be a record of the data, 0 to 51, got 52"),

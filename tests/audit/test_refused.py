@@ -38,6 +38,7 @@ _shared = factory()
         ({"train": make(1.0, 2)}, "run must have as many steps as train makes on 50 records, 10, got 5"),
         ({"train": lambda model, data: 1 / 0}, "train must work again and again .* ZeroDivisionError"),
         ({"threat": bs.AttributeInference(1.0)}, "secret must be given for attribute inference"),
+        ({"threat": bs.Membership(norms=0.5)}, "threat must be without norms and other_rate for a game on a training"),
         ({"secret": Secret.label(2), "threat": bs.Membership()}, "secret must be left out for membership"),
         ({"secret": Secret.label(2), "challenge": 1, "values": [1]}, "values must be at least two different ones"),
         ({"secret": Secret.label(2), "challenge": 1, "prior": [0.5, 0.2, 0.3]}, "prior must be 2 numbers that add up to 1"),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import betastar as bs
-from betastar import audit
+from betastar import audit, plots
 from betastar.exact import FourierCurve
 from betastar.steps import PoissonStep, UnequalStep
 from betastar.threats import LEVELS, fewer
@@ -92,6 +92,15 @@ def test_the_game_is_played(relation: str) -> None:
     assert not result.violated
     assert result.bound.estimate in result.advantage
     assert result.advantage.upper < bs.analyze(run, bs.Membership(relation)).advantage.lower
+
+
+def test_risk_over_steps_has_the_norms_of_the_first_ones() -> None:
+    norms = np.repeat([0.2, 1.0], 25)
+    line = plots.over_steps(SHORT, bs.Membership("add-remove", norms=norms), points=3).lines[0]
+    last = bs.analyze(SHORT, bs.Membership("add-remove", norms=norms)).bayes_security.estimate
+    assert line.get_ydata()[-1] == pytest.approx(last)
+    first = bs.analyze(bs.DPSGD(0.7, 0.1, 1), bs.Membership("add-remove", norms=0.2)).bayes_security.estimate
+    assert line.get_ydata()[0] == pytest.approx(first)
 
 
 def test_whose_rate_counts() -> None:
@@ -278,5 +287,7 @@ def test_what_is_refused() -> None:
         bs.analyze(bs.DPSGD(1.0, 0.1, 10, "fixed-size"), bs.Membership(other_rate=0.2))
     with pytest.raises(ValueError, match="method 'paper' is for one record of norm 1"):
         bs.analyze(SHORT, bs.Membership(norms=0.5), "paper")
+    with pytest.raises(ValueError, match="threat must be without norms and other_rate for an attacker who sees the final model"):
+        bs.heuristics.final_model(SHORT, bs.Membership(norms=0.5))
     assert repr(bs.Membership(norms=0.5)) == "Membership(relation='substitution', norms=0.5)"
     assert bs.Membership(norms=0.5, other_rate=0.2).describe().endswith("of a record with norm 0.5, others at rate 0.2")

@@ -144,6 +144,26 @@ def test_groups_are_their_mixtures_of_gaussians(records: int, rate: float, noise
     assert ours.advantage.lower <= theirs.get_delta_for_epsilon(0.0) <= ours.advantage.upper * 1.01
 
 
+@pytest.mark.parametrize(("rate", "norm", "other"), [(0.05, 0.3, 0.05), (0.02, 1.0, 0.08)])
+def test_unequal_norms_and_rates_are_a_pair_of_masses(rate: float, norm: float, other: float) -> None:
+    """Both directions: outcomes on a fine grid, from which they make a distribution of losses."""
+    cells = np.arange(-8.0, 8.0 + norm, 0.005)
+
+    def masses(weight: float, mean: float) -> dict[int, float]:
+        mass = (1.0 - weight) * np.exp(-0.5 * cells**2) + weight * np.exp(-0.5 * (cells - mean) ** 2)
+        return dict(enumerate(np.log(mass / mass.sum()).tolist()))
+
+    worlds = masses(rate, norm), masses(other, -1.0)
+    theirs = [
+        pld_module.from_two_probability_mass_functions(*pair, value_discretization_interval=2e-5).self_compose(40)
+        for pair in (worlds, worlds[::-1])
+    ]
+    ours = bs.analyze(bs.DPSGD(1.0, rate, 40), bs.Membership(norms=norm, other_rate=other))
+    for epsilon in (0.0, 0.3, 1.0):
+        above = max(one.get_delta_for_epsilon(epsilon) for one in theirs)
+        assert ours.delta(epsilon).lower * (1 - 1e-5) <= above <= ours.delta(epsilon).upper * 1.01
+
+
 @pytest.mark.parametrize("law", ["poisson", "geometric"])
 @pytest.mark.parametrize(
     ("noise", "rate", "steps"), [(3.51, 256 / 26048, 2040), (0.6, 0.01, 300), (3.0, 1.0, 1), (2.0, 0.1, 200)]
