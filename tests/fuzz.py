@@ -1,7 +1,9 @@
-"""Random settings, each analysed by the three methods that may be relied on, and compared: no number may be on the unsafe side.
+"""Random settings, each analysed by the methods that may be relied on: no number may be on the unsafe side.
 
-`make fuzz` checks 10,000 of them. Setting number i is always the same. What is done is kept in a file with one line for each
-setting, so that the same command goes on where it stopped; the command exits with 1 if a setting has a fault.
+They are compared with each other and with brackets of `tests.brackets`, which share nothing with betastar; some of Poisson
+sampling with both roundings of dp_accounting. `make fuzz` checks 10,000 of them. Setting number i is always the same. What is
+done is kept in a file with one line for each setting, so that the same command goes on where it stopped; the command exits with
+1 if a setting has a fault.
 """
 
 from __future__ import annotations
@@ -25,14 +27,22 @@ from betastar.analyze import TOLERANCE, reliable
 from betastar.rounding import plain
 from betastar.threats import Threat
 
+from . import brackets
+
 METHODS = ("certified", "exact", "affinity")
 #: Nobody waits longer than this for one answer (processor time).
 SECONDS = 10.0
 #: Two proved numbers that differ by less differ by the rounding of the comparison.
 ROUNDING = 1e-12
 FLOOR = 1e-5
-#: From this number on, every tenth setting has batches of a fixed size, or batches that are cut off; another has many distances.
-PLAIN = 250
+#: From this number on, the last digit of the number says what is special: the sampling, many distances, or several records.
+PLAIN, SAMPLED, MANY_DISTANCES, GROUP = 250, 3, 7, 5
+#: Of what takes long, one setting in so many is asked everything: certified figures and calibrations.
+DEAR = 6
+#: One in so many settings of Poisson sampling is compared with dp_accounting.
+PEER = 20
+#: Brackets are compared to this accuracy.
+OWN = 1e-9
 #: Numbers of different distances.
 MANY = (2, 3, 5, 10, 20, 50, 100, 200)
 #: Width of an exact interval of many distances, as a share of the advantage: no more in any setting.
@@ -50,17 +60,30 @@ class Case:
     @classmethod
     def draw(cls, number: int) -> Case:
         draw = np.random.default_rng([14, number])
-        if number >= PLAIN and number % 10 == 3:
+        special = number % 10 if number >= PLAIN else -1
+        if special == SAMPLED:
             run = _sampled(draw)
             return cls(number, run, _threat(draw, run, False))
-        if number >= PLAIN and number % 10 == 7:
-            return cls(number, *many_distances(draw))
+        if special == MANY_DISTANCES:
+            return cls(number, *many_distances(draw, float(draw.choice([50.0, 300.0, 5000.0], p=[0.6, 0.3, 0.1]))))
+        if special == GROUP:
+            run = _segment(draw, False)
+            run = run + _segment(draw, False) if draw.random() < 0.2 else run
+            records = round(_between(draw, 2.0, 40.0))
+            return cls(number, run, bs.Membership(str(draw.choice(["substitution", "add-remove"])), records=records))
         extreme = draw.random() < 0.05
         segments = int(draw.choice([1, 2, 3], p=[0.8, 0.1, 0.1]))
         run = _segment(draw, extreme)
         for _ in range(segments - 1):
             run += _segment(draw, extreme)
         return cls(number, run, _threat(draw, run, extreme))
+
+    @property
+    def dear(self) -> bool:
+        """Whether its certified figures take long, and are asked of some settings only."""
+        poisson = all(one.sampling == "poisson" and one.max_batch_size is None for one in self.run.segments)
+        plain = isinstance(self.threat, bs.Membership) and self.threat.records == 1 and poisson
+        return self.number >= PLAIN and not plain and self.number // 10 % DEAR != 0
 
     def __str__(self) -> str:
         return f"{self.number}: {self.run!r}, {self.threat.describe()}"
@@ -97,10 +120,13 @@ def many_distances(draw: np.random.Generator, most: float = 5000.0) -> tuple[bs.
 
 
 def _sampled(draw: np.random.Generator) -> bs.DPSGD:
-    """A run whose batches have a fixed size, or are cut off; other samplings have no certified figures to compare with."""
+    """A run whose batches have a fixed size, are cut off, or are those of random allocation."""
     noise, batches = _between(draw, 0.5, 20.0), round(_between(draw, 2.0, 500.0))
-    epochs = round(_between(draw, 1.0, 20.0))
-    if draw.random() < 0.5:
+    epochs, kind = round(_between(draw, 1.0, 20.0)), draw.random()
+    if kind < 0.2:
+        batches = min(batches, 60)
+        return bs.DPSGD(noise, 1.0 / batches, epochs * batches, "balls-in-bins")
+    if kind < 0.6:
         size = batches * int(draw.integers(2, 50))
         most = min(size, int(size / batches * draw.uniform(1.0, 1.5)) + 1)
         return bs.DPSGD(noise, 1.0 / batches, epochs * batches, max_batch_size=most, dataset_size=size)
@@ -150,6 +176,11 @@ class Report:
     faults: list[str] = field(default_factory=list)
     seconds: float = 0.0
     slowest: str = ""
+    #: The bracket of the advantage, the number of comparisons with it, and whether dp_accounting was compared, too.
+    own: tuple[float, float] | None = None
+    compared: int = 0
+    peer: bool = False
+    own_seconds: float = 0.0
 
     def timed(self, what: str, compute: Callable[[], Any]) -> Any:
         start = time.process_time()
@@ -172,6 +203,10 @@ class Report:
             "faults": self.faults,
             "seconds": round(self.seconds, 3),
             "slowest": self.slowest,
+            "own": self.own,
+            "compared": self.compared,
+            "peer": self.peer,
+            "own_seconds": round(self.own_seconds, 3),
         }
 
 
@@ -185,7 +220,7 @@ def check(number: int, tolerance: float = TOLERANCE, quick: bool = False) -> Rep
     risks: dict[str, bs.Risk] = {}
     bounds: dict[str, dict[str, bs.Bound]] = {}
     try:
-        for method in METHODS:
+        for method in METHODS[1 if case.dear else 0 :]:
             risks[method] = report.timed(method, lambda method=method: bs.analyze(case.run, case.threat, method, tolerance))
             bounds[method] = {}
             if method == "exact" and number >= PLAIN and number % 10 == 7:
@@ -195,6 +230,9 @@ def check(number: int, tolerance: float = TOLERANCE, quick: bool = False) -> Rep
             for name, (read, least, most) in _asked(case, method, quick):
                 bounds[method][name] = bound = report.timed(f"{method}: {name}", lambda read=read, risk=risks[method]: read(risk))
                 _is_bound(report, f"{method}: {name}", bound, least, most)
+        _bracketed(report, bounds)
+        if case.dear:
+            return report
         for name in METRICS:
             _agree(report, name, {method: bounds[method][name] for method in METHODS if name in bounds[method]})
         _mu_holds_between_its_points(report, risks, bounds)
@@ -244,6 +282,65 @@ def _agree(report: Report, name: str, bounds: dict[str, bs.Bound]) -> None:
         wide = bounds["affinity"]
         report.expect(float(wide.lower) <= low + ROUNDING, f"affinity: {name} {wide.lower!r} above certified {low!r}")
         report.expect(float(wide.upper) >= high - ROUNDING, f"affinity: {name} {wide.upper!r} below certified {high!r}")
+
+
+def _bracketed(report: Report, bounds: dict[str, dict[str, bs.Bound]]) -> None:
+    """Each method's figures against what some attack attains and what none exceeds, known without betastar."""
+    case, start = report.case, time.process_time()
+    sides: list[tuple[str, Callable[[str], tuple[float, float]]]] = []
+    known = brackets.bracket(case.run, case.threat)
+    if known is not None:
+        sides.append(("own bracket", known.sides))
+        report.own = known.sides("advantage")
+    segment = case.run.segments[0]
+    alike = len(case.run.segments) == 1 and segment.sampling == "poisson" and segment.max_batch_size is None
+    if isinstance(case.threat, bs.Membership) and case.threat.records == 1 and alike and case.number % PEER == 0:
+        peer = _peer(case)
+        report.peer = peer is not None
+        sides += [("dp_accounting", peer)] if peer is not None else []
+    for who, read in sides:
+        for name in METRICS:
+            low, high = read(name) if name != "bayes_security" else read("advantage")
+            for method in METHODS:
+                if name not in bounds.get(method, {}):
+                    continue
+                bound = bounds[method][name]
+                least, most = float(bound.lower), float(bound.upper)
+                if name == "bayes_security":
+                    least, most = 1.0 - most, 1.0 - least
+                slack = OWN * (1.0 + abs(low) if low > -inf else 1.0)
+                report.expect(most >= low - slack, f"{method}: unsafe {name}, {most!r} below {low!r} of {who}")
+                report.expect(least <= high + OWN * (1.0 + abs(least)), f"{method}: {name} {least!r} above {high!r} of {who}")
+                report.compared += (low > -inf) + (high < inf)
+    report.own_seconds = time.process_time() - start
+
+
+def _peer(case: Case) -> Callable[[str], tuple[float, float]] | None:
+    """Both roundings of dp_accounting; None where that takes long."""
+    from .crosscheck.test_calibrations import Rounded
+
+    run, relation = case.run, case.threat.relation
+    if run.noise_multiplier < 0.5 or run.steps > 3000:
+        return None
+    sides = [Rounded(run, relation, pessimistic) for pessimistic in (False, True)]
+
+    def read(name: str) -> tuple[float, float]:
+        low, high = (_metric_of(one, name) for one in sides)
+        return (low, high) if low <= high else (-inf, inf)
+
+    return read
+
+
+def _metric_of(rounded: Any, name: str) -> float:
+    if name in ("advantage", "delta(0)"):
+        return float(rounded.ahead[0])
+    if name.startswith("tpr"):
+        return float(rounded.tpr(float(name[4:-1]))[0])
+    if name.startswith("epsilon"):
+        return float(rounded.all.get_epsilon_for_delta(float(name[8:-1])))
+    if name == "delta(1)":
+        return float(rounded.all.get_delta_for_epsilon(1.0))
+    return float("nan")  # not asked
 
 
 def _slack(number: float) -> float:
