@@ -122,6 +122,10 @@ class Rounded:
     infinite: float
 
 
+#: A step that tells nothing.
+NOTHING = Rounded(0, np.ones(1), 0.0)
+
+
 def below(pieces: Fragments, grid: float) -> Rounded:
     """A law whose H is never larger: cells of fragments around the nodes give tangents of H; the chords below them."""
     seen = (pieces.first > 0.0) & (pieces.losses > -FARTHEST)
@@ -130,9 +134,15 @@ def below(pieces: Fragments, grid: float) -> Rounded:
     lowest, highest = place == place.min(), place == place.max()
     place[lowest], place[highest] = np.ceil(losses[lowest] / grid).max(), np.floor(losses[highest] / grid).min()
     nodes = np.unique(place)
-    while True:
+    for _ in range(200):
+        if len(nodes) < 2:
+            return NOTHING  # the grid does not resolve the step: it is not looked at
         middle = 0.5 * (nodes[1:] + nodes[:-1])
         cell = np.searchsorted(middle, place)
+        first = np.flatnonzero(cell == 0)  # the lowest cell has no lower neighbour: its P - α·Q is at most 0
+        first = first[np.argsort(losses[first])]
+        sums = np.cumsum(-mass[first] * np.expm1(nodes[0] * grid - losses[first]))
+        cell[first[sums > 0.0]] = 1
         gaps, size = grid * np.diff(nodes), len(nodes)
         # P - α·Q of a cell: above 0 it takes some of its lower neighbour's mass, below 0 of its upper neighbour's.
         off = np.bincount(cell, -mass * np.expm1(nodes[cell] * grid - losses), size)
@@ -145,8 +155,8 @@ def below(pieces: Fragments, grid: float) -> Rounded:
         if not bent.any():
             break
         nodes = nodes[~bent]
-        if len(nodes) < 2:  # the grid does not resolve the step: it is not looked at
-            return Rounded(0, np.ones(1), 0.0)
+    else:
+        return NOTHING
     whole = np.zeros(int(nodes[-1] - nodes[0]) + 1)
     whole[nodes - nodes[0]] = np.maximum(law, 0.0)
     return Rounded(int(nodes[0]), whole, 0.0)
@@ -196,6 +206,8 @@ class Law:
         after = np.cumsum(rising) - rising  # of larger losses
         lost = np.cumsum(rising * scale) - rising * scale
         sticks = (after - lost / scale)[::-1] + (1.0 - finite)
+        #: Where P' was rounded down, Q/P' may add up to more than 1, and H of the law itself may be below 1 - α.
+        self.raw = np.where(self.nodes < -700.0, 1.0, sticks)
         self.sticks = np.where(
             self.nodes < -700.0, 1.0, np.clip(sticks, np.maximum(-np.expm1(np.minimum(self.nodes, 0.0)), 0.0), 1.0)
         )
@@ -432,13 +444,15 @@ def adaptive(steps: Sequence[tuple[Sequence[Fragments], int]]) -> Curve:
                     several.append((rounded[id(one)], count))
                 law = Law(several, grid)
                 error = max(error, law.error)
-                base = np.interp(taus, law.nodes, law.sticks, left=0.0, right=0.0)
+                known = (taus >= law.nodes[0] - 0.5 * grid) & (taus <= law.nodes[-1] + 0.5 * grid)
+                base = np.where(known, np.interp(taus, law.nodes, law.raw) - floor, 0.0)
                 place = np.rint(law.nodes / grid).astype(np.int64)
                 near = np.abs(place) < STATES // 2
                 spread = np.bincount(place[near] % length, law.mass[near], length)
-                kernels[key].append((np.maximum(base, floor) - floor, rfft(spread)))
+                kernels[key].append((base, rfft(spread)))
         moved = rfft(gain, length)
-        gain = np.max([base + np.maximum(irfft(moved * wave, length)[:STATES], 0.0) for base, wave in kernels[key]], axis=0)
+        gain = np.max([base + irfft(moved * wave, length)[:STATES] for base, wave in kernels[key]], axis=0)
+        gain = np.maximum(gain, 0.0)
     near = np.abs(taus) <= 100.0
     return Curve(taus[near], (floor + gain)[near], error * len(blocks), "convex")
 
