@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from betastar import validation
 from betastar.curves import FARTHEST, Answers, Curve, DiscreteCurve, Side, Value
@@ -530,7 +531,7 @@ def advantage_above(polygon: Polygon, trials: Trials) -> float:
 
 
 #: Nodes of a panel, its first end as a share of the advantage, how often panels are halved, and to which accuracy.
-PANEL, NEAR, HALVINGS, ACCURATE = 12, 1e-4, 8, 1e-11
+PANEL, NEAR, HALVINGS, ACCURATE = 12, 1e-2, 3, 1e-10
 #: Largest s of the integral.
 LONGEST = 690.0
 
@@ -579,20 +580,22 @@ def advantage_of_tail(tail: Tail, trials: Trials, advantage: float) -> tuple[Bou
     count = ceil(np.log2(LONGEST / (NEAR * advantage)))
     edges = np.concatenate([[0.0], LONGEST * 0.5 ** np.arange(count, -1.0, -1.0)])
     low, high = edges[:-1], edges[1:]
-    whole, total, doubt = integrals(low, high), np.zeros(6), np.zeros(2)
+    middle = 0.5 * (low + high)
+    whole, left, right = np.split(integrals(np.concatenate([low, low, middle]), np.concatenate([high, middle, high])), 3, axis=1)
+    total, doubt = np.zeros(6), np.zeros(2)
     for turn in range(HALVINGS + 1):
-        middle = 0.5 * (low + high)
-        left, right = integrals(low, middle), integrals(middle, high)
         parts = left + right
         off = np.abs(parts - whole)[[0, 3]]
-        so_far = (total + parts.sum(axis=1))[[0, 3]]
-        open_ = (off > ACCURATE * so_far[:, None]).any(axis=0) & (turn < HALVINGS)
+        enough = ACCURATE * (total + parts.sum(axis=1))[[0, 3], None] + np.abs(parts[[2, 5]] - parts[[1, 4]])  # the tail's error
+        open_ = (off > enough).any(axis=0) & (turn < HALVINGS)
         total += parts[:, ~open_].sum(axis=1)
         doubt += off[:, ~open_].sum(axis=1)
         if not open_.any():
             break
-        low, high = np.concatenate([low[open_], middle[open_]]), np.concatenate([middle[open_], high[open_]])
         whole = np.concatenate([left[:, open_], right[:, open_]], axis=1)
+        low, high = np.concatenate([low[open_], middle[open_]]), np.concatenate([middle[open_], high[open_]])
+        middle = 0.5 * (low + high)
+        left, right = np.split(integrals(np.concatenate([low, middle]), np.concatenate([middle, high])), 2, axis=1)
     beyond, most, least = 2.0 * exp(-LONGEST), total.tolist(), doubt.tolist()
     some = Bound(max(most[1] - least[0], 0.0), most[0], min(most[2] + least[0] + beyond, 1.0))
     none = Bound(max(most[5] - least[1], 0.0), most[3], min(most[4] + least[1] + beyond, 1.0))
@@ -871,7 +874,7 @@ class PointsCurve(Curve):
 
 
 #: False-positive rates of the tests of one trial that attacks are made of: from almost 0 to almost 1.
-RATES = 1.0 / (1.0 + np.exp(np.linspace(27.0, -27.0, 217)))
+RATES = ndtr(np.linspace(-7.0, 7.0, 201))
 
 
 def is_pair(curve: Curve) -> bool:
@@ -885,8 +888,8 @@ def is_pair(curve: Curve) -> bool:
 def attack_on(curves: Sequence[Curve], weights: Sequence[float], trials: Trials) -> PointsCurve:
     """Attacks on the best model by someone who chose the score, from tests of one trial with rates (a, b).
 
-    The score puts models that fail a lax test on top, then those that pass a strict one, then the others; the guess is
-    "positive" if the winner passes the strict test. And: a random model wins, and the guess is the test itself.
+    The score puts the models that pass a test on top, or those that fail it, and the guess is "positive" if the winner passes. Of
+    one pair of laws, the best interleaving of the two. And: a random model wins, and the guess is the test itself.
     """
     return PointsCurve(lambda: _tests(curves, weights, trials))
 
@@ -894,40 +897,75 @@ def attack_on(curves: Sequence[Curve], weights: Sequence[float], trials: Trials)
 def _tests(curves: Sequence[Curve], weights: Sequence[float], trials: Trials) -> tuple[NDArray[Any], NDArray[Any]]:
     rates = [np.sum(np.array([[1.0], [-1.0]]) * np.stack(curve.true_positive_rates(RATES)), axis=0) for curve in curves]
     power = np.maximum(np.average(rates, axis=0, weights=weights), RATES)
-    everyone = len(RATES)  # the laxest test is passed by all
-    strict, lax = np.triu_indices(everyone + 1)
-    if not all(map(is_pair, curves)):  # each test may be another attacker's: no two of them together
-        strict, lax = (one[(lax == strict) | (lax == everyone)] for one in (strict, lax))
     points = []
     for rate, sign in ((RATES, 1.0), (power, -1.0)):
-        passed = np.append(rate, 1.0)
-        fails = 1.0 - passed[lax]
-        # None fails the lax test, and not all are between the two: φ(1-d) - φ(1-d-b). It falls with d and grows with b.
-        between = np.minimum(fails + passed[strict], 1.0)
-        first, second = trials.never(fails), trials.some(between)
-        hits = np.where(first < second, first - trials.never(between), second - trials.some(fails))
-        hits += sign * 16.0 * EPS * trials.mean * np.minimum(first, second)  # rounding, to the attacker's disadvantage
-        points.append(np.concatenate([hits, (1.0 - trials.none) * rate]))
-    return points[0], points[1]
+        every = [trials.some(rate), trials.never(1.0 - rate) - trials.none, (1.0 - trials.none) * rate]
+        points.append(np.concatenate([one * (1.0 + sign * 16.0 * EPS * trials.mean) for one in every]))
+    if all(map(is_pair, curves)):  # otherwise each test may be another attacker's: no two of them together
+        cells = [np.diff(np.concatenate([[0.0], np.maximum.accumulate(rate), [1.0]])) for rate in (RATES, power)]
+        false, true = interleaved(cells[1], cells[0], trials)
+        fewer, more = interleaved(cells[0][::-1], cells[1][::-1], trials)  # the worlds exchanged: "negative" in these orders
+        points = [np.concatenate([points[0], false, 1.0 - more]), np.concatenate([points[1], true, 1.0 - fewer])]
+    return np.clip(points[0], 0.0, 1.0), np.clip(points[1], 0.0, 1.0)
 
 
-#: At each threshold τ: P(L > τ) and Q(L > τ), and how far all probabilities of cells may be off.
+#: Slopes of the tests of which the best order is looked for.
+ORDERS = np.concatenate([[0.0], np.geomspace(0.02, 3.0, 120), np.linspace(3.05, 12.0, 180), np.geomspace(12.2, 40.0, 30)])
+
+
+def interleaved(first: NDArray[Any], second: NDArray[Any], trials: Trials) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(FPR, TPR) of the best model's test, for several slopes α, with the best order of this kind.
+
+    first, second: probabilities of outcomes of one trial in both worlds, by falling L. From the best score on, the order takes
+    outcomes with which the guess is "positive" from the start of the list, and others from its end: a shortest path.
+    """
+    size = len(first)
+    some = []
+    for cells in (first, second):
+        ahead, behind = (np.append(0.0, np.cumsum(part)) for part in (cells, cells[::-1]))
+        some.append(trials.some(np.clip(ahead[:, None] + behind, 0.0, 1.0)))  # of the best outcomes: i positive, j others
+    gains = [np.diff(one, axis=0) for one in some]
+    alpha = np.exp(ORDERS)[:, None]
+    best, taken = np.zeros((len(alpha), size + 1)), []
+    for done in range(size - 1, -1, -1):
+        i = np.arange(done + 1)
+        positive = gains[0][i, done - i] - alpha * gains[1][i, done - i] + best[:, 1:]
+        taken.append(positive > best[:, :-1])
+        best = np.maximum(positive, best[:, :-1])
+    which, i = np.arange(len(alpha)), np.zeros(len(alpha), dtype=np.int64)
+    rates = np.zeros((2, len(alpha)))
+    for done, take in enumerate(reversed(taken)):
+        now = take[which, i]
+        for rate, gain in zip(rates, gains, strict=True):
+            rate += np.where(now, gain[i, done - i], 0.0)
+        i += now
+    error = 8.0 * EPS * size
+    return rates[1] + error, rates[0] - error
+
+
+#: At each threshold τ: P(L > τ) and Q(L > τ), nan where they are not known, and how far all probabilities of cells may be off.
 Tails = Callable[[NDArray[Any]], tuple[NDArray[Any], NDArray[Any], float]]
 #: Cells of |L| of an attack that scores by it, and the first of them as a share of the advantage.
 CELLS, SMALLEST = 1000, 1e-4
-#: A probability that does not matter.
-INVISIBLE = 1e-30
+#: A probability that does not matter, and the error of one that is not known.
+INVISIBLE, UNKNOWN = 1e-30, 1e-6
 
 
 def attack_by_size(tails: Tails, trials: Trials, advantage: float) -> tuple[NDArray[Any], NDArray[Any], float]:
     """What is released if the model with the largest |L|, rounded to cells, wins: probabilities in both worlds of each cell, and
     of both signs of L; and their error. advantage: of one trial, which says how small cells are."""
-    edges = np.concatenate([[0.0], np.geomspace(SMALLEST * advantage, FARTHEST, CELLS - 1), [inf]])
+    edges = np.geomspace(SMALLEST * advantage, FARTHEST, CELLS - 1)
     released = []
-    *rows, error = tails(np.concatenate([-edges[-2:0:-1], edges[:-1]]))
+    *rows, error = tails(np.concatenate([-edges[::-1], [0.0], edges]))
+    known = np.logical_and.reduce(np.isfinite(rows))
+    known &= known[::-1]  # both or none of τ and -τ
+    if not known[len(edges)]:  # nothing is known at 0
+        return np.ones(1), np.ones(1), inf
     for row in rows:
-        cells = -np.diff(np.minimum.accumulate(np.clip(np.concatenate([[1.0], row, [0.0]]), 0.0, 1.0)))  # from the lowest L on
-        up, down = cells[CELLS:], cells[CELLS - 1 :: -1]
+        # From the lowest L on.
+        cells = -np.diff(np.minimum.accumulate(np.clip(np.concatenate([[1.0], row[known], [0.0]]), 0.0, 1.0)))
+        half = len(cells) // 2
+        up, down = cells[half:], cells[half - 1 :: -1]
         beyond = np.append(np.cumsum((up + down)[::-1])[::-1], 0.0)
         wins = -np.diff(trials.some(np.clip(beyond, 0.0, 1.0)))
         share = np.divide(up, up + down, out=np.full(len(up), 0.5), where=up + down > 0.0)
@@ -951,13 +989,16 @@ def tails_of(curve: FourierCurve | DiscreteCurve, taus: NDArray[Any]) -> tuple[N
     ahead, behind = curve.answers(taus[taus >= 0.0]), curve.reversed().answers(-taus[taus < 0.0])
     first = np.concatenate([1.0 - behind.mass, ahead.stick + ahead.hit])
     second = np.concatenate([1.0 - behind.stick - behind.hit, ahead.mass])
-    doubt = [one.error + one.mass_error * (1.0 + one.hit / one.mass) for one in (ahead, behind) for one in [_visible(one)]]
-    return first, second, 2.0 * max(float(np.max(one, initial=0.0)) for one in doubt)
+    doubt = np.concatenate([_doubt(behind), _doubt(ahead)])
+    known = doubt < UNKNOWN
+    return np.where(known, first, np.nan), np.where(known, second, np.nan), 2.0 * float(np.max(doubt[known], initial=0.0))
 
 
-def _visible(answers: Answers) -> Answers:
-    """Where the probabilities are not too small to matter."""
-    return Answers(*(row[answers.mass > INVISIBLE] for row in answers))
+def _doubt(answers: Answers) -> NDArray[Any]:
+    """How far the probabilities may be off, where they are not too small to matter."""
+    visible = answers.mass > INVISIBLE
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(visible, answers.error + answers.mass_error * (1.0 + answers.hit / answers.mass), 0.0)
 
 
 # All together: from what is known of the runs to what is known of the release.

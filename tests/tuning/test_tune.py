@@ -9,8 +9,11 @@ from typing import Any
 
 import joblib
 import numpy as np
+import optuna
 import pytest
 import torch
+from optuna.pruners import MedianPruner, NopPruner
+from optuna.samplers import RandomSampler, TPESampler
 from torch.utils.data import TensorDataset
 
 import betastar as bs
@@ -94,6 +97,78 @@ def test_a_search_goes_on_with_what_was_drawn(tmp_path: Path) -> None:
     assert sorted(one.name for one in folder.iterdir()) == [".lock", SEARCH, WINNER]
     with pytest.raises(ValueError, match="complete: trials cannot be added"):
         tune(make, SPACE, 5, score=rate, folder=folder)
+
+
+def asking(trial: Any) -> PrivateTraining:
+    return make({"lr": trial.suggest_float("lr", 0.01, 1.0, log=True)})
+
+
+def test_a_random_study_is_charged_the_best_of_several() -> None:
+    study = optuna.create_study(direction="maximize", sampler=RandomSampler(seed=1), pruner=NopPruner())
+    winner = tune(asking, study, 4, score=rate)
+    assert winner.run == bs.best_of(bs.DPSGD(3.0, 0.25, 4), 4)
+    assert winner.settings == {"lr": winner.score}
+    assert winner.score == max(one.params["lr"] for one in study.trials)
+    assert all(one.values is None for one in study.trials), "scores of losers are not kept"
+    poisson = optuna.create_study(direction="maximize", sampler=RandomSampler(), pruner=NopPruner())
+    assert tune(asking, poisson, bs.Trials.geometric(2), score=rate).run.parts[0].trials.law == "geometric"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "study", [{"sampler": TPESampler(seed=1)}, {"sampler": RandomSampler(), "pruner": MedianPruner()}], ids=str
+)
+def test_other_samplers_and_pruners_are_charged_all_models(study: dict[str, Any]) -> None:
+    made = optuna.create_study(direction="maximize", **{"pruner": NopPruner(), **study})
+
+    def pruned(training: PrivateTraining) -> float:
+        if len(made.trials) == 2:
+            raise optuna.TrialPruned
+        return rate(training)
+
+    winner = tune(asking, made, 4, score=pruned)
+    assert winner.run == bs.DPSGD(3.0, 0.25, 16)
+    assert winner.membership.bayes_security == bs.analyze(bs.DPSGD(3.0, 0.25, 16), method="certified").bayes_security
+    assert str(winner).startswith(
+        "Proved: all models together: an attacker who asks whether a record was trained on is right at most "
+    )
+    assert [one.value for one in made.trials if one.value is not None] == [
+        one.params["lr"] for i, one in enumerate(made.trials) if i != 1
+    ]
+    assert winner.score == made.best_value
+
+
+def prunes(trial: Any) -> PrivateTraining:
+    raise optuna.TrialPruned
+
+
+@pytest.mark.parametrize(
+    ("study", "more", "said"),
+    [
+        (
+            {"direction": "minimize"},
+            {},
+            "space must be a new study with direction='maximize', got one with 0 trials and minimize",
+        ),
+        ({}, {"jobs": 2}, "jobs must be left out with an Optuna study, got 2"),
+        ({}, {"folder": "here"}, "folder must be left out with an Optuna study, got 'here'"),
+        ({}, {"make_training": prunes}, "must not prune a trial of a random search"),
+        ({"sampler": TPESampler()}, {"trials": bs.Trials.poisson(3)}, "trials must be a number with TPESampler and NopPruner"),
+        ({"sampler": TPESampler()}, {"make_training": prunes}, "every trial was pruned"),
+    ],
+)
+def test_studies_that_are_refused(study: dict[str, Any], more: dict[str, Any], said: str) -> None:
+    made = optuna.create_study(**{"direction": "maximize", "sampler": RandomSampler(), "pruner": NopPruner(), **study})
+    given: dict[str, Any] = {"trials": 2, "make_training": asking, **more}
+    with pytest.raises(ValueError, match=said):
+        tune(given.pop("make_training"), made, given.pop("trials"), score=rate, **given)
+    assert not (Path("here")).exists()
+
+
+def test_a_study_with_trials_is_refused() -> None:
+    study = optuna.create_study(direction="maximize", sampler=RandomSampler(), pruner=NopPruner())
+    study.enqueue_trial({"lr": 0.5})
+    with pytest.raises(ValueError, match=r"must be a new study .* got one with 1 trials"):
+        tune(asking, study, 2, score=rate)
 
 
 def test_jobs(tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import io
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite, log
 from pathlib import Path
 from typing import Any
@@ -97,8 +98,8 @@ class Tuned:
         Its score.
     weights : dict
         The state dict of its model.
-    run : BestOf
-        What was done.
+    run : BestOf or DPSGD
+        What was done; if the settings were chosen by the scores of other models, all models one after another.
     membership : Risk
         Membership inference against the winner.
     attributes : dict
@@ -118,17 +119,17 @@ class Tuned:
     settings: dict[str, Any]
     score: float
     weights: dict[str, Any]
-    run: BestOf
+    run: BestOf | DPSGD
     membership: Risk
     attributes: dict[str, Risk] = field(default_factory=dict)
     records: int = 1
 
     def __str__(self) -> str:
         whom = "a record was" if self.records == 1 else f"the {self.records} records of a person were"
-        law = self.run.parts[0].trials
-        lines = [f"Proved: best of {law}: an attacker who asks whether {whom} trained on is {_right(self.membership)}."]
+        done = f"best of {self.run.parts[0].trials}" if isinstance(self.run, BestOf) else "all models together"
+        lines = [f"Proved: {done}: an attacker who asks whether {whom} trained on is {_right(self.membership)}."]
         for name, risk in self.attributes.items():
-            lines.append(f"Proved: best of {law}: an attacker who guesses {name} is {_right(risk)}.")
+            lines.append(f"Proved: {done}: an attacker who guesses {name} is {_right(risk)}.")
         return "\n".join(lines)
 
 
@@ -138,8 +139,8 @@ def _right(risk: Risk) -> str:
 
 
 def tune(
-    make_training: Callable[[dict[str, Any]], PrivateTraining],
-    space: Mapping[str, Any],
+    make_training: Callable[[Any], PrivateTraining],
+    space: Any,
     trials: Any = 20,
     *,
     score: Callable[[PrivateTraining], float],
@@ -158,10 +159,13 @@ def tune(
     ----------
     make_training : callable
         Makes a new model and its `PrivateTraining` from a dictionary of settings, with a plan (`epochs` or `steps`), without
-        `seed` and without `budget`. All trainings have the same noise, sampling and number of steps.
-    space : mapping
+        `seed` and without `budget`. All trainings have the same noise, sampling and number of steps. With an Optuna study it gets
+        a trial, which it asks for the settings (`trial.suggest_float`); it must not look at the trial's number.
+    space : mapping or optuna.Study
         What each setting is drawn from: a list of values, which are equally likely; a range such as "0:1", or "1e-4:1e-2log" for
-        even ratios; or a function of a NumPy generator, always the same.
+        even ratios; or a function of a NumPy generator, always the same. Or a new Optuna study: with `RandomSampler` and
+        `NopPruner` its settings are drawn at random, and it is not told the scores. Any other sampler or pruner looks at the
+        scores of several models, and the guarantee is that of releasing all of them.
     trials : int, Trials or probabilities
         The number of models, as for `betastar.best_of`.
     score : callable
@@ -203,7 +207,10 @@ def tune(
     >>> winner.run.parts[0].trials
     Trials(law='fixed', mean=3.0, probabilities=())
     """
-    draws, law = space_of(space), Trials.of(trials)
+    law = Trials.of(trials)
+    if (optuna := sys.modules.get("optuna")) is not None and isinstance(space, optuna.Study):
+        return _with_optuna(optuna, make_training, space, law, score, folder, jobs)
+    draws = space_of(space)
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs == 0:
         raise WrongValueError(
             "jobs", validation.MUST, {"allowed": "a number of at least 1, or -1 for all cores", "value": repr(jobs)}
@@ -233,13 +240,13 @@ class _Trial:
 
 
 def _trial(
-    make_training: Callable[[dict[str, Any]], PrivateTraining],
-    settings: dict[str, Any],
+    make_training: Callable[[Any], PrivateTraining],
+    settings: Any,
     score: Callable[[PrivateTraining], float],
     seen: WeakSet[nn.Module] | None,
 ) -> _Trial:
-    """Train and score a model."""
-    training = make_training(dict(settings))
+    """Train and score a model. settings: a dictionary, or a trial of Optuna."""
+    training = make_training(dict(settings) if isinstance(settings, dict) else settings)
     _check(training, seen)
     training.fit(progress=False)
     guarantee = training.guarantee
@@ -249,6 +256,48 @@ def _trial(
         raise WrongValueError("score", text, {"value": repr(value)})
     weights = {name: one.detach().cpu().clone() for name, one in training.model.state_dict().items()}
     return _Trial(float(value), weights, guarantee.run, training.records, dict(training.gaps))
+
+
+def _with_optuna(
+    optuna: Any,
+    make_training: Callable[[Any], PrivateTraining],
+    study: Any,
+    law: Trials,
+    score: Callable[[PrivateTraining], float],
+    folder: str | os.PathLike[str] | None,
+    jobs: int,
+) -> Tuned:
+    """The same with the settings of a study: the best of several if these are drawn at random, otherwise all together."""
+    if folder is not None or jobs != 1:
+        which, value = ("folder", folder) if folder is not None else ("jobs", jobs)
+        text = "{argument} must be left out with an Optuna study, got {value}."
+        raise WrongValueError(which, text, {"value": repr(value)})
+    if study.trials or len(study.directions) != 1 or study.direction != optuna.study.StudyDirection.MAXIMIZE:
+        text = "{argument} must be a new study with direction='maximize', got one with {number} trials and {directions}."
+        directions = ", ".join(one.name.lower() for one in study.directions)
+        raise WrongValueError("space", text, {"number": str(len(study.trials)), "directions": directions})
+    at_random = type(study.sampler) is optuna.samplers.RandomSampler and type(study.pruner) is optuna.pruners.NopPruner
+    if not at_random and law.law != "fixed":
+        who = f"{type(study.sampler).__name__} and {type(study.pruner).__name__}"
+        text = "{argument} must be a number with {who}, which look at the scores, got {value}."
+        raise WrongValueError("trials", text, {"who": who, "value": str(law)})
+    number = law.draw(np.random.default_rng())
+    search, seen = _Search(None, {}, Trials.fixed(max(number, 1)), {}), WeakSet[nn.Module]()
+    for _ in range(number):
+        trial = study.ask()
+        try:
+            finished = _trial(make_training, trial, score, seen)
+        except optuna.TrialPruned:
+            if at_random:  # "stop when it is not good enough" depends on the records
+                text = "{argument} must not prune a trial of a random search: the best of several has to be one of all of them."
+                raise WrongValueError("make_training", text) from None
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            continue
+        search.settings[search.done] = dict(trial.params)
+        search.add(finished)
+        if not at_random:
+            study.tell(trial, finished.score)
+    return search.result(law, together=not at_random)
 
 
 def _check(training: Any, seen: WeakSet[nn.Module] | None) -> None:
@@ -335,13 +384,15 @@ class _Search:
         self.done += 1
         self._save()
 
-    def result(self, law: Trials) -> Tuned:
-        """The winner; nothing of the others is left."""
+    def result(self, law: Trials, together: bool = False) -> Tuned:
+        """The winner; nothing of the others is left. together: all models are charged."""
         if self.best is None:
-            raise ValueError("trials was drawn as 0: no model was trained, and there is nothing to release.")
+            raise ValueError(
+                "trials was drawn as 0, or every trial was pruned: no model was trained, and nothing can be released."
+            )
         assert self.winner is not None
         best, settings = self.best, self.settings[self.winner]
-        run = best_of(best.run, law)
+        run = _repeated(best.run, int(law.mean)) if together else best_of(best.run, law)
         membership = analyze(run, Membership(records=best.records), METHOD)
         attributes = {name: analyze(run, AttributeInference(enforced(gap)), METHOD) for name, gap in best.gaps.items()}
         tuned = Tuned(settings, best.score, best.weights, run, membership, attributes, best.records)
@@ -384,6 +435,11 @@ class _Search:
             self.done = max(self.done, self.winner + 1)  # if it was killed between the two files, this trial counts
             run = DPSGD._of(tuple(Segment(**segment) for segment in kept.pop("run")))
             self.best = _Trial(**kept, run=run)
+
+
+def _repeated(run: DPSGD, times: int) -> DPSGD:
+    """A run several times, one after another."""
+    return DPSGD._of(tuple(replace(segment, steps=times * segment.steps) for segment in run.segments))
 
 
 def _packed(content: dict[str, Any]) -> bytes:
