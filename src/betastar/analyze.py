@@ -34,6 +34,8 @@ TOLERANCE = 1e-4
 MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
 #: Least noise, and most different steps, that the pair on a line is integrated for.
 LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.5, 4
+#: With how many different distances the best of several runs is attacked; others are rounded down.
+FEW_FOR_THE_BEST = 6
 #: Where curves are compared.
 PROBES = np.array([0.0, 0.5, 2.0, 8.0])
 #: An advantage below this one is not looked into.
@@ -182,20 +184,23 @@ def _tuned(one: BestOf, threat: Threat, method: str, tolerance: float, effort: s
     finer = max(MAGNIFIED * tolerance, LEAST_TOLERANCE)
     every = []
     for search in searches:
-        runs = [_with_mirrored(alone(run, finer), reduction(threat, run), method, both_ends) for run in search.runs]
+        runs = [_with_fixed_pairs(alone(run, finer), reduction(threat, run), method, finer, both_ends) for run in search.runs]
         every.append((search.weights, search.trials, runs))
     return tuned(every, None if then is None else alone(then, finer), both_ends)
 
 
-def _with_mirrored(outcome: Outcome, reduced: Reduction, method: str, both_ends: bool) -> Outcome:
-    """With the symmetric pair of gradients among the attacks, on attributes, for which the theorem's attack is the worst one."""
+def _with_fixed_pairs(outcome: Outcome, reduced: Reduction, method: str, tolerance: float, both_ends: bool) -> Outcome:
+    """With attackers on attributes who keep to a pair of gradients: the theorem's attack needs the law of a pair."""
     sequence = reduced.proved[0]
     leaking = [step.clamped().with_min_noise(LEAST_NOISE) for step in sequence.steps if step.leaks]
     fixed = sequence.symmetric and any(isinstance(step, PoissonStep) and step.distance < FARTHEST for step in leaking)
     attained = reduced.attacks is None and all_poisson(leaking)  # steps that only dominate the run cannot be attacked
-    if not (both_ends and fixed and attained and method == "exact" and outcome.worst):
+    if not (both_ends and fixed and attained and outcome.worst):
         return outcome
-    return replace(outcome, attacks=(*outcome.attacks, _composed(leaking, "symmetric", True)))
+    if method == "certified":
+        return replace(outcome, attacks=(*outcome.attacks, *enclosure.certify(leaking, True, tolerance).below))
+    few = enclosure.rounded(leaking, FEW_FOR_THE_BEST, up=False)
+    return replace(outcome, attacks=(*outcome.attacks, _composed(few, "symmetric", True)))
 
 
 def _outcome(reduced: Reduction, method: str, tolerance: float, effort: str, both_ends: bool) -> Outcome:
