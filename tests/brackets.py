@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 import betastar as bs
@@ -329,7 +329,14 @@ def _metric(curve: Curve, name: str, above: bool) -> float:
     if name.startswith("epsilon"):
         delta = float(name[8:-1])
         return curve.enough_epsilon(delta) if above else curve.largest_epsilon(delta)
-    return np.inf if above else -np.inf
+    if name != "gdp_mu":
+        return np.inf if above else -np.inf
+    fprs = np.append(np.geomspace(1e-5, 0.5, 60), 1.0 - np.geomspace(0.5, 1e-5, 60)[1:])  # both error rates are at least 1e-5
+    rates = np.array([rate(float(one)) for one in fprs])
+    if above:  # between two points the rate is at most the next one
+        return float(np.max(ndtri(np.clip(rates[1:], 1e-5, 1.0 - 1e-5)) - ndtri(fprs[:-1]), initial=0.0))
+    seen = (rates > 0.0) & (rates <= 1.0 - 1e-5)
+    return float(np.max(ndtri(rates[seen]) - ndtri(fprs[seen]), initial=0.0))
 
 
 Part = tuple[Fragments, int]

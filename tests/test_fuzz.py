@@ -17,7 +17,7 @@ from betastar.exact import FourierCurve
 from betastar.steps.base import Family
 from betastar.steps.poisson import factors
 
-from . import fuzz
+from . import brackets, fuzz
 
 #: With less noise some settings take seconds.
 NOISE = 0.1
@@ -74,6 +74,46 @@ def test_the_checks_see_a_number_on_the_unsafe_side() -> None:
     report.faults.clear()
     fuzz._is_bound(report, "tpr", bs.Bound(0.2, 0.1, 0.3), 0.0, 1.0)
     assert "out of order" in report.faults.pop()
+
+
+GOLDEN = [
+    (bs.DPSGD(3.51, 256 / 26048, 2040), bs.Membership(), 0.10064826, 3e-3),
+    (bs.DPSGD(0.5, 1e-4, 10_000), bs.Membership(), 0.03788964, 4e-3),
+    (bs.DPSGD(2.0, 1.0, 10), bs.Membership(), 0.88615370, 2e-3),
+    (bs.DPSGD(1.0, 0.001, 50_000), bs.Membership("add-remove"), 0.11627956, 4e-3),
+    (bs.DPSGD(3.51, 256 / 26048, 2040), bs.Membership("add-remove", records=8), 0.393567, 2e-3),
+    (bs.DPSGD(0.8, 0.3, 6), bs.AttributeInference(1.0), 0.40905, 0.08),
+    (bs.DPSGD(0.3, 1.0, 1), bs.AttributeInference(0.4), 0.4950149, 5e-3),
+]
+
+
+@pytest.mark.parametrize(("run", "threat", "advantage", "width"), GOLDEN, ids=str)
+def test_brackets_enclose_what_is_known(run: bs.DPSGD, threat: Any, advantage: float, width: float) -> None:
+    known = brackets.bracket(run, threat)
+    assert known is not None
+    low, high = known.sides("advantage")
+    assert low <= advantage + 1e-7
+    assert advantage <= high + 1e-7
+    assert high - low <= width * high
+    if isinstance(threat, bs.AttributeInference):  # the attacker who adapts is near the optimum
+        assert low >= 0.995 * advantage
+
+
+def test_a_number_that_is_too_good_by_little_is_seen() -> None:
+    """Each metric of each method by 2 % of what some attack attains."""
+    report = fuzz.Report(fuzz.Case(301, bs.DPSGD(1.0, 0.1, 20), bs.Membership("add-remove")))
+    exact = bs.analyze(report.case.run, report.case.threat)
+    honest = {name: read(exact) for name, (read, _, _) in fuzz.METRICS.items()}
+    fuzz._bracketed(report, {"exact": honest})
+    assert not report.faults
+    assert report.compared == 2 * len(fuzz.METRICS) - 2
+    del honest["success(4 secrets)"]  # not among the brackets
+    for name, bound in honest.items():
+        upper = 1.0 - 0.98 * float(exact.advantage.upper) if name == "bayes_security" else 0.98 * float(bound.upper)
+        lower = upper if name == "bayes_security" else 0.0
+        fuzz._bracketed(report, {"exact": {name: bs.Bound(lower, upper, upper)}})
+        assert f"exact: unsafe {name}" in report.faults.pop(0)
+        report.faults.clear()
 
 
 def test_it_goes_on_where_it_stopped(tmp_path: Path) -> None:

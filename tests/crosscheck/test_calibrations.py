@@ -15,6 +15,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.special import ndtri
 
 import betastar as bs
+from tests import brackets
 
 GRID = 1e-4
 RELATIONS = {
@@ -22,6 +23,7 @@ RELATIONS = {
     "add-remove": dp.NeighboringRelation.ADD_OR_REMOVE_ONE,
 }
 PARAMETERS = ("noise_multiplier", "sample_rate", "steps", "batch_size", "epochs", "dataset_size")
+GIVEN = {"tpr": "fpr", "reconstruction": "prior", "epsilon": "delta"}
 METRICS = ("bayes_security", "advantage", "success", "tpr", "epsilon", "gdp_mu", "reconstruction")
 
 
@@ -144,6 +146,53 @@ def test_a_sample_is_confirmed(number: int) -> None:
 @pytest.mark.parametrize("number", range(100))
 def test_a_hundred_calibrations_are_confirmed(number: int) -> None:
     confirm(number)
+
+
+class Enclosed:
+    """The same of the brackets of `tests.brackets`, which take milliseconds and know more threats and samplings."""
+
+    def __init__(self, run: bs.DPSGD, threat: Any, pessimistic: bool) -> None:
+        self.known, self.side = brackets.bracket(run, threat), int(pessimistic)
+
+    def metric(self, target: bs.Target) -> float:
+        assert self.known is not None
+        name = {"success": "success(.5)", "bayes_security": "advantage"}.get(target.metric, target.metric)
+        name = f"{'tpr' if name == 'reconstruction' else name}({target.given!r})" if target.metric in GIVEN else name
+        value = self.known.sides(name)[self.side]
+        return 1.0 - value if target.metric == "bayes_security" else value
+
+
+@pytest.mark.parametrize("some", [range(1000, 1012), pytest.param(range(1000, 1100), marks=pytest.mark.slow)], ids=len)
+def test_a_hundred_calibrations_are_enclosed(some: range) -> None:
+    """Of every parameter, metric and threat, with samples of Poisson and of a fixed size."""
+    seen = set()
+    for number in some:
+        _, parameter, run, numbers, target = setting(number)
+        threat = (bs.Membership(), bs.Membership("add-remove"), bs.Membership(records=3), bs.AttributeInference(0.7))[
+            number // 5 % 4
+        ]
+        sampling = (
+            "fixed-size" if "sample_rate" not in numbers and number % 2 and getattr(threat, "records", 1) == 1 else "poisson"
+        )
+        others = {name: value for name, value in numbers.items() if name != parameter}
+        drawn = {"opacus": None if "sample_rate" in numbers or sampling != "poisson" else False, "sampling": sampling}
+        meant = bs.DPSGD.from_numbers(**numbers, **drawn)
+        risk = bs.analyze(meant, threat)
+        if float(risk.advantage.upper) > 0.95 or run.noise_multiplier < 0.5:
+            continue
+        bound = target.bound(risk)
+        value = float(bound.lower * (1.0 - 1e-4) if target.metric == "bayes_security" else bound.upper * (1.0 + 1e-4))
+        target = bs.Target(**{target.metric: value}, **{GIVEN[target.metric]: target.given} if target.metric in GIVEN else {})
+        found = bs.calibrate(target, **others, threat=threat, **drawn)
+        sign = -1.0 if target.metric == "bayes_security" else 1.0
+        assert sign * Enclosed(found, threat, False).metric(target) <= sign * target.value + 1e-8, (number, found, target)
+        if parameter in ("noise_multiplier", "sample_rate"):  # the others go in steps
+            riskier = bs.DPSGD(0.97 * float(found.noise_multiplier), found.sample_rate, found.steps, sampling)
+            assert sign * Enclosed(riskier, threat, True).metric(target) >= sign * target.value - 1e-8, (number, found, target)
+        seen.add((parameter, target.metric, str(threat), sampling))
+    assert len(seen) >= 0.6 * len(some)
+    if len(some) == 100:
+        assert all({one[place] for one in seen} == set(every) for place, every in enumerate((PARAMETERS, METRICS)))
 
 
 @pytest.mark.parametrize(
