@@ -247,15 +247,26 @@ class Curve:
         near = np.abs(law.nodes) <= 100.0
         return cls(law.nodes[near], law.sticks[near], law.error, "chords")
 
+    def _chord(self, tau: float) -> float:
+        """H between two nodes, if it is linear in α there."""
+        i = int(np.clip(np.searchsorted(self.taus, tau) - 1, 0, len(self.taus) - 2))
+        share = np.expm1(tau - self.taus[i]) / np.expm1(self.taus[i + 1] - self.taus[i])
+        return float(self.sticks[i] + share * (self.sticks[i + 1] - self.sticks[i]))
+
     def least(self, tau: float) -> float:
-        """H at the next node: H falls."""
+        """H; or at the next node, since H falls. It is at least 1 - α."""
         i = int(np.searchsorted(self.taus, tau - 1e-12))
-        return float(self.sticks[i]) - self.error if i < len(self.taus) else 0.0
+        floor = -float(np.expm1(min(tau, 0.0)))
+        if i == len(self.taus):
+            return floor
+        return max(floor, (self._chord(tau) if self.between == "chords" and i > 0 else float(self.sticks[i])) - self.error)
 
     def most(self, tau: float) -> float:
-        """H at the node before."""
+        """H; or at the node before."""
         i = int(np.searchsorted(self.taus, tau + 1e-12)) - 1
-        return float(self.sticks[i]) + self.error if i >= 0 else 1.0
+        if i < 0:
+            return 1.0
+        return (self._chord(tau) if self.between == "chords" and i < len(self.taus) - 1 else float(self.sticks[i])) + self.error
 
     def tpr(self, fpr: float) -> float:
         """The infimum of H_α + α·FPR."""
@@ -277,9 +288,16 @@ class Curve:
         return min(1.0, lowest)
 
     def largest_epsilon(self, delta: float) -> float:
-        """The last node at which H is above δ."""
-        over = self.taus[(self.taus >= 0.0) & (self.sticks - self.error > delta)]
-        return max(float(over[-1]) if len(over) else 0.0, self.back.largest_epsilon(delta) if self.back else 0.0)
+        """The last place at which H is above δ; or the last node."""
+        over = np.flatnonzero((self.taus >= 0.0) & (self.sticks - self.error > delta))
+        least = 0.0
+        if len(over):
+            i = int(over[-1])
+            least = float(self.taus[i])
+            if self.between == "chords" and i + 1 < len(self.taus):
+                share = (self.sticks[i] - self.error - delta) / (self.sticks[i] - self.sticks[i + 1])
+                least += float(np.log1p(share * np.expm1(self.taus[i + 1] - self.taus[i])))
+        return max(least, self.back.largest_epsilon(delta) if self.back else 0.0)
 
     def enough_epsilon(self, delta: float) -> float:
         """The first node from 0 on at which H is not above δ."""
@@ -329,12 +347,10 @@ def _metric(curve: Curve, name: str, above: bool) -> float:
     if name.startswith("epsilon"):
         delta = float(name[8:-1])
         return curve.enough_epsilon(delta) if above else curve.largest_epsilon(delta)
-    if name != "gdp_mu":
+    if above or name != "gdp_mu":
         return np.inf if above else -np.inf
     fprs = np.append(np.geomspace(1e-5, 0.5, 60), 1.0 - np.geomspace(0.5, 1e-5, 60)[1:])  # both error rates are at least 1e-5
     rates = np.array([rate(float(one)) for one in fprs])
-    if above:  # between two points the rate is at most the next one
-        return float(np.max(ndtri(np.clip(rates[1:], 1e-5, 1.0 - 1e-5)) - ndtri(fprs[:-1]), initial=0.0))
     seen = (rates > 0.0) & (rates <= 1.0 - 1e-5)
     return float(np.max(ndtri(rates[seen]) - ndtri(fprs[seen]), initial=0.0))
 
