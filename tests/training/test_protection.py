@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 from torch.utils.data import TensorDataset
 
 import betastar as bs
+from betastar.groups import calibrate_groups
 from betastar.report.facts import load
 from betastar.report.report import write
 from betastar.training import Budget, NotProved, PrivateTraining, Protection
 from betastar.training.draws import Draws
 from betastar.training.noise import GaussianNoise
 
+from .test_private_attacks import attained
 from .test_private_training import FLAG, made, sums_of, table
 
 RECORDS = 60
@@ -102,6 +106,30 @@ def test_the_guarantee_is_about_each_group(by: str) -> None:
     assert training.guarantee.groups is not None
     assert training.guarantee.groups.steps == 1
     assert training.guarantee.groups.risk("careful").bayes_security.lower > 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["rate", "clipping"])
+def test_an_attack_on_real_steps_meets_the_figure_of_the_group(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear model whose gradient is the record itself. Record 0, of the careful group, is replaced by its opposite."""
+    plan = cache(
+        lambda: calibrate_groups(targets, sizes={"careful": 2, "usual": 6}, batch_size=4, steps=3, by=by, relation="same-group")
+    )
+    monkeypatch.setattr("betastar.training.private_training.calibrate_groups", lambda *_, **__: plan())
+    targets = {"careful": bs.Target(bayes_security=0.7), "usual": bs.Target(bayes_security=0.3)}
+
+    def training(world: int) -> PrivateTraining:
+        x = torch.zeros(8, 1)
+        x[0] = 1.0 if world else -1.0
+        model, data = nn.Linear(1, 1, bias=False), TensorDataset(10.0 * x, torch.zeros(8, 1))
+        protection = Protection({"careful": [0, 1], "usual": range(2, 8)}, targets, by, "same-group")
+        sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+        return PrivateTraining(model, sgd, data, lambda output, _: output.sum(), batch_size=4, protection=protection, steps=3)
+
+    games = 600
+    measured, bound = attained(training, 3, games), float(plan().risk("careful").advantage.upper)
+    assert 0.29 < bound <= 0.3
+    assert abs(measured - bound) < 4.0 * games**-0.5
 
 
 # ---- Loops that try to get more out of it

@@ -207,7 +207,7 @@ def _of_groups(facts: Facts) -> list[tuple[Against, str]]:
     found = []
     for group in facts.groups.rates:
         run, threat = facts.groups.question(group)
-        one = Against(threat, f"membership of {group}", "worst", run, group=group)
+        one = Against(threat, f"group {group}", "worst", run, group=group)
         guessed = GUESSED[facts.groups.relation].format(repr(group))
         text = (
             f"An attacker who sees every update and guesses {guessed} is right at most {right(one.lower)} of the time, against "

@@ -1448,6 +1448,8 @@ def _check_secrets(secrets: list[Secret], gap: object, target: object, budget: o
     if budget is not None:
         if not isinstance(budget, Budget):
             raise TypeError(f"budget must be a Budget, got {budget!r}.")
+        if secrets and budget.every > 1:
+            raise ValueError(f"every must be 1 for the budget of a secret, which measures before each step, got {budget.every}.")
         if len(secrets) > 1:
             raise TypeError(f"budget is for one secret, got {len(secrets)}: join them by Secret.joint.")
     seen: set[object] = set()
