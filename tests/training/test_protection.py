@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from torch.utils.data import TensorDataset
 
 import betastar as bs
 from betastar.groups import calibrate_groups
-from betastar.report.facts import load
-from betastar.report.report import write
+from betastar.report.facts import load, public
+from betastar.report.statement import verdicts
+from betastar.runs.reading import FolderError
 from betastar.training import Budget, NotProved, PrivateTraining, Protection
 from betastar.training.draws import Draws
 from betastar.training.noise import GaussianNoise
@@ -202,16 +204,24 @@ def test_the_report_states_each_group(tmp_path: Path) -> None:
     folder = training.save(tmp_path / "mine")
     facts = load(folder)
     assert facts.groups == training.guarantee.groups
-    text = write(folder, kind="md", public=True)[1][0].read_text()
-    for group in GROUPS:
-        assert f"Membership inference: group '{group}'" in text
-    assert "which of two records of the group 'careful' was used" in text
-    assert "Who is in which group is taken as public" in text
+    said = verdicts(public(facts))
+    assert [one.title for one in said] == [
+        "Membership inference",
+        *(f"Membership inference: group '{group}'" for group in GROUPS),
+    ]
+    assert "which of two records of the group 'careful' was used" in said[1].sentence
+    assert "Who is in which group is taken as public" in said[1].sentence
+    assert said[1].lower == training.guarantee.groups.risk("careful").bayes_security.lower  # type: ignore[union-attr]
     retiring = made(budget=Budget(0.8, per_record=True), batch_size=20, noise_multiplier=4.0)
     retiring.step()
-    text = write(retiring.save(tmp_path / "retiring"), kind="md")[1][0].read_text()
-    assert "Membership inference, by a budget" in text
-    assert "a record sat out the steps that it could not pay for" in text
+    worst, promise = verdicts(load(retiring.save(tmp_path / "retiring")))
+    assert (worst.kind, promise.kind, promise.lower) == ("worst", "budget", 0.8)
+    assert "a record sat out the steps that it could not pay for" in promise.sentence
+    told = json.loads((folder / "training.json").read_text())
+    told["groups"]["rates"]["usual"] = 0.5
+    (folder / "training.json").write_text(json.dumps(told))
+    with pytest.raises(FolderError, match="groups must have at most the rate"):
+        load(folder)
 
 
 # ---- Bad input

@@ -590,7 +590,7 @@ def _groups(told: Json, run: DPSGD, records: int) -> GroupPlan:
     first = run.segments[0]
     plan = GroupPlan(first.noise_multiplier, int(run.steps), told["rates"], told["norms"], told["relation"], records)
     if len(run.segments) > 1 or plan.largest != (first.sample_rate, 1.0):
-        raise ValueError(f"groups must have at most the rate {first.sample_rate} and the norm 1, got {plan.largest}.")
+        raise ValueError(f"groups must have at most the rate {first.sample_rate} and the norm 1, got {plan.largest}")
     return plan
 
 

@@ -227,9 +227,7 @@ def _of_membership_budget(facts: Facts, target: Target | None) -> list[Verdict]:
     )
     met = None if target is None else _reached(beta, target) or False
     return [
-        Verdict(
-            "membership", "budget", "Membership inference, by a budget", sentence, beta, None, "proved", band(beta), target, met
-        )
+        Verdict("budget", "budget", "Membership inference, by a budget", sentence, beta, None, "proved", band(beta), target, met)
     ]
 
 
