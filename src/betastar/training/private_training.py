@@ -958,8 +958,8 @@ class PrivateTraining(SavedTraining):
         most = self._draws.scheme.largest_batch(len(self._source))
         terms = CANCELLATION if self._cancels else 1.0
         least = 1.0 if self._norms is None else float(self._norms.min())  # rounding does not shrink with the norm of a group
-        rounding = (NORM_ROUNDING + SUM_ROUNDING * most * terms) / least
-        deviation = self.noise_multiplier * self.max_grad_norm * (1.0 + rounding)
+        deviation = self.noise_multiplier * self.max_grad_norm
+        deviation *= 1.0 + NORM_ROUNDING / least + SUM_ROUNDING * most * terms / least
         for parameter, one in zip(parameters, self._noise.like(parameters, number), strict=True):
             noisy = one.mul_(deviation / self._draws.divisor)
             if parameter in totals:
