@@ -41,7 +41,8 @@ def _words(results: Json) -> Json:
         "random_verdict": _better(random),
         "women": f"{BY_SEX['women']:g}",
         "men": f"{BY_SEX['men']:g}",
-        "gained": f"{max(accuracy(select(random, by=by)) for by in WAYS) - accuracy(strict):+.1f}",
+        "gained": f"{max(accuracy(select(random, by=by)) for by in WAYS) - accuracy(strict):.1f}",
+        **{f"women_{by}": _change(select(sexes, by=by), select(runs, kind="one", beta=min(BETAS.values()))) for by in WAYS},
         "budget_verdict": _budget_verdict(runs),
         "step": _milliseconds(runs),
     }
@@ -88,6 +89,11 @@ def _budget_table(runs: list[Run]) -> str:
             out = nearest_percent(mean(run["retired"] for run in some), 0)
             rows.append([f"{promise:g}", f"budget, {noise:g} of this noise", _noise(some), out, spread(some)])
     return table(["promise β\\*", "", "noise", "sat out the last step", "accuracy"], rows)
+
+
+def _change(some: list[Run], others: list[Run]) -> str:
+    """By how many points the accuracy for women changes beside other runs."""
+    return f"{group_accuracy(some, 'sex', 'Female') - group_accuracy(others, 'sex', 'Female'):+.1f}"
 
 
 def _better(random: list[Run]) -> str:

@@ -61,7 +61,7 @@ class Case:
         return "-".join(str(one) for one in (self.kind, self.beta or "", self.by, self.noise, self.epochs) if one != "")
 
 
-def cases(quick: bool) -> list[Case]:
+def cases(quick: bool = False) -> list[Case]:
     """All settings of the study."""
     epochs = QUICK_EPOCHS if quick else EPOCHS
     made = [Case("one", beta, epochs=epochs) for beta in BETAS.values()]

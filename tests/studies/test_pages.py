@@ -16,6 +16,8 @@ from studies.audits.__main__ import GAMES, ordered
 from studies.gap_clipping import page as gap_page
 from studies.gap_clipping import study as gap_study
 from studies.pages import accuracy, group_accuracy, select
+from studies.protection import page as protection_page
+from studies.protection import study as protection_study
 from studies.raters import page as raters_page
 from studies.raters import study as raters_study
 from studies.tweets import data as tweets_data
@@ -36,9 +38,10 @@ PAGES: dict[str, tuple[ModuleType, tuple[str, ...], int]] = {
     "raters": (raters_page, ("risk", "accuracy", "groups"), 0),
     "tweets": (tweets_page, ("risk", "exposure", "groups"), 1_000),
     "voters": (voters_page, ("gaps", "exposure", "groups"), 3_200),
+    "protection": (protection_page, ("budget",), 6513),
 }
 RESULTS = {name: json.loads((STUDIES / name / "results" / "results.json").read_text()) for name in PAGES}
-GAP, RATERS, TWEETS, VOTERS = (RESULTS[name]["runs"] for name in PAGES)
+GAP, RATERS, TWEETS, VOTERS, PROTECTION = (RESULTS[name]["runs"] for name in PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -63,6 +66,9 @@ def test_every_case_was_run() -> None:
         wanted = [(*(getattr(one, key) for key in keys), seed) for seed in range(results["seeds"]) for one in cases]
         assert [tuple(run[key] for key in (*keys, "seed")) for run in results["runs"]] == wanted
         assert not results["quick"]
+    wanted = [(one.folder, seed) for seed in range(RESULTS["protection"]["seeds"]) for one in protection_study.cases()]
+    cases = [(protection_study.Case(*(run[key] for key in ("kind", "beta", "by", "noise"))), run["seed"]) for run in PROTECTION]
+    assert [(one.folder, seed) for one, seed in cases] == wanted
     wanted = [(case, seed) for seed in range(RESULTS["tweets"]["seeds"]) for case in tweets_study.cases()]
     assert [(run["case"], run["seed"]) for run in TWEETS] == wanted
     assert RESULTS["gap_clipping"]["seeds"] == 5
@@ -75,13 +81,22 @@ def test_every_case_was_run() -> None:
     assert (len(people["ratings"]), sum(people["ratings"])) == (536, people["train"])
 
 
-@pytest.mark.parametrize("name", ["gap_clipping", "tweets", "voters"])
+@pytest.mark.parametrize("name", ["gap_clipping", "tweets", "voters", "protection"])
 def test_groups_add_up(name: str) -> None:
     size = PAGES[name][2]
     for run in select(RESULTS[name]["runs"], **({"study": "adult"} if name == "gap_clipping" else {})):
         for groups in run["groups"].values():
             assert sum(each for each, _ in groups.values()) == size
             assert sum(right for _, right in groups.values()) == pytest.approx(size * run["accuracy"])
+
+
+def test_what_is_promised_of_groups_is_certified() -> None:
+    """The rates, norms and noise of the page, under today's certificate."""
+    for run in {run["noise_multiplier"]: run for run in PROTECTION if run["rates"]}.values():
+        betas = {"one": {"all": run["beta"]}, "random": protection_study.BETAS, "sex": protection_study.BY_SEX}[run["kind"]]
+        plan = bs.GroupPlan(run["noise_multiplier"], 2040, run["rates"], run["norms"])
+        for group, beta in betas.items():
+            assert beta <= plan.risk(group).bayes_security.lower <= beta + 1e-3
 
 
 def lower(run: Any, *threat: Any) -> float:

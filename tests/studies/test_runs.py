@@ -19,6 +19,7 @@ from betastar.runs import Config, RunFolder, Training, attacked, criterion_of, l
 from betastar.runs.loop import private
 from betastar.training import Records
 from studies.gap_clipping import study as gap_clipping
+from studies.protection import study as protection
 from studies.raters import page as raters_page
 from studies.raters import study as raters
 from studies.raters.data import raters as raters_data
@@ -255,3 +256,12 @@ def test_texts_as_challenges(written: Tweets) -> None:
             references=20,
         )
         assert not trials.violated
+
+
+def test_protection_is_trained(tmp_path: Path) -> None:
+    """One epoch of each kind: what is promised is what is trained, and a budget leaves records out."""
+    sexes = protection._one(protection.Case("sex", by="clipping", epochs=1), 0, tmp_path / "sexes", 1)
+    assert list(sexes["norms"]) == ["women", "men"]
+    assert sexes["norms"]["men"] == 1.0
+    budget = protection._one(protection.Case("budget", 0.9, noise=0.75, epochs=1), 0, tmp_path / "budget", 1)
+    assert budget["retired"] > 0.0
