@@ -20,12 +20,12 @@ from betastar import files, validation
 from betastar.analyze import analyze
 from betastar.calibrate import Target, enforced
 from betastar.dpsgd import DPSGD, NUMBERS, RateWarning
+from betastar.files import MEMBERS, MONITOR, PRIVATE_TRAINING, TRAINING, TRAINING_FORMAT
 from betastar.groups import GroupPlan
 from betastar.report import recomputed
 from betastar.report.recomputed import ReportError
 from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
-from betastar.run_files import MEMBERS, MONITOR, PRIVATE_TRAINING, TRAINING, TRAINING_FORMAT
 from betastar.runs.config import ADULTS_SECRET, Config, secret_name
 from betastar.runs.folder import CONFIG, DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
 from betastar.runs.reading import Inside, Json, object_of, parsed

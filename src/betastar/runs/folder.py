@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from betastar import files
+from betastar.files import LEDGER as LEDGER
+from betastar.files import MEMBERS, REMOVED, REPLACED, ledger_text
+from betastar.files import STEPS as STEPS
 from betastar.quality import main_figure
-from betastar.run_files import LEDGER as LEDGER
-from betastar.run_files import MEMBERS, REMOVED, REPLACED, ledger_text
-from betastar.run_files import STEPS as STEPS
 from betastar.runs.config import Config
 from betastar.runs.encoder import TableEncoder
 from betastar.runs.reading import FolderError, Inside, Json, JsonObject, StudyError, lines_of, object_of, rows_of

@@ -12,9 +12,8 @@ from betastar.training.gradients.side_effects import GradientError
 from betastar.training.ledger import Exposure, Ledger
 from betastar.training.measurement import AttributeMeasurement
 from betastar.training.members import MemberExposure, MembershipLedger
-from betastar.training.next_token_loss import NextTokenLoss
 from betastar.training.private_training import Guarantee, PrivateTraining, Step
-from betastar.training.records import Records, by_name
+from betastar.training.records import NextTokenLoss, Records, by_name
 from betastar.training.secrets.secret import Secret
 from betastar.training.secrets.tables import RestatedSecretWarning
 from betastar.training.secrets.texts import TextField

@@ -26,7 +26,7 @@ from torch.nn import functional
 from betastar.threats import FARTHEST
 from betastar.training.gradients.distances import RecordDistances, taken
 from betastar.training.gradients.factors import ROUNDING, Factor, Gradients, clip
-from betastar.training.gradients.trained_model import TrainedModel
+from betastar.training.gradients.record_gradients import TrainedModel
 from betastar.training.gradients.variant_gradients import VariantGradients, require_finite
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Secret

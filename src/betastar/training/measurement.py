@@ -19,9 +19,9 @@ from betastar.analyze import analyze
 from betastar.display import Display
 from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
+from betastar.files import LEDGER, MONITOR, STEPS, TRAINING, ledger_text
 from betastar.risk import Risk
 from betastar.rounding import down
-from betastar.run_files import LEDGER, MONITOR, STEPS, TRAINING, ledger_text
 from betastar.threats import FARTHEST, AttributeInference, Membership
 from betastar.training import processes
 from betastar.training.gradients.distances import DIAMETERS, RecordDistances

@@ -19,8 +19,8 @@ from betastar.analyze import analyze
 from betastar.display import Display, Displayed
 from betastar.dpsgd import DPSGD
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, poisson
+from betastar.files import MEMBERS, members_text
 from betastar.rounding import down
-from betastar.run_files import MEMBERS, members_text
 from betastar.steps.poisson import exponent
 from betastar.threats import RELATIONS, Membership
 

@@ -11,8 +11,8 @@ from torch.utils.data import TensorDataset
 
 from betastar import validation
 from betastar.training.gradients.distances import RecordDistances
+from betastar.training.gradients.record_gradients import TrainedModel
 from betastar.training.gradients.side_effects import GradientError, restored
-from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.gradients.variant_gradients import TotalLoss, VariantGradients, without_checkpointing
 from betastar.training.records import SPLIT, TARGET, Records
 from betastar.training.secrets.secret import Secret

@@ -44,9 +44,16 @@ from betastar.training.budget import Budget, BudgetAccount, BudgetExhausted, Mem
 from betastar.training.draws import Draws
 from betastar.training.gap_clipping import GapClippedSum, clipped_secrets
 from betastar.training.gradients.factors import TINY
-from betastar.training.gradients.record_gradients import CANCELLATION, RecordGradients, RecordLosses, UnknownLayer, apart, norm_of
+from betastar.training.gradients.record_gradients import (
+    CANCELLATION,
+    RecordGradients,
+    RecordLosses,
+    TrainedModel,
+    UnknownLayer,
+    apart,
+    norm_of,
+)
 from betastar.training.gradients.side_effects import DropoutMasks, GeneratorStates, GradientError, recording, restored
-from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.gradients.variant_gradients import SavedBytes, VariantGradients, without_checkpointing
 from betastar.training.measurement import AttributeMeasurement, checked_options, measure_dataset
 from betastar.training.members import MembershipLedger

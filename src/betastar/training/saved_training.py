@@ -14,8 +14,8 @@ import torch
 
 from betastar import files
 from betastar.display import Display, Displayed
+from betastar.files import LEDGER, MEMBERS, PRIVATE_TRAINING, STEPS, TRAINING, TRAINING_FORMAT
 from betastar.risk import METRICS
-from betastar.run_files import LEDGER, MEMBERS, PRIVATE_TRAINING, STEPS, TRAINING, TRAINING_FORMAT
 from betastar.threats import FARTHEST
 from betastar.training import processes
 from betastar.training.budget import NotProved

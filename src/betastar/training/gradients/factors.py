@@ -15,9 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from betastar.training.gradients.record_gradients import CANCELLATION
+from betastar.training.gradients.record_gradients import CANCELLATION, TrainedModel
 from betastar.training.gradients.tiled_factor import TiledFactor, about_first, differences_from, squares_from
-from betastar.training.gradients.trained_model import TrainedModel
 
 #: The error of double precision in the squared norm of a combination, relative to those of its parts.
 ROUNDING = 1e-13

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import hypot
@@ -408,7 +408,7 @@ class RecordGradients:
             parts = (part for part in pytree.tree_leaves(output) if isinstance(part, Tensor) and part.requires_grad and part.ndim)
             rows.extend(part for part in parts if len(part) == len(records))
 
-        with _listening(self._module, note, lambda *_: None), torch.enable_grad():
+        with listening(units(self._module), note, lambda *_: None), torch.enable_grad():
             losses = self._losses(self._module(*records.inputs, **records.named), records.target, len(records))
             found = torch.autograd.grad(losses[0], rows, allow_unused=True) if rows else ()
         return any(gradient is not None and bool(gradient[1:].any()) for gradient in found)
@@ -436,7 +436,7 @@ class RecordGradients:
         seen: list[tuple[nn.Module, Tensor, int, Any]] = []
 
         def note(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if not listening:  # checkpointing runs layers again in the backward pass
+            if not watching:  # checkpointing runs layers again in the backward pass
                 return
             if len(inputs) != 1 or not isinstance(inputs[0], Tensor) or not isinstance(output, Tensor):
                 raise UnknownLayer(f"{type(module).__name__} does not map one tensor to one tensor")
@@ -444,18 +444,16 @@ class RecordGradients:
                 if inputs[0].is_floating_point() and {inputs[0].dtype, output.dtype} - {torch.float32, torch.float64}:
                     raise UnknownLayer(f"{type(module).__name__} runs in less than single precision")
                 seen.append((module, inputs[0].detach(), inputs[0]._version, get_gradient_edge(output)))
-            elif listening and torch.is_grad_enabled():
+            elif watching and torch.is_grad_enabled():
                 raise UnknownLayer(f"{type(module).__name__} runs without gradients")
 
-        def one_row_each(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-            """Repeat numbers of positions that a model makes itself, in one row for all records, so that each has a gradient."""
-            repeated = is_plain_embedding(module) and len(inputs[0]) == 1 < count
-            return (inputs[0].expand(count, *inputs[0].shape[1:]), *inputs[1:]) if repeated else None
+        def before(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            return one_row_each(inputs, count) if is_plain_embedding(module) else inputs
 
-        count, listening = len(records), True
-        with _listening(self._module, note, one_row_each), torch.enable_grad():
+        count, watching = len(records), True
+        with listening(units(self._module), note, before), torch.enable_grad():
             losses = self._losses(self._module(*records.inputs, **records.named), records.target, count)
-            listening = False
+            watching = False
             edges = [edge for *_, edge in seen]
             errors = torch.autograd.grad(losses.sum(), edges, allow_unused=True) if edges else ()
         made = LayerPass(losses.detach(), {}, {})
@@ -525,16 +523,80 @@ def units(module: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _listening(module: nn.Module, note: Callable[..., None], before: Callable[..., Any]) -> Iterator[None]:
-    """Call `note` after each call of a layer that has trainable parameters of its own, and `before` before it."""
-    layers = units(module)
-    handles = [layer.register_forward_hook(note) for layer in layers]
-    handles += [layer.register_forward_pre_hook(before) for layer in layers if type(layer) is nn.Embedding]
+def listening(layers: Iterable[nn.Module], note: Callable[..., None], before: Callable[..., Any]) -> Iterator[None]:
+    """Call `note` after each call of a layer, and `before` before that of an embedding."""
+    every = list(layers)
+    handles = [layer.register_forward_hook(note) for layer in every]
+    handles += [layer.register_forward_pre_hook(before) for layer in every if type(layer) is nn.Embedding]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def one_row_each(inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
+    """Repeat numbers of positions that a model makes itself, in one row for all records, so that each has a gradient."""
+    ids = inputs[0]
+    return (ids.expand(rows, *ids.shape[1:]), *inputs[1:]) if len(ids) == 1 < rows else inputs
+
+
+# ---- A model as the computation of gradients sees it
+
+
+class TrainedModel:
+    """A model whose gradients of single records are clipped as a whole.
+
+    Parameters
+    ----------
+    module : Module
+        The model.
+    max_grad_norm : float
+        The clipping norm.
+
+    Attributes
+    ----------
+    flat : bool
+        Whether the gradient is clipped as a whole, not layer by layer.
+    ignores_padding_idx : bool
+        Whether the row of an embedding that belongs to its padding_idx gets gradients all the same, as Opacus has it.
+    limits_cancellation : bool
+        Whether gradients whose terms cancel are clipped further (`record_gradients.CANCELLATION`).
+    """
+
+    flat = True
+    ignores_padding_idx = False
+    limits_cancellation = True
+
+    def __init__(self, module: nn.Module, max_grad_norm: float) -> None:
+        self.module = module
+        self._max_grad_norm = max_grad_norm
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that are trained at this moment."""
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the model is on."""
+        return next(self.module.parameters()).device
+
+    def max_grad_norm(self) -> float:
+        """The clipping norm C."""
+        return self._max_grad_norm
+
+    def layer_norms(self) -> dict[Tensor, float]:
+        """The norm that the gradient of each parameter is clipped to; empty if gradients are clipped as a whole."""
+        return {}
+
+    def units(self) -> list[nn.Module]:
+        """The layers that have trainable parameters of their own."""
+        return units(self.module)
+
+    def silence(self) -> AbstractContextManager[None]:
+        """A context in which the model runs without anybody else seeing it."""
+        return nullcontext()
 
 
 def norm_of(gradient: Iterable[Tensor]) -> float:

@@ -18,10 +18,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointError
 
 from betastar.training.gradients.factors import Factor, Gradients, Rest, clip
-from betastar.training.gradients.record_gradients import is_linear, is_transposed_linear, written_gradients
+from betastar.training.gradients.record_gradients import (
+    TrainedModel,
+    is_linear,
+    is_transposed_linear,
+    listening,
+    one_row_each,
+    written_gradients,
+)
 from betastar.training.gradients.side_effects import Draws, DropoutMasks, GradientError, recording, unchanged
 from betastar.training.gradients.tiled_factor import Call, EmbeddingCall, LinearCall, TiledFactor
-from betastar.training.gradients.trained_model import TrainedModel
 from betastar.training.records import Records
 from betastar.training.secrets.secret import Columns, Secret
 
@@ -304,7 +310,7 @@ class VariantGradients:
             self._model.silence(),
             without_checkpointing(self._model.module),
             unchanged(self._model.module, self._model.device),
-            self._listening(note, rows),
+            listening(self._model.units(), note, lambda _, inputs: one_row_each(inputs, rows)),
             first_layer or nullcontext(),
             self.masks_of(places, times),
             torch.enable_grad(),
@@ -332,18 +338,6 @@ class VariantGradients:
         if not output.requires_grad:
             raise not_computed(self._name(module), f"it is called without them. {CHECKPOINTING}")
         return output
-
-    @contextmanager
-    def _listening(self, note: Callable[..., None], rows: int) -> Iterator[None]:
-        units = self._model.units()
-        embeddings = [unit for unit in units if type(unit) is nn.Embedding]
-        handles = [unit.register_forward_hook(note) for unit in units]
-        handles += [unit.register_forward_pre_hook(lambda unit, inputs: _one_row_each(inputs, rows)) for unit in embeddings]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     # ------------------------------------------------------------------ factors of calls
 
@@ -441,12 +435,6 @@ class VariantGradients:
         if missing:
             names = [name for name, p in self._model.module.named_parameters() if id(p) in missing]
             raise not_computed(names[0], "its module was not called in the forward pass.")
-
-
-def _one_row_each(inputs: tuple[Any, ...], rows: int) -> tuple[Any, ...]:
-    """Repeat numbers of positions that a model makes itself, in one row for all records, so that each has a gradient."""
-    ids = inputs[0]
-    return (ids.expand(rows, *ids.shape[1:]), *inputs[1:]) if len(ids) == 1 < rows else inputs
 
 
 def require_finite(gradients: Gradients) -> Gradients:

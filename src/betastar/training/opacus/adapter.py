@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from betastar.drawn_steps import DrawnBatch
-from betastar.training.gradients.trained_model import TrainedModel
+from betastar.training.gradients.record_gradients import TrainedModel
 from betastar.training.opacus import internals, samplers
 from betastar.training.opacus.internals import require_internals, require_parts
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from betastar import validation
 from betastar.display import Display
-from betastar.run_files import MONITOR, TRAINING
+from betastar.files import MONITOR, TRAINING
 from betastar.training import preparing, processes
 from betastar.training.gradients.factors import clip
 from betastar.training.gradients.record_gradients import RecordLosses
