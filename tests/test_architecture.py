@@ -31,13 +31,6 @@ def test_the_contract_names_everything() -> None:
     assert set(rooms.ROOMS) == {rooms.room(layer[0]) for layer in rooms.layers()[1:]}
 
 
-def test_data_flows_one_way() -> None:
-    """The same as `make lint`, for people who run the tests only."""
-    order = [rooms.room(layer[0]) for layer in rooms.layers()]
-    for user, used in rooms.arrows():
-        assert order.index(used) < order.index(user), f"{user} must not import {used}"
-
-
 def test_each_folder_needs_little() -> None:
     for path in SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text())

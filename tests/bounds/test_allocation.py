@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import betastar as bs
 from betastar.exact import FourierCurve
 from betastar.steps import AllocationStep, allocation
-from betastar.steps.allocation import EpochDensity, EpochFactor, blocks
+from betastar.steps.allocation import EpochDensity, EpochFactor
 from betastar.steps.poisson import PoissonFactor
 
 ROWS = json.loads((Path(__file__).parents[1] / "golden" / "allocation.json").read_text())
@@ -303,13 +303,6 @@ def test_a_record_in_all_batches_or_in_one_of_them() -> None:
         plain = bs.analyze(bs.DPSGD(2.0, 1.0, 12), threat).bayes_security
         assert plain.estimate in bs.analyze(all_of_them, threat).bayes_security
     assert bs.DPSGD(1.0, 0.1, 10, "balls-in-bins", times_per_epoch=1) == bs.DPSGD(1.0, 0.1, 10, "balls-in-bins")
-
-
-def test_blocks_have_all_batches() -> None:
-    for batches, times in ((10, 3), (100, 7), (5, 4), (9, 9)):
-        every = blocks(batches, times, 1.0, True, 2)
-        assert sum(step.count for step in every) == 2 * times
-        assert sum(step.count * getattr(step, "batches", 1) for step in every) == 2 * batches
 
 
 @pytest.mark.parametrize(

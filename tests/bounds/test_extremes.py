@@ -165,20 +165,6 @@ def test_the_transform_is_below_its_bound(p: float, sigma: float, distance: floa
         assert spectrum.bounds.min() < 1e-3, "it does bound something"
 
 
-def test_nodes_reach_what_they_shall_reach() -> None:
-    for per_octave in (3, 30, None):
-        for far in (1.0, 5.0, 6.0, 59.0, 60.5, 12345.6):
-            index = Nodes(1.0, per_octave).up_to(far)
-            assert index[0] == 0
-            assert index[-1] == np.ceil(far)
-            widths = np.diff(index)
-            assert widths.min() == 1
-            if per_octave:
-                assert np.all(widths <= np.maximum(1, index[:-1] / per_octave))
-            else:
-                assert widths.max() == 1
-
-
 @pytest.mark.parametrize(("p", "sigma", "distance"), [(0.1, 1.0, 2.0), (1e-5, 0.4, 0.8), (0.5, 3.0, 0.1)])
 def test_polygons_on_sparse_nodes_enclose_the_curve(p: float, sigma: float, distance: float) -> None:
     size = 1e-2 * p * distance / sigma

@@ -53,12 +53,6 @@ def test_final_model_against_a_naive_sum(run: bs.DPSGD, records: int, mirrored: 
     assert final_model(run, threat).advantage.estimate == pytest.approx(naive_final(run, records, mirrored), abs=1e-6)
 
 
-def test_segments_of_the_final_model_add_up() -> None:
-    whole, halves = bs.DPSGD(2.0, 0.5, 8000), bs.DPSGD(2.0, 0.5, 3000) + bs.DPSGD(2.0, 0.5, 5000)
-    one, other = (final_model(run).bayes_security.estimate for run in (whole, halves))
-    assert one == pytest.approx(other, rel=1e-9)
-
-
 def test_the_final_model_is_never_a_bound() -> None:
     risk = final_model(bs.DPSGD([0.5, 1.0], 0.01, 1000))
     assert risk.heuristic

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import betastar as bs
-from betastar.certified import kernels
-from betastar.steps import FixedSizeStep, PoissonStep
+from betastar.steps import FixedSizeStep
 from betastar.steps.poisson import GradientPair
 
 
@@ -93,16 +92,6 @@ def test_pairs_that_are_claimed_to_exist_fit_into_the_ball(distance: float) -> N
         else:
             area = 0.5 * sqrt(max(u2 * v2 - scalar**2, 1e-300))
             assert sqrt(u2 * v2 * d2) / (4.0 * area) <= 1.0 + 1e-9
-
-
-def test_a_kernel_that_another_dominates_is_left_out() -> None:
-    def kernel(distance: float, theta: float = 0.0) -> kernels.Kernel:
-        return kernels.from_above(
-            kernels.spread(0.1, PoissonStep(0.1, 1.0, distance, 1).turned(theta), (0.3, 0.1)), None, 0.05, 400
-        )
-
-    assert len(kernels.undominated([kernel(0.5), kernel(1.0)])) == 1
-    assert len(kernels.undominated([kernel(1.0), kernel(1.0, pi / 3.0)])) == 2, "on a line, and symmetric"
 
 
 def test_figures_of_a_fixed_size() -> None:

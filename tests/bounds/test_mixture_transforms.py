@@ -11,7 +11,7 @@ import betastar as bs
 from betastar.certified.grid import Nodes, on_grid
 from betastar.exact import FourierCurve
 from betastar.steps import MixtureStep
-from betastar.steps.group import MixtureFactor, binomial, group_step, mixture, worlds_of
+from betastar.steps.group import MixtureFactor, group_step, mixture, worlds_of
 
 
 def naive_curve(step: MixtureStep, taus: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -122,18 +122,6 @@ def test_no_directions_beat_the_aligned_pair(mirrored: bool) -> None:
         first, other = world(vectors[:2]), world(vectors[2:] if mirrored else [np.zeros(2)] * 2)
         sticks = np.array([np.maximum(first - exp(t) * other, 0.0).sum() * cell for t in taus])
         assert np.all(sticks <= most + 1e-9)
-
-
-def test_probabilities_of_a_binomial_law() -> None:
-    from scipy.stats import binom
-
-    for records, rate in ((2, 0.5), (100, 0.03), (1000, 1e-8), (100_000, 0.5)):
-        weights, first = binomial(records, rate)
-        places = first + np.arange(1, len(weights) - 1)
-        expected = binom.pmf(places, records, rate)
-        assert weights.sum() == pytest.approx(1.0, abs=1e-14)
-        assert weights[1:-1][expected > 1e-90] == pytest.approx(expected[expected > 1e-90], rel=1e-11)
-    assert binomial(7, 1.0)[1] == 7
 
 
 def test_tails_on_the_grid_enclose_the_curve() -> None:

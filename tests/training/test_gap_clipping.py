@@ -12,7 +12,6 @@ from torch.utils.data import TensorDataset
 import betastar as bs
 from betastar.calibrate import enforced
 from betastar.training import Records, Secret
-from betastar.training.gap_clipping import weights_at_once, weights_in_turn, written_sum
 
 from .private import VALUES, build, clipped, clipped_sum, clone, diameters, sum_of, table, training, weighed
 
@@ -134,20 +133,6 @@ def test_several_secrets_keep_their_own_gaps(gaps: tuple[float, float]) -> None:
         wanted = bs.analyze(made.run, bs.AttributeInference(enforced(gap)), "certified").bayes_security.lower
         assert made.guarantee.attributes[name].bayes_security.lower == wanted
     assert made.guarantee.attribute is None
-
-
-def test_three_ways_to_the_same_sum() -> None:
-    """Weights at once, weights from all inner products, and gradients that are written out."""
-    module, data, secret = build("conv", classes=3)
-    records, made = whole(data), training(module, data, secret, gap=0.1)
-    gradients, own, _ = weighed(clipped_sum(made), records)
-    shares = secret.shares(records)
-    for gap in (1.0, 0.1, 1e-3):
-        at_once = weights_at_once(gradients, own, shares, gap)
-        torch.testing.assert_close(weights_in_turn(gradients, own, [shares], [gap]), at_once)
-        written, weighted = written_sum(gradients, own, shares, gap), gradients.totals(at_once)
-        for parameter, one in weighted.items():
-            torch.testing.assert_close(written[parameter], one.double(), rtol=1e-4, atol=1e-5)
 
 
 def test_pulling_for_another_secret_widens_a_gap_by_up_to_root_two() -> None:

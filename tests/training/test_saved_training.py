@@ -217,12 +217,3 @@ def test_a_terminal_shows_the_progress(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert re.search(r"loss \d", told)
     training(build("tanh")[0], data, steps=3).fit(progress=False)
     assert capsys.readouterr().err == ""
-
-
-def test_the_report_of_persons_with_several_records(tmp_path: Path) -> None:
-    folder = clipping().save(tmp_path / "mine")
-    told = json.loads((folder / "training.json").read_text())
-    (folder / "training.json").write_text(json.dumps(told | {"records": 3}))
-    person = load(folder).person
-    assert person is not None
-    assert person.lower == bs.analyze(person.run, bs.Membership(records=3), "certified").bayes_security.lower

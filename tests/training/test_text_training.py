@@ -131,20 +131,6 @@ def test_records_that_name_nobody_have_distance_zero() -> None:
     assert float(wanted[6:].min()) > 0.0
 
 
-def test_batches_that_name_nobody() -> None:
-    """All variants of all records are alike then, at every position."""
-    data = texts(False, number=12, nobody=12)
-    secret = Secret.word(numbers, field(False), WORDS, others="keep", name="who", unseen=True)
-    parts, criterion, monitor = watched(False, secret, data)
-    module, optimizer, loader = parts
-    for ids, mask, target in loader:
-        optimizer.zero_grad()
-        criterion(module(ids, mask), target).backward()
-        optimizer.step()
-    assert len(monitor.distances) == len(loader)
-    assert max(monitor.distances) == 0.0
-
-
 def test_variants_are_run_of_texts_that_name_somebody_only() -> None:
     data = texts(False, number=24, nobody=20)
     secret = Secret.word(numbers, field(False), WORDS, others="keep", name="who")
@@ -203,11 +189,3 @@ def test_the_class_of_a_text_is_a_secret() -> None:
     made = both.variants(split(data.tensors).take([1]), range(12))
     assert made.target.tolist() == [0, 1, 2] * 4
     assert made.inputs[0][::3].unique(dim=0).shape == (4, WIDTH)
-
-
-def test_a_record_without_a_candidate_stops_before_the_first_step() -> None:
-    secret = Secret.word(numbers, field(False), WORDS, name="who")
-    with pytest.raises(
-        ValueError, match=r"each record must hold one of the candidates of 'who'.* but record 0 holds none of them"
-    ):
-        watched(False, secret, texts(False, nobody=1))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from betastar.training import AttributeMonitor, Records
-from betastar.training.gradients.tiled_factor import TiledFactor
 
 from . import private as small
 from .language_models import MODELS, criterion, model, secret, texts
@@ -59,19 +58,6 @@ def test_distances_with_clipping_layer_by_layer(name: str) -> None:
     wanted = points(module, name, some(data), limits)
     parts = private(module, data, clip=limits, clipping="per_layer")
     close(measuring(parts, secret(), criterion=criterion(name)).each(some(data)), diameters(wanted))
-
-
-def test_short_texts_take_inner_products_by_position() -> None:
-    """The shapes of the tests above reach both ways to compute inner products."""
-    chosen = []
-    for length in (3, 24):
-        data, module = texts("gpt2", length), model("gpt2")
-        measure = measuring(private(module, data), secret(), criterion=criterion("gpt2"))
-        factors = measure._gradients(some(data), 0).factors
-        tiled = [f for f in factors if isinstance(f, TiledFactor) and hasattr(f.calls[0], "x")]
-        chosen.append([f._positions_are_cheaper(f.calls[0]) for f in tiled])
-    assert any(chosen[0])
-    assert not any(chosen[1])
 
 
 @pytest.mark.parametrize("length", [3, 12])
