@@ -144,7 +144,7 @@ class Draws:
         return self._begun[1] if self._begun is not None and self._begun[0] == epoch else self.entropy
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """What a training needs to continue within an epoch, after this many steps. It tells who is drawn next: keep it secret."""
+        """What a training needs to go on within an epoch, after this many steps. It tells who is drawn next: keep it secret."""
         epoch, within = divmod(step, self.steps_per_epoch)
         return {"epoch": epoch, "entropy": f"{self._entropy_of(epoch):x}"} if self.scheme.in_epochs and within else {}
 
