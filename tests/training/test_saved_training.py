@@ -17,7 +17,7 @@ from betastar.report.facts import load
 from betastar.report.recomputed import ReportError
 from betastar.report.report import write
 from betastar.runs.reading import FolderError
-from betastar.training import AttributeMonitor, Budget, PrivateTraining, Secret
+from betastar.training import AttributeMonitor, Budget, PrivateTraining, Records, Secret
 from betastar.training.measurement import AttributeMeasurement
 
 from ..command import call
@@ -66,6 +66,11 @@ def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = (folder / "report.html").read_text()
     assert "mine: 6 steps of DP-SGD in a loop of one" in text
+    _, data, secret = build("tanh")
+    held = secret.own(Records((data.tensors[0],), data.tensors[1])).bincount(minlength=7) / 120
+    assert list(facts.shares.values()) == pytest.approx(held.tolist())
+    assert f"guessing alone is right {100 * float(held.max()):.2f} % of the time" in text
+    assert "guessing alone" not in public
     assert facts.command.startswith('python -c "import betastar as bs; print(bs.analyze(bs.DPSGD(')
 
 
@@ -166,6 +171,7 @@ def test_what_cannot_be_saved(tmp_path: Path) -> None:
             r"says that the run was .*, but metrics\.jsonl gives",
         ),
         ({"segments": [{"noise_multiplier": -1.0, "sample_rate": 0.1, "steps": 6}]}, "noise_multiplier must be"),
+        ({"secrets": {"secret": {"values": 7, "shares": {"a": 7.0}}}}, r"shares\['a'\] must be between 0 and 1, got 7"),
         ({"secrets": {}}, "must name the one secret that the monitor watched"),
     ],
 )

@@ -537,6 +537,9 @@ def of_own_training(path: Path) -> Facts:
         run = sum(others, start=first)
         secrets: dict[str, Json] = dict(told["secrets"])
         versions = ", ".join(f"{name} {number}" for name, number in dict(told["versions"]).items())
+        shares = dict(next(iter(secrets.values())).get("shares", {})) if len(secrets) == 1 else {}
+        for value, share in shares.items():
+            validation.probability(f"shares[{value!r}]", share)
         target = told.get("budget")
         records = int(validation.whole("records", told.get("records", 1), low=1))
         groups = None if "groups" not in told else _groups(told["groups"], run, records)
@@ -581,6 +584,7 @@ def of_own_training(path: Path) -> Facts:
         membership_budget=promised,
         versions=versions,
         seed="own",
+        shares=shares,
         described_in=TRAINING,
     )
 

@@ -27,6 +27,7 @@ from betastar.runs.reading import Json, StudyError
 from betastar.runs.study import Study
 from betastar.threats import Membership
 from betastar.training import AttributeMeasurement, Budget, BudgetExhausted, PrivateTraining, Records
+from betastar.training.saved_training import labelled_shares
 
 # One private training, which `betastar train` and audits share
 
@@ -271,10 +272,7 @@ class Training:
         """Of the training records that hold a value of the secret, the share that holds each."""
         secret, records = self.study.secret, Records((self.study.train.tensors[0],), self.study.train.tensors[1])
         held = secret.own(records)[secret.concerned(records)]
-        counts = torch.bincount(held, minlength=secret.count).double()
-        shares = (counts / counts.sum()).tolist() if len(held) else []
-        labels = (", ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in secret.labels)
-        return dict(zip(labels, shares, strict=False))
+        return labelled_shares(secret, torch.bincount(held, minlength=secret.count))
 
     def _concerned(self) -> int | None:
         """The number of training records that the secret is about; None if these are all of them."""

@@ -27,7 +27,7 @@ from betastar.training import processes
 from betastar.training.gradients.distances import DIAMETERS, RecordDistances
 from betastar.training.ledger import LeakageSum, Ledger
 from betastar.training.records import Records
-from betastar.training.saved_training import HEADS, SavedTraining, described, rows
+from betastar.training.saved_training import HEADS, SavedTraining, described, rows, shares_of
 from betastar.training.secrets.secret import Secret
 from betastar.training.source import Source
 from betastar.training.writers import JsonLines, Writer
@@ -433,7 +433,7 @@ class AttributeMeasurement(SavedTraining):
         return {name: getattr(self, name) for name in names} | {"secret": self.secret.digest(), "records": len(self._source)}
 
     def _files(self) -> dict[str, str]:
-        secret = {self.secret.name: {"values": self.secret.count}}
+        secret = {self.secret.name: {"values": self.secret.count, "shares": shares_of(self.secret, self._source)}}
         contents = {TRAINING: described(MONITOR, self.run, secrets=secret)}
         contents[STEPS] = "".join(json.dumps(entry) + "\n" for entry in self.entries())
         if self.ledger is not None:

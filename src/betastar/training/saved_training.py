@@ -24,6 +24,8 @@ from betastar.training.members import members_files
 if TYPE_CHECKING:
     from betastar.dpsgd import DPSGD
     from betastar.risk import Risk
+    from betastar.training.secrets.secret import Secret
+    from betastar.training.source import Source
 
 HEADS = ("", "rely on", "estimate", "without a model")
 BETA = METRICS["bayes_security"]
@@ -89,12 +91,30 @@ def _require_place(folder: Path, overwrite: bool) -> None:
         )
 
 
+def shares_of(secret: Secret, source: Source) -> dict[str, float]:
+    """Of the training records that hold a value of the secret, the share that holds each."""
+    counts = torch.zeros(secret.count, dtype=torch.float64)
+    for _, records in source.portions(range(len(source))):
+        counts += torch.bincount(secret.own(records)[secret.concerned(records)].cpu(), minlength=secret.count)
+    return labelled_shares(secret, counts)
+
+
+def labelled_shares(secret: Secret, counts: torch.Tensor) -> dict[str, float]:
+    """How often each value occurs as shares of all, by the label of the value; nothing if none occurs."""
+    labels = (", ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in secret.labels)
+    return dict(zip(labels, (counts.double() / counts.sum()).tolist(), strict=True)) if counts.any() else {}
+
+
 def private_files(training: Any) -> dict[str, str]:
     """The file of a `PrivateTraining`. What was measured besides has a `save` of its own."""
     guarantee = training.guarantee
     proof = None if guarantee.proof is None else guarantee.proof.bayes_security
     worst = FARTHEST if proof is None else None  # of a budget that keeps to the worst case without measuring
-    secrets = {one.name: {"values": one.count, "gap": training.gaps.get(one.name, worst)} for one in training.secrets}
+    secrets: dict[str, dict[str, Any]] = {
+        one.name: {"values": one.count, "gap": training.gaps.get(one.name, worst)} for one in training.secrets
+    }
+    if len(secrets) == 1:
+        secrets[training.secrets[0].name]["shares"] = shares_of(training.secrets[0], training._source)
     more: dict[str, Any] = {"secrets": secrets, "budget": proof, "records": training.records}
     if (plan := guarantee.groups) is not None:
         more["groups"] = {"relation": plan.relation, "rates": dict(plan.rates), "norms": dict(plan.norms)}
