@@ -230,10 +230,10 @@ def train(
         with one_run() as tell:
             run(config, output, resume, tell) if trials is None else search_best(config, output, resume, jobs, tell)
     with printing.phase("drawing the figures of the summary, and writing the model card"):
-        for folder in folders:
-            summarise(folder)
-            model_card.write(folder)
         told = [(folder, load(folder)) for folder in folders]
+        for folder, facts in told:
+            summarise(folder, facts)
+            model_card.write(folder, facts)
     if not json:
         show_several(output, told) if len(folders) > 1 else show(*told[0])
         return

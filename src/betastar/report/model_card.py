@@ -47,11 +47,10 @@ TRIED = (
 )
 
 
-def write(path: str | Path) -> Path:
+def write(path: str | Path, facts: Facts | None = None) -> Path:
     """Write the model card of a complete run into its folder, over an earlier one."""
     folder = RunFolder(path)
-    facts = load(path)
-    write_all({folder / CARD: render(facts, folder)})
+    write_all({folder / CARD: render(load(path) if facts is None else facts, folder)})
     return folder / CARD
 
 

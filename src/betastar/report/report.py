@@ -152,9 +152,9 @@ def _place(source: str | Path, output: str | Path | None, kind: str, name: str) 
     return path
 
 
-def summarise(path: str | Path) -> Path:
+def summarise(path: str | Path, facts: Facts | None = None) -> Path:
     """Write summary.md, the short Markdown that `betastar train` leaves in its folder, over an earlier one."""
-    facts, folder = load(path), Path(path)
+    facts, folder = load(path) if facts is None else facts, Path(path)
     figures = list(draw(facts, brief=True))
     text = render(facts, figures, "md", brief=True)
     write_all({folder / "summary.md": text} | {folder / f"{one.name}.png": plots.image(one.ax) for one in figures})
