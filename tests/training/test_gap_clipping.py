@@ -12,6 +12,8 @@ from torch.utils.data import TensorDataset
 import betastar as bs
 from betastar.calibrate import enforced
 from betastar.training import Records, Secret
+from betastar.training.gap_clipping import weights_in_turn
+from betastar.training.gradients.factors import Factor, Gradients
 
 from .private import VALUES, build, clipped, clipped_sum, clone, diameters, sum_of, table, training, weighed
 
@@ -152,6 +154,18 @@ def test_pulling_for_another_secret_widens_a_gap_by_up_to_root_two() -> None:
     shift_u, shift_v = torch.tensor([[0.0, 1e-3]]).double(), torch.tensor([[-1e-3, 0.0]]).double()
     moved = (pull(worst_u + shift_u, worst_v + shift_v, 1.0) - pull(worst_u, worst_v, 1.0)).norm() / 1e-3
     assert float(moved) > 1.41
+
+
+def test_an_earlier_secret_is_clipped_to_less_for_that() -> None:
+    """The worst case of the lemma: of nine values of the second secret, one moves across and eight along, by the first's gap."""
+    gap, values = 1e-3, 9
+    still = torch.tensor([[0.5, 0.0]] + [[-0.5 / (values - 1), 0.0]] * (values - 1)).double()
+    moved = still + gap * torch.tensor([[0.0, 1.0]] + [[-1.0, 0.0]] * (values - 1)).double()
+    points = torch.cat([still, moved])[None].expand(2, -1, -1)
+    shares = [torch.full((2, count), 1.0 / count, dtype=torch.float64) for count in (2, values)]
+    used = weights_in_turn(Gradients((Factor(points.contiguous()),)), torch.tensor([0, values]), shares, [gap, 1.0])
+    first, second = torch.einsum("na,nae->ne", used, points)
+    assert 0.9 * gap < float((first - second).norm()) <= gap * (1.0 + 1e-9)
 
 
 def few() -> TensorDataset:

@@ -237,6 +237,11 @@ LABELLED = Secret.tokens(1, [[5], [6]], field=TextField(labels="labels"), name="
             text(1, 5, 6, 6, 0),
             r"record 0 with \(5,\) as its 'who' would be read as another one",
         ),
+        (  # 2 2 2 2 2 would be read as 2 2, 2 2, 2: as many spans, at other places
+            Secret.word(numbers, TextField(0, pad=PAD), ["1", "2 2"], name="who", unseen=True),
+            text(1, 2, 1, PAD, PAD),
+            "record 0 with '2 2' as its 'who' would be read as another one",
+        ),
         (LONG, Records((torch.zeros(2, 3),), None), "needs ids of tokens in argument 0, whole numbers .* got float32 of shape"),
         (
             Secret.tokens(0, [[5], [6]], field="ids"),
