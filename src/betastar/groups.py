@@ -90,6 +90,9 @@ class Protection:
         object.__setattr__(self, "groups", MappingProxyType(groups))
         object.__setattr__(self, "targets", MappingProxyType(dict(self.targets)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Protection, (dict(self.groups), dict(self.targets), self.by, self.relation)
+
     def of_records(self, records: int) -> NDArray[np.int64]:
         """Give the place of each record's group among the groups.
 
@@ -222,6 +225,9 @@ class GroupPlan(Displayed):
             object.__setattr__(self, name, MappingProxyType(checked))
         validation.choice("relation", self.relation, RELATIONS)
         Membership(records=self.records)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GroupPlan, (self.noise_multiplier, self.steps, dict(self.rates), dict(self.norms), self.relation, self.records)
 
     def question(self, group: str, relation: str | None = None) -> tuple[DPSGD, Threat]:
         """Say which run and which threat the risk of a group is that of.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -98,6 +99,7 @@ def test_the_game_sees_a_group_that_is_drawn_too_often() -> None:
 def test_the_table_of_a_plan() -> None:
     plan = GroupPlan(3.51, 2040, {"careful": 0.002, "usual": 0.01}, {"careful": 1.0, "usual": 1.0})
     assert str(plan) == "2,040 steps with noise 3.51, in 2 groups"
+    assert pickle.loads(pickle.dumps(plan)) == plan
     assert "<th>careful</th>" in plan._repr_html_()
     assert "not known" in GroupPlan(3.51, 2040, plan.rates, plan.norms, records=3)._repr_html_()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from functools import cache
 from pathlib import Path
@@ -144,6 +145,7 @@ def test_groups_cannot_change_after_a_training_is_made() -> None:
     members["careful"][:] = 0
     members["more"] = np.array([1])
     targets["careful"] = bs.Target(bayes_security=0.5)
+    assert copy.deepcopy(protection).of_records(RECORDS).tolist() == protection.of_records(RECORDS).tolist()
     assert protection.of_records(RECORDS).tolist() == [0 if i in GROUPS["careful"] else 1 for i in range(RECORDS)]
     with pytest.raises(ValueError, match="read-only"):
         protection.groups["usual"][0] = 5

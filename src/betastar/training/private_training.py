@@ -1351,6 +1351,8 @@ class PrivateTraining(SavedTraining):
     def _made(self) -> dict[str, Any]:
         """What a saved state must have been made with."""
         budget = None if self._budget is None else asdict(self._budget)
+        if budget is not None and budget["every"] == 1:
+            del budget["every"]  # which earlier versions did not have
         return {
             "dataset": self._data_digest,
             "sampling": asdict(self._draws.scheme),
