@@ -757,7 +757,7 @@ class PrivateTraining(SavedTraining):
     def retired(self) -> NDArray[np.bool_]:
         """Which records could not pay for the last step, with a budget for membership. For your eyes: it tells about records."""
         if self._spending is None:
-            raise ValueError("retired belongs to a budget for membership, and there is none.")
+            raise ValueError("retired belongs to a budget for membership that has to measure, and there is none.")
         return self._spending.retired.copy()
 
     @property
