@@ -67,6 +67,16 @@ def test_links_of_the_repository_lead_somewhere(path: Path) -> None:
         assert (path.parent / target).exists(), target
 
 
+def test_links_to_tests_lead_somewhere() -> None:
+    """The site shows the source of each of these tests, and cannot be built without."""
+    wanted = {
+        found for path in (ROOT / "docs").rglob("*.md") for found in re.findall(r"\(test:([\w/]+\.py)::(\w+)\)", path.read_text())
+    }
+    assert len(wanted) > 50
+    for file, name in wanted:
+        assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text(), (file, name)
+
+
 def test_a_snippet_that_fails_is_named() -> None:
     with pytest.raises(snippets.SnippetError, match=r"page.md, line 3: .*0.1.*says '0.2'"):
         snippets.run("# Page\n\n```python\nprint(0.1)  # 0.2: no\n```\n", "page.md")
