@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,18 @@ def criterion_of_another_monitor(parts: Any, criterion: Any) -> Callable[..., No
 def test_what_happens_beside_the_loop(beside: Callable[..., Callable[..., None]]) -> None:
     parts, criterion, monitor = attach()
     fit(parts, criterion, 4, beside(parts, criterion))
+    same(parts, monitor)
+
+
+def test_an_evaluation_between_the_model_and_its_loss() -> None:
+    parts, criterion, monitor = attach()
+    for x, y in islice(parts[2], 4):
+        parts[1].zero_grad()
+        output = parts[0](x)
+        with torch.no_grad():
+            parts[0](x[:3])
+        criterion(output, y).backward()
+        parts[1].step()
     same(parts, monitor)
 
 
