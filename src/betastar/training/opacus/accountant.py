@@ -201,17 +201,16 @@ class BetastarAccountant(IAccountant):  # type: ignore[misc]
         Raises
         ------
         ValueError
-            If the state is empty, of another accountant, or of a version of betastar that did not save how batches were drawn.
+            If the state is empty or of another accountant, or if it does not say how batches were drawn.
         """
         mechanism = (state_dict or {}).get("mechanism")
         if mechanism is None:
             raise ValueError("state_dict is empty or not the state of an accountant, and cannot be loaded.")
-        if mechanism != self.mechanism() or "drawn" not in state_dict or state_dict.get("refusal"):  # of an older version
-            why = state_dict.get("refusal") or STATE_POISSON
-            raise ValueError(f"the state of the accountant {mechanism!r} cannot be loaded: {why}")
+        if mechanism != self.mechanism() or "drawn" not in state_dict:
+            raise ValueError(f"the state of the accountant {mechanism!r} cannot be loaded: {STATE_POISSON}")
         self._drawn, self._assigned = DrawnSteps(), False
         self._drawn.load_state_dict(state_dict["drawn"])
-        self._divisor = state_dict.get("divisor", "")
+        self._divisor = state_dict["divisor"]
 
     def risk(self, relation: str = "substitution", method: str = "exact") -> Risk:
         """Analyse membership inference against the steps so far.
