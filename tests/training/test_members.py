@@ -356,13 +356,17 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="every must be 1 in batch scope"):
         MembershipMonitor(*parts, nn.CrossEntropyLoss(), every=2)
     monitor = MembershipMonitor(*parts, nn.CrossEntropyLoss())
-    with pytest.raises(ValueError, match="indices must be between 0 and 119"):
-        monitor.records([120])
     monitor.records([1, 2])
     x, y = next(iter(parts[2]))
     nn.functional.cross_entropy(parts[0](x), y).backward()
     with pytest.raises(ValueError, match=f"indices must be one for each of the {len(x)} records of the step, got 2"):
         parts[1].step()
+    parts[1].zero_grad()
+    monitor.records(120 + np.arange(len(x)))
+    nn.functional.cross_entropy(parts[0](x), y).backward()
+    parts[1].step()
+    with pytest.raises(ValueError, match=f"indices must be between 0 and 119, got 120 to {119 + len(x)}"):
+        _ = monitor.ledger.times
     dropout = nn.Sequential(nn.Linear(6, 9), nn.Dropout(), nn.Linear(9, 2))
     with pytest.raises(GradientError, match="the model has dropout"):
         MembershipMonitor(*private(dropout, data), nn.CrossEntropyLoss(), scope="dataset")

@@ -6,7 +6,7 @@ leaks itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,8 +31,8 @@ SCOPES = {
 }
 #: Norms at which leakage is tabulated, and at which β* is computed, with plain Poisson sampling and with others.
 NODES, PLAIN, OTHERS = np.linspace(0.0, 1.0, 65), 33, 9
-#: Ends of the intervals of the histogram of norms.
-BINS = np.linspace(0.0, 1.0, 21)
+#: Intervals of the histogram of norms.
+BINS = 20
 #: Steps that are added up at once.
 WAITING = 100
 
@@ -115,11 +115,11 @@ class MembershipLedger(Displayed):
         self.person = validation.one_whole("person", person)
         self._times: NDArray[Any] = np.zeros(records, dtype=np.int64)
         self._sums: NDArray[Any] = np.zeros(records)  # of the leakage of each record when it was measured
-        self._histogram: NDArray[Any] = np.zeros(len(BINS) - 1, dtype=np.int64)
+        self._histogram: NDArray[Any] = np.zeros(BINS, dtype=np.int64)
         self._drawn = DrawnSteps()
         self._last: NDArray[Any] | None = None  # of dataset scope, the norms that were measured last
         self._charge: tuple[float, float, NDArray[Any]] | None = None  # rate, noise and leakage that belong to them
-        self._waiting: list[tuple[float, float, NDArray[Any] | None, NDArray[Any]]] = []  # steps that are not yet added up
+        self._waiting: list[tuple[float, float, Callable[[], Any]]] = []  # steps that are not yet added up
 
     @property
     def label(self) -> str:
@@ -177,33 +177,31 @@ class MembershipLedger(Displayed):
         """
         if not isinstance(drawn, DrawnBatch):
             drawn = poisson(float(validation.fraction("drawn", drawn)))
-        found = None if norms is None else self._checked(records, norms)
-        self.keep(
-            float(validation.positive("noise", noise)),
-            drawn,
-            None if records is None or found is None else found[0],
-            None if found is None else found[1],
-        )
+        numbers, sizes = (None, None) if norms is None else self._checked(records, norms)
+        self.keep(float(validation.positive("noise", noise)), drawn, lambda: (None if records is None else numbers, sizes))
 
-    def keep(self, noise: float, drawn: DrawnBatch, records: NDArray[Any] | None, norms: NDArray[Any] | None) -> None:
-        """Add one step whose numbers are known to be right. In batch scope many steps are added up at once, which takes less.
+    def keep(self, noise: float, drawn: DrawnBatch, told: Callable[[], tuple[NDArray[Any] | None, NDArray[Any] | None]]) -> None:
+        """Add one step whose numbers are known to be right. In batch scope they are asked for later, many at once.
 
         Parameters
         ----------
-        noise, drawn, records, norms : objects
-            As for `step`. Norms above 1 count as 1.
+        noise, drawn : objects
+            As for `step`.
+        told : callable
+            Gives records and norms as for `step`. Norms above 1 count as 1.
         """
         self._drawn.add(noise, drawn)
         rate = drawn.scheme.sample_rate
-        if norms is not None and self.scope == "batch":
-            self._waiting.append((rate, noise, records, norms))
+        if self.scope == "batch":
+            self._waiting.append((rate, noise, told))
             if len(self._waiting) >= WAITING:
                 self._add_up()
             return
+        _, norms = told()
         if norms is not None:
             self._last, self._charge = norms, None
             self._times += 1
-            self._histogram += np.histogram(norms, BINS)[0]
+            self._histogram += _counted(norms)
         if self._last is not None:
             if self._charge is None or self._charge[:2] != (rate, noise):
                 self._charge = rate, noise, self._leakage(rate, noise, self._last)
@@ -212,15 +210,15 @@ class MembershipLedger(Displayed):
     def _add_up(self) -> None:
         """Add up the steps that wait."""
         waiting, self._waiting = self._waiting, []
-        waiting = [(*one[:3], np.minimum(one[3], 1.0)) for one in waiting]
         for rate, noise in dict.fromkeys(one[:2] for one in waiting):
-            alike = [one for one in waiting if one[:2] == (rate, noise)]
-            self._histogram += np.histogram(np.concatenate([norms for *_, norms in alike]), BINS)[0]
-            told = [(records, norms) for _, _, records, norms in alike if records is not None]
-            if told:
-                records, norms = (np.concatenate(column) for column in zip(*told, strict=True))
-                np.add.at(self._times, records, 1)
-                np.add.at(self._sums, records, self._leakage(rate, noise, norms))
+            alike = [told() for *key, told in waiting if key == [rate, noise]]
+            found = [(records, np.where(norms < 1.0, norms, 1.0)) for records, norms in alike if norms is not None]
+            self._histogram += _counted(np.concatenate([norms for _, norms in found] or [np.zeros(0)]))
+            known = [(records, norms) for records, norms in found if records is not None]
+            if known:
+                numbers, sizes = (np.concatenate(column) for column in zip(*known, strict=True))
+                np.add.at(self._times, numbers, 1)
+                np.add.at(self._sums, numbers, self._leakage(rate, noise, sizes))
 
     def _checked(self, records: Any, norms: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """The numbers of records, and their norms."""
@@ -381,6 +379,11 @@ class MembershipLedger(Displayed):
     def __repr__(self) -> str:
         steps = f"{self.steps} {'step' if self.steps == 1 else 'steps'}"
         return f"MembershipLedger({int(self.measured.sum())} of {len(self.times)} records measured, {steps}, {self.scope} scope)"
+
+
+def _counted(norms: NDArray[Any]) -> NDArray[Any]:
+    """The histogram of some norms between 0 and 1."""
+    return np.bincount(np.minimum((norms * BINS).astype(np.int64), BINS - 1), minlength=BINS)
 
 
 def members_files(ledger: MembershipLedger) -> dict[str, str]:

@@ -1130,21 +1130,24 @@ class PrivateTraining(SavedTraining):
     def _record_members(self, number: int) -> None:
         """Tell the ledger of a step. With several processes, each has measured its share."""
         assert self.ledger is not None
-        numbers: NDArray[Any] | None = None
-        norms: NDArray[Any] | None = None
-        if self.ledger.scope == "batch":
-            noted, self._noted = self._noted, []
-            numbers = torch.cat([one for one, _ in noted]).numpy() if noted else np.zeros(0, dtype=np.int64)
-            norms = torch.cat([one for _, one in noted]).clamp_(max=1.0).cpu().numpy() if noted else np.zeros(0)
-            if processes.together():
-                every = np.full(len(self._source), -1.0)
-                every[numbers] = norms
-                every = processes.maxima(every)
-                numbers = np.flatnonzero(every >= 0.0)
-                norms = every[numbers]
-        elif number % self._ledger_every == 0:
-            norms = self._measured_norms()
-        self.ledger.keep(self.noise_multiplier, self._draws.drawn(number), numbers, norms)
+        noted, self._noted = self._noted, []
+
+        def told() -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+            if self.ledger is not None and self.ledger.scope == "dataset":
+                return None, self._measured_norms() if number % self._ledger_every == 0 else None
+            if not noted:
+                return np.zeros(0, dtype=np.int64), np.zeros(0)
+            return torch.cat([one for one, _ in noted]).numpy(), torch.cat([one for _, one in noted]).cpu().numpy()
+
+        if processes.together() and self.ledger.scope == "batch":
+            numbers, norms = told()
+            every = np.full(len(self._source), -1.0)
+            every[numbers] = norms
+            every = processes.maxima(every)
+            both = np.flatnonzero(every >= 0.0), every[every >= 0.0]
+            self.ledger.keep(self.noise_multiplier, self._draws.drawn(number), lambda: both)
+        else:
+            self.ledger.keep(self.noise_multiplier, self._draws.drawn(number), told)
 
     # ------------------------------------------------------------------ answers
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,14 +147,9 @@ class MembershipMonitor(SavedTraining):
         Raises
         ------
         ValueError
-            If the data set has no such record.
+            Later, when steps are added up, if the data set has no such record.
         """
-        numbers = torch.as_tensor(indices).flatten()
-        if len(numbers):
-            low, high = (int(end) for end in torch.aminmax(numbers))
-            if not 0 <= low <= high < self._size:
-                raise ValueError(f"indices must be between 0 and {self._size - 1}, got {numbers.tolist()[:5]}.")
-        self._numbers.append(numbers)
+        self._numbers.append(torch.as_tensor(indices).flatten().clone())  # loops may reuse a tensor
 
     def detach(self) -> None:
         """Stop measuring. The figures of the steps so far stay."""
@@ -172,40 +168,40 @@ class MembershipMonitor(SavedTraining):
         noise, drawn, norm = self._adapter.noise_multiplier(), self._adapter.drawn(), self._adapter.max_grad_norm()
         if self.ledger.scope == "dataset":
             due = self.ledger.steps % self.every == 0
-            self.ledger.keep(noise, drawn, None, self._measured() if due else None)
+            self.ledger.keep(noise, drawn, lambda: (None, self._measured() if due else None))
             return
-        norms, numbers = self._clipped(norm), self._numbers
-        self._numbers = []
+        rows, seen, numbers = self._rows, self._seen.copy(), self._numbers
+        self._rows, self._numbers = 0, []
         self._seen.clear()
-        if numbers:
-            told = np.concatenate([one.cpu().numpy() for one in numbers])
-            if len(told) != len(norms):
-                raise ValueError(f"indices must be one for each of the {len(norms)} records of the step, got {len(told)}.")
-            if processes.together():
-                every = np.full(self._size, -1.0)
-                every[told] = norms
-                every = processes.maxima(every)
-                told = np.flatnonzero(every >= 0.0)
-                norms = every[told]
-            self.ledger.keep(noise, drawn, told, norms)
-        elif processes.together():
-            raise ValueError("records must be called before each forward pass with several processes.")
-        else:
-            self.ledger.keep(noise, drawn, None, norms)
+        if rows and not seen:
+            raise UnsupportedOpacus("does not divide the clipping norm by the norms of gradients, which are read there")
+        layers = [] if self._adapter.flat else list(self._adapter.layer_norms().values())
+        number, given = sum(map(len, seen)) // max(1, len(layers)), sum(map(len, numbers))
+        if numbers and given != number:
+            raise ValueError(f"indices must be one for each of the {number} records of the step, got {given}.")
+        told: Callable[[], tuple[NDArray[Any] | None, NDArray[Any]]] = partial(self._told, numbers, seen, norm, layers)
+        if processes.together():
+            if not numbers:
+                raise ValueError("records must be called before each forward pass with several processes.")
+            every, (mine, norms) = np.full(self._size, -1.0), told()
+            every[mine] = norms
+            every = processes.maxima(every)
+            told = partial(_both, np.flatnonzero(every >= 0.0), every[every >= 0.0])
+        self.ledger.keep(noise, drawn, told)
 
-    def _clipped(self, norm: float) -> NDArray[Any]:
-        """The norms of gradients, in clipping norms, from what Opacus told; those above 1 count as 1."""
-        rows, seen, self._rows = self._rows, self._seen, 0
-        if not seen:
-            if rows:
-                raise UnsupportedOpacus("does not divide the clipping norm by the norms of gradients, which are read there")
-            return np.zeros(0)
-        if self._adapter.flat:
-            return np.concatenate([_numbers(told) for told in seen]) * (1.0 / norm)
-        limits = list(self._adapter.layer_norms().values())  # each pass tells the norms of one layer after the other
-        layers = [np.minimum(_numbers(told), limits[i % len(limits)]) ** 2 for i, told in enumerate(seen)]
-        passes = [np.sum(layers[i : i + len(limits)], axis=0) for i in range(0, len(layers), len(limits))]
-        return np.sqrt(np.concatenate(passes)) / norm
+    def _told(
+        self, numbers: list[Tensor], seen: list[Tensor], norm: float, layers: list[float]
+    ) -> tuple[NDArray[Any] | None, NDArray[Any]]:
+        """The numbers of records, if the loop told them, and the norms that Opacus told, in clipping norms."""
+        told = torch.cat(numbers).long().cpu().numpy() if numbers else None
+        if told is not None and len(told) and not 0 <= told.min() <= told.max() < self._size:
+            raise ValueError(f"indices must be between 0 and {self._size - 1}, got {told.min()} to {told.max()}.")
+        norms = [one.float().cpu().numpy() for one in seen]
+        if not layers:
+            return told, _joined(norms) / norm
+        squares = [np.minimum(one, layers[i % len(layers)]) ** 2 for i, one in enumerate(norms)]  # of one layer after the other
+        passes = [np.sum(squares[i : i + len(layers)], axis=0) for i in range(0, len(squares), len(layers))]
+        return told, np.sqrt(_joined(passes)) / norm
 
     def _measured(self) -> NDArray[Any]:
         """The norms of all records at the current weights. Each process measures its share."""
@@ -255,6 +251,10 @@ class MembershipMonitor(SavedTraining):
         return f"MembershipMonitor({self.ledger!r})"
 
 
-def _numbers(tensor: Tensor) -> NDArray[Any]:
-    """A tensor as an array, of at least single precision."""
-    return tensor.float().cpu().numpy()
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """Arrays one after the other."""
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _both(numbers: NDArray[Any], norms: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    return numbers, norms
