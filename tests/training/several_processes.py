@@ -65,7 +65,7 @@ def one(given: argparse.Namespace, rank: int, world: int) -> dict[str, Any]:
         )
     criterion = nn.CrossEntropyLoss()
     sampled = {} if given.sampling is None else {"poisson_sampling": False, "loader": sampled_loader(data, given.sampling)}
-    model, optimizer, loader = private(module, data, noise=4.0, **sampled)
+    model, optimizer, loader = private(module, data, noise=4.0, clip=2.0, **sampled)
     monitor = AttributeMonitor(model, optimizer, loader, criterion, secret, scope=given.scope, ledger=True)
     members = MembershipMonitor(model, optimizer, loader, criterion, scope=given.scope)
     each = []
