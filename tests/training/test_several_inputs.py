@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from opacus import PrivacyEngine
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset
 
 from betastar.training import AttributeMonitor, Records, Secret
 
-from .private import oracle, training
+from .private import oracle, private, training
 
 NUMBER = 60
 TABLE = torch.randn(NUMBER, 4, generator=torch.Generator().manual_seed(0))
@@ -53,16 +52,6 @@ def three(batch: Any) -> Records:
     return Records((batch[0], batch[1]), batch[2])
 
 
-def private(module: nn.Module, data: Dataset[Any]) -> Any:
-    return PrivacyEngine(accountant="betastar").make_private(
-        module=module,
-        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
-        data_loader=DataLoader(data, batch_size=20),
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-    )
-
-
 def monitor(data: Dataset[Any], secret: Secret, module: nn.Module | None = None, **options: Any) -> AttributeMonitor:
     return AttributeMonitor(*private(module or Both(), data), nn.CrossEntropyLoss(), secret, **options)
 
@@ -78,7 +67,7 @@ def test_the_distance_is_that_of_the_argument_that_holds_the_secret(secret: Secr
     torch.manual_seed(0)
     module = Both()
     before = deepcopy(module)
-    model, optimizer, loader = private(module, BOTH)
+    model, optimizer, loader = private(module, BOTH, clip=1.0)
     watched = AttributeMonitor(model, optimizer, loader, criterion := nn.CrossEntropyLoss(), secret, split=three, scope="dataset")
     table, tokens, target = next(iter(loader))
     criterion(model(table, tokens), target).backward()
