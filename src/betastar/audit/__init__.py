@@ -16,6 +16,7 @@ from betastar.audit.results import ALARM, Audit, RocPoint, Trials
 if TYPE_CHECKING:
     from betastar.audit.attackers import AuditError
     from betastar.audit.code_audit import code
+    from betastar.audit.code_recording import recorded, released
     from betastar.audit.one_run_games import one_run
     from betastar.audit.training_audit import training
 
@@ -40,6 +41,8 @@ __all__ = [
     "one_run",
     "one_run_mechanism",
     "one_run_p_values",
+    "recorded",
+    "released",
     "training",
 ]
 
@@ -49,6 +52,8 @@ _TRAINED = {
     "one_run": "one_run_games",
     "AuditError": "attackers",
     "training": "training_audit",
+    "recorded": "code_recording",
+    "released": "code_recording",
 }
 
 

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,18 +18,37 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from betastar import validation
-from betastar.audit.challenges import Changed, Data, Split, changed, read, require_records, same_record, with_values, without
+from betastar.audit.attackers import Criterion
+from betastar.audit.challenges import (
+    Changed,
+    Data,
+    Split,
+    as_seen,
+    changed,
+    marked_argument,
+    read,
+    require_records,
+    same_record,
+    with_mark,
+    with_values,
+    without,
+)
 from betastar.audit.code_comparison import (
     Comparison,
     Findings,
     NotFiniteError,
     Promised,
+    StepNoise,
+    ball_findings,
+    differences,
     noise_findings,
     noise_of,
     sampling_findings,
+    step_findings,
+    total,
 )
 from betastar.audit.code_findings import PROMISES, CodeAudit, Finding, ReplayError
-from betastar.audit.code_recording import LoaderWatch, Recorder, Recording, Watcher
+from betastar.audit.code_recording import EnoughError, LoaderWatch, RecordedStep, Recorder, Recording, Scaled, Watcher
 from betastar.audit.parallel import seed_of
 from betastar.dpsgd import DPSGD
 from betastar.threats import AttributeInference, Membership, Threat, only_general
@@ -37,6 +59,8 @@ from betastar.training.records import pair
 HARDLY_TESTED = 0.25
 #: The number of records that are changed, one in each replay, at most.
 RECORDS = 3
+#: The number of records that are changed one by one to see when they are drawn, where the loop does not say it.
+PROBED = 16
 WHAT_TO_FIX = (
     "Nothing is said about it before that is fixed: take all random numbers from torch, NumPy or random without seeds of their "
     "own (or from a torch.Generator that is seeded by torch.randint), use torch.use_deterministic_algorithms(True) on a GPU, and "
@@ -61,24 +85,28 @@ def code(
     seed: int | None = None,
     ignore: Sequence[str] = (),
     split: Callable[[Any], Records] = pair,
+    criterion: Criterion | None = None,
+    returns: str = "updates",
+    limit: float = 600.0,
 ) -> CodeAudit:
     """Replay a training on data that differ in one record, with the same random numbers, and see that it keeps its promises.
 
-    The training runs some times, for a few steps: twice on the data (it must do the same twice), once with another seed (for the
+    The training runs some times, for a few steps: twice on the data (it must do the same twice), with another seed (for the
     noise), and once for each change of a record. Each step of a replay starts from the weights of the first training. What it
     releases may differ by the promised distance, and nothing else may differ.
 
     Parameters
     ----------
     train : callable
-        `train(data)` trains on the data set from the beginning to the end: it makes the model, the optimizer and the loader, and
-        calls `make_private` of Opacus. It may be a generator that yields what it logs. With `factory` it is called as
-        `train(factory(), data)`, as `betastar.audit.training` does.
+        `train(data)` trains on the data set from the beginning to the end: it makes the model, the optimizer and the loader.
+        It may be a generator that yields what it logs. With `factory` it is called as `train(factory(), data)`, as
+        `betastar.audit.training` does. Without one, `train(data, seed)` gets the seed of its random numbers, too; it may return
+        the list of its updates (or weights), one a step, if no optimizer of PyTorch applies them and it does not call `released`.
     data : Dataset
         The records, with a length.
     run : DPSGD or callable, optional
-        What the training claims to be, or a function from a number of records to it. Without it, noise and sampling are compared
-        with what the optimizer and the loader say of themselves.
+        What the training claims to be, or a function from a number of records to it. Without it, noise is compared with what the
+        optimizer says of itself.
     threat : Threat, optional
         `Membership()`: another record is in its place, and the released sums may differ by 2 clipping norms.
         `Membership("add-remove")`: the record is left out, and they may differ by 1. `AttributeInference(distances)`: the record
@@ -88,12 +116,13 @@ def code(
     max_grad_norm : float, optional
         The clipping norm that is promised; by default the optimizer's own at each step.
     divisor : float, optional
-        For a training without an optimizer of Opacus: the number by which it divides its noisy sums.
+        For a training without Opacus: the number by which it divides its noisy sums. Of returned weights, divided by the
+        learning rate.
     record : int, optional
         The number of the record that differs; by default one that is drawn in some of the steps.
     replacements : sequence, optional
-        Records to put in its place, one replay for each. By default another record of the data, and the record with numbers that
-        are a hundred times larger, whose gradient has to be clipped.
+        Records to put in its place, one replay for each. By default another record of the data, and records with numbers that
+        are a hundred times larger, or that push the gradient of a layer, so that it has to be clipped.
     secret : Secret, optional
         The attribute that has another value.
     values : sequence, optional
@@ -105,12 +134,20 @@ def code(
     ignore : sequence of str
         Promises that are not wanted, such as "output" for a training whose printed loss nobody else sees.
     split : callable
-        With a secret: turns a batch into `Records`, if batches are not (inputs, target, ...), as for the monitor.
+        Turns a batch into `Records`, if batches are not (inputs, target, ...), as for the monitor.
+    criterion : callable, optional
+        The loss by which records are found that push the gradient of a layer; by default cross entropy for classes, and otherwise
+        the squared error.
+    returns : "updates" or "weights"
+        What a list that `train` returns is.
+    limit : float
+        The number of seconds after which a training is ended.
 
     Returns
     -------
     CodeAudit
-        The broken promises, each with its step and its parameter. `violated` says whether there are any.
+        The broken promises, each with its step and its parameter. `violated` says whether there are any, `notes` what was not
+        compared.
 
     Raises
     ------
@@ -147,19 +184,29 @@ def code(
         validation.choice("ignore", name, PROMISES)
     if record is not None and not 0 <= validation.whole("record", record, low=0) < len(data):
         raise validation.wrong("record", f"must be a record of the data, 0 to {len(data) - 1}, got {record}.")
-    called = train if factory is None else lambda some: train(factory(), some)
+    validation.choice("returns", returns, ("updates", "weights"))
+    called = train if factory is None and needed(train) > 1 else (lambda some, _: train(some))
+    if factory is not None:
+        called = lambda some, _: train(factory(), some)  # noqa: E731
     start = processes.of_first(lambda: seed_of(seed))
-    replays = _Replays(called, replaced(data, {}), promised, validation.whole("steps", steps), start)
+    limit, number = float(validation.positive("limit", limit)), validation.whole("steps", steps)
+    replays = _Replays(called, replaced(data, {}), promised, number, start, returns == "weights", limit)
     replays.record_twice()
     removed = isinstance(threat, Membership) and threat.relation == "add-remove"
-    records = _chosen(replays.first, record)
-    notes = replays.check_claim(claim)
+    records = _chosen(replays.first, record) or replays.drawn_records(record, data)
+    notes = [*replays.notes, *replays.check_claim(claim)]
     changes: list[str] = []
-    for chosen in records:
-        for neighbour in neighbours(data, chosen, removed, replacements, secret, values, split):
-            told = replays.compare(neighbour, chosen, removed)
+    for place, chosen in enumerate(records):
+        push = replays.first.models[0] if replays.first.models and place == 0 else None
+        made = neighbours(data, chosen, removed, replacements, secret, values, split, push, criterion)
+        compared: list[Comparison] = []
+        for neighbour in made:
+            comparison, told = replays.compare(neighbour, chosen, removed)
             notes += [told] if told else []
             changes += [] if told else [neighbour.title]
+            compared += [] if comparison is None or neighbour.base is not None else [comparison]
+        for finding in [] if removed else ball_findings(promised, chosen, compared):
+            replays.findings.add(finding)
     found = tuple(one for one in replays.findings.all() if one.promise not in ignore)
     if not found and replays.largest == 0.0:
         raise ReplayError(
@@ -168,7 +215,7 @@ def code(
         )
     if not found and replays.largest < HARDLY_TESTED and secret is None:
         notes.append(
-            "The record moved the released sums by little, so that clipping was hardly tested: give replacements with larger "
+            "Clipping was hardly compared: the record moved the released sums by little. Give replacements with larger "
             "gradients."
         )
     if isinstance(threat, Membership) and threat.records > 1:
@@ -176,14 +223,14 @@ def code(
     if ignore:
         notes.append(f"Not looked at: {', '.join(ignore)}.")
     drawn = [step.drawn for step in replays.first.steps]
-    number = None if None in drawn else sum(not batch.isdisjoint(records) for batch in drawn if batch is not None)
+    number = sum(not batch.isdisjoint(records) for batch in drawn if batch is not None)
     return CodeAudit(
         findings=found,
         threat=threat.describe(),
         records=records,
         changes=tuple(dict.fromkeys(changes)),
         steps=len(drawn),
-        drawn=number,
+        drawn=None if None in drawn else number,
         largest=replays.largest,
         seed=replays.seed,
         notes=tuple(dict.fromkeys(notes)),
@@ -191,28 +238,45 @@ def code(
     )
 
 
+def needed(train: Callable[..., Any]) -> int:
+    """The number of arguments that a function needs."""
+    given = inspect.signature(train).parameters.values()
+    return sum(one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in given)
+
+
 @dataclass
 class _Replays:
     """The replays of one training.
 
-    train: the user's function, of data alone; data: the records; promised: what is promised of a step; steps: how many at most.
+    train: the user's function, of data and a seed; data: the records; promised: what is promised of a step; steps: how many at
+    most; weights: whether it returns weights; limit: how many seconds a training may take.
     """
 
-    train: Callable[[Data], Any]
+    train: Callable[[Data, int], Any]
     data: Data
     promised: Promised
     steps: int
     seed: int
+    weights: bool
+    limit: float
 
     def __post_init__(self) -> None:
         self.findings, self.largest, self.private = Findings(), 0.0, False
-        self.first, self.again = Recording(), Recording()
+        self.first, self.again, self.notes = Recording(), Recording(), [""][:0]
+        self.probed: list[tuple[int, set[int]]] = []
 
     def record_twice(self) -> None:
         """Train twice on the data. Raises ReplayError unless both trainings do the same."""
         self.first, self.private = self._play(self.data)
+        if self.first.late:
+            self.steps = len(self.first.steps)
+            self.notes.append(f"Steps after {self.steps} were not compared: train was ended after {self.limit:g} seconds.")
         if not self.first.steps:
-            raise ReplayError("train must update its model by an optimizer of PyTorch in this process, got no step of one.")
+            late = f" within {self.limit:g} seconds" if self.first.late else ""
+            raise ReplayError(
+                "train must update its model by an optimizer of PyTorch in this process, call betastar.audit.released, or return "
+                f"its updates, got no step of one{late}."
+            )
         if not self.private and self.promised.divisor is None:
             raise ReplayError(
                 "train must make its optimizer private with Opacus, or run, max_grad_norm and divisor must be given: "
@@ -223,8 +287,15 @@ class _Replays:
                 "train clips adaptively: the clipping norm follows a noisy count of the records, which a replay does not cover. "
                 "Use clipping='flat' or 'per_layer'."
             )
+        if self.first.listed:
+            self.notes.append(
+                "Steps after the first that a record changes were not compared: train returns its updates, which cannot be "
+                "replayed from the same weights. Call betastar.audit.released in the loop."
+            )
+        elif not self.first.ended and not self.first.late:
+            self.notes.append(f"Steps after {self.steps} were not compared, nor what train does at its end: give more steps.")
         same = Findings()
-        comparison = Comparison(self.first, self.promised, None, "", ("in one training", "in the next"), same, self.private)
+        comparison = self._comparison(self.first, None, "", ("in one training", "in the next"), same)
         self.again, _ = self._play(self.data, watcher=comparison)
         comparison.end(self.again, {})
         if wrong := [one for one in same.all() if one.promise != "output"]:
@@ -239,51 +310,129 @@ class _Replays:
             if norm is not None and step.settings is not None and step.settings.max_grad_norm > (1.0 + 1e-5) * norm:
                 told = f"At step {number} the optimizer clips to {step.settings.max_grad_norm:g}, and {norm:g} is promised."
                 self.findings.add(Finding("clipping", told, number, None, step.settings.max_grad_norm, norm))
-        if self.private:
-            other, _ = self._play(self.data, seed=self.seed + 1)
-            noise = noise_of(self.first, run, self.promised, None)
-            found = noise_findings(noise, noise_of(other, run, self.promised, None))
-        else:
-            first = self.first
-            other, _ = self._play(self.data, watcher=lambda number, _: first.steps[number].gradients, other_noise=first)
-            noise = noise_of(first, run, self.promised, other)
-            found = noise_findings(noise, [])
-            if not any(part.any() for step in noise for part in step.parts.values()):
-                raise ReplayError(
-                    "train adds no noise to its gradients, or noise from a generator of its own: for this test let it draw its "
-                    "noise from torch's own generator, after the model has computed its output."
-                )
-        sampling, notes = sampling_findings(self.first, run)
-        for finding in (*found, *sampling):
+        other, _ = self._play(self.data, seed=self.seed + 1)
+        found, notes = self._noise(run, other)
+        sampling, more = sampling_findings(self.first, run, self.probed)
+        for finding in (*found, *sampling, *step_findings(self.first, self.promised)):
             self.findings.add(finding)
-        return notes
+        if run is not None and self.first.ended and len(self.first.steps) != run.steps:
+            told = f"The training takes {len(self.first.steps)} steps, and {int(run.steps)} are claimed."
+            if len(self.first.steps) > run.steps:
+                self.findings.add(Finding("steps", told, None, None, len(self.first.steps), float(run.steps)))
+        return [*notes, *more]
 
-    def compare(self, neighbour: Neighbour, record: int, removed: bool) -> str:
-        """Replay on data with another record; returns why that was not possible, if it was not."""
+    def _noise(self, run: DPSGD | None, other: Recording) -> tuple[list[Finding], list[str]]:
+        """What is wrong with the noise, and what of it cannot be compared."""
+        if self.private or all(step.sums for step in self.first.steps):
+            both = [noise_of(one, run, self.promised, None) for one in (self.first, other)]
+            return noise_findings(*both), []
+        if len(other.steps) == len(self.first.steps) and all(
+            differences(a.gradients, b.gradients, 1.0, 1.0) and total(differences(a.gradients, b.gradients, 1.0, 1.0)) == 0.0
+            for a, b in zip(self.first.steps, other.steps, strict=True)
+        ):
+            told = "Trainings with different seeds release the same: train sets a seed itself, and whoever knows it can subtract the noise."
+            return [Finding("noise", told, 1)], []
+        untold = "its random numbers are not drawn by PyTorch. Call betastar.audit.released(update, without_noise=...) in the loop."
+        for always in (False, True):
+            if self.first.listed:
+                break
+            silent, double = (self._silent(self.first, factor, always) for factor in (0.0, 2.0))
+            if silent is None or double is None:
+                break
+            noise = noise_of(self.first, run, self.promised, silent)
+            if not any(part.any() for step in noise for part in step.parts.values()):
+                continue
+            if not _linear(noise, noise_of(double, run, self.promised, self.first)):
+                untold = "normal numbers are also drawn for something else. Call betastar.audit.released(update, without_noise=...)."
+                break
+            again = self._silent(other, 0.0, always)
+            return noise_findings(noise, [] if again is None else noise_of(other, run, self.promised, again)), []
+        if missing := self._without_noise():
+            return [Finding("noise", f"There is no noise at {missing}: on records of zeros it is not changed at all.", 1, missing, 0.0, 1.0)], []
+        return [], [f"Noise was not compared: {untold}"]
+
+    def _silent(self, reference: Recording, factor: float, always: bool) -> Recording | None:
+        """The steps of a training with its noise multiplied by a factor; None if it then fails."""
+        seed = self.seed if reference is self.first else self.seed + 1
+        scaled = Scaled(factor, reference, always)
+        try:
+            return self._play(self.data, seed, watcher=lambda i, _: _step_of(reference, i).gradients, scaled=scaled)[0]
+        except (ReplayError, NotFiniteError):
+            return None
+
+    def _without_noise(self) -> str | None:
+        """A parameter that has no noise: with records of zeros its updates are zero, to the last entry."""
+        if not isinstance(self.data, TensorDataset) or not self.data.tensors[0].is_floating_point():
+            return None
+        zeros = TensorDataset(torch.zeros_like(self.data.tensors[0]), *self.data.tensors[1:])
+        try:
+            steps = self._play(zeros)[0].steps
+        except ReplayError:
+            return None
+        names = {name: None for step in steps for name in step.gradients}
+        return next((name for name in names if all(not step.gradients[name].any() for step in steps if name in step.gradients)), None)
+
+    def drawn_records(self, record: int | None, data: Data) -> tuple[int, ...]:
+        """Records that are drawn, where the loop does not say which: they change an update if they are replaced.
+
+        Some are replaced one by one; if none of them is drawn, one is found by halves of all records.
+        """
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed)).tolist()
+
+        def moved(some: Sequence[int]) -> set[int]:
+            other = {one: extreme(data, one) for one in some}
+            comparison = self._comparison(self.first, -1, "", ("", ""), Findings(), quiet=True)
+            try:
+                recording, _ = self._play(replaced(data, other), watcher=comparison)
+                comparison.end(recording, {})
+            except (ReplayError, NotFiniteError):
+                return set()
+            return comparison.moved
+
+        if record is not None:
+            return (record,)
+        if not self.first.listed:
+            self.probed = [(one, moved([one])) for one in order[:PROBED]]
+        best = sorted((one for one in self.probed if one[1]), key=lambda one: (len(one[1]) == len(self.first.steps), -len(one[1])))
+        if best:
+            return tuple(one for one, _ in best[:RECORDS])
+        left = order
+        while len(left) > 1:
+            half = left[: len(left) // 2]
+            left = half if moved(half) else left[len(left) // 2 :]
+        return (left[0],)
+
+    def compare(self, neighbour: Neighbour, record: int, removed: bool) -> tuple[Comparison | None, str]:
+        """Replay on data with another record; returns the comparison, and why that was not possible, if it was not."""
         reference, findings = self.first, len(self.findings)
         try:
             if neighbour.base is not None:
                 reference, _ = self._play(neighbour.base)
             watch = LoaderWatch(neighbour.data, reference.batches, record) if removed else LoaderWatch(neighbour.data)
             worlds = ("with the record", "without it") if removed else ("with one record", "with the other")
-            comparison = Comparison(reference, self.promised, record, neighbour.title, worlds, self.findings, self.private)
+            comparison = self._comparison(reference, record, neighbour.title, worlds, self.findings)
             recording, _ = self._play(neighbour.data, watch=watch, watcher=comparison, fixed=removed)
+            output = self.again.output if neighbour.base is None else reference.output
+            comparison.end(recording, output)
         except NotFiniteError:
             if neighbour.made_up:
-                return f"With {neighbour.title} the training computes numbers that are not finite; this change was left out."
+                return None, f"With {neighbour.title} the training computes numbers that are not finite; this change was left out."
             raise ReplayError(f"train must compute finite gradients, got some that are not, with {neighbour.title}.") from None
         except ReplayError as problem:
             if neighbour.made_up and "raised" in str(problem):
-                return f"With {neighbour.title} the training stops with an error; this change was left out."
+                return None, f"With {neighbour.title} the training stops with an error; this change was left out."
             if len(self.findings) > findings:
-                return ""
+                return None, ""
             raise
         self.largest = max(self.largest, comparison.largest)
-        output = self.again.output if neighbour.base is None else reference.output
-        comparison.end(recording, output)
         if not removed and recording.batches.fetched != reference.batches.fetched[: len(recording.batches.fetched)]:
             self.findings.add(Finding("sampling", "The batches that are drawn depend on what the record contains."))
-        return ""
+        return comparison, ""
+
+    def _comparison(
+        self, reference: Recording, record: int | None, title: str, worlds: tuple[str, str], findings: Findings, quiet: bool = False
+    ) -> Comparison:
+        return Comparison(reference, self.promised, record, title, worlds, findings, self.private, quiet)
 
     def _play(
         self,
@@ -292,19 +441,41 @@ class _Replays:
         watch: LoaderWatch | None = None,
         watcher: Watcher | None = None,
         fixed: bool = False,
-        other_noise: Recording | None = None,
+        scaled: Scaled | None = None,
     ) -> tuple[Recording, bool]:
-        """Train on the data, and record it; whether the training has an optimizer of Opacus."""
-        recorder = Recorder(self.train, self.steps, fixed, other_noise)
+        """Train on the data, and record it; whether the training has an optimizer of Opacus or is betastar's own."""
+        recorder = Recorder(self.train, self.steps, self.limit, fixed, scaled)
         try:
             recorded = recorder.run(data, self.seed if seed is None else seed, watch or LoaderWatch(data), watcher)
         except (ReplayError, NotFiniteError):
             raise
         except Exception as problem:
+            number = len(recorder.recording.steps)
+            after = f" after step {number}" if number else ""
             raise ReplayError(
-                f"train must work again and again, with any record in the data, but raised {type(problem).__name__}: {problem}"
+                f"train must work again and again, with any record in the data, but raised {type(problem).__name__}{after}: {problem}"
             ) from problem
-        return recorded, recorder.any_private
+        if recorded.listed and self.weights:
+            recorded.steps = [
+                replace(b, gradients={k: v.double() - a.gradients[k].double() for k, v in b.gradients.items()})
+                for a, b in pairwise(recorded.steps)
+            ]
+        return recorded, recorder.any_private or any(step.settings is not None for step in recorded.steps)
+
+
+def _step_of(reference: Recording, number: int) -> RecordedStep:
+    if number >= len(reference.steps):
+        raise EnoughError
+    return reference.steps[number]
+
+
+def _linear(noise: Sequence[StepNoise], again: Sequence[StepNoise]) -> bool:
+    """Whether twice the normal numbers add the same once more."""
+    return all(
+        float((part - other.parts[name]).norm()) <= 1e-3 * float(part.norm()) + 1e-5 * one.deviation * part.numel() ** 0.5
+        for one, other in zip(noise, again, strict=False)
+        for name, part in one.parts.items()
+    )
 
 
 def _why(finding: Finding) -> str:
@@ -324,11 +495,13 @@ def _chosen(first: Recording, record: int | None) -> tuple[int, ...]:
         for one in sorted(batch):
             places.setdefault(one, set()).add(number)
     if record is not None:
-        if batches and record not in places:
+        if not batches:
+            return ()
+        if record not in places:
             raise validation.wrong("record", f"must be drawn in one of the {len(batches)} steps, got {record}, which is not.")
         return (record,)
     if not batches:
-        return (0,)
+        return ()
     if not places:
         raise ReplayError(f"no record was drawn in {len(batches)} steps, so that nothing can be tested: use more steps.")
     kinds = {number: str(first.steps[number].settings) for number, _ in batches}
@@ -388,6 +561,9 @@ def _promised(threat: Threat | None, secret: Secret | None, norm: float | None, 
 LARGER = 100.0
 #: The number of other values of a secret that are replayed, at most.
 VALUES = 4
+LARGE_OWN = f"its numbers {LARGER:g} times larger, and its own target"
+#: The number of layers whose gradients are pushed, and the steps of gradient ascent.
+LAYERS, ASCENT = 4, 12
 
 
 @dataclass(frozen=True)
@@ -433,6 +609,8 @@ def neighbours(
     secret: Secret | None,
     values: Sequence[Any] | None,
     split: Split,
+    model: nn.Module | None,
+    criterion: Criterion | None,
 ) -> list[Neighbour]:
     """The data sets that differ from the data in this record, as the threat wants it.
 
@@ -452,6 +630,10 @@ def neighbours(
         Its other values; by default some of them.
     split : callable
         Turns a batch into `Records`.
+    model : Module or None
+        The model, whose layers' gradients are pushed.
+    criterion : callable or None
+        The loss by which they are pushed.
 
     Returns
     -------
@@ -476,10 +658,67 @@ def neighbours(
         return _other_values(data, record, secret, values, split)
     other = _another(data, record)
     made = [Neighbour("another record of the data", replaced(data, {record: other}))]
-    large = larger(own, other)
-    if large is not None:
-        made.append(Neighbour(f"its numbers {LARGER:g} times larger", replaced(data, {record: large}), made_up=True))
+    candidates = [(f"its numbers {LARGER:g} times larger", larger(own, other)), (LARGE_OWN, larger(own, own))]
+    candidates += [] if model is None else list(pushed(own, other, model, criterion, split))
+    for title, one in candidates:
+        if one is not None and not (title == LARGE_OWN and same_record(one, candidates[0][1])):
+            made.append(Neighbour(title, replaced(data, {record: one}), made_up=True))
     return made
+
+
+def pushed(own: Any, other: Any, model: nn.Module, criterion: Criterion | None, split: Split) -> Iterator[tuple[str, Any]]:
+    """Records that push the gradient of one layer as far as gradient ascent on the input does; none where that is not possible.
+
+    Clipping that leaves out a layer shows at such a record, even where activations are bounded.
+    """
+    try:
+        copy = deepcopy(getattr(model, "_module", model)).cpu().eval()
+        for module in copy.modules():
+            for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks):
+                hooks.clear()
+        seen = [as_seen([one], split) for one in (own, other)]
+        key, start = marked_argument(seen[0])
+        if not start.is_floating_point():
+            return
+        names = [name for name, p in copy.named_parameters() if p.requires_grad and p.ndim > 1]
+        for name in names[-LAYERS:]:
+            weight, best, longest = copy.get_parameter(name), None, 0.0
+            for records in seen:
+                x = (10.0 * start).clone().requires_grad_()
+                rate = float(start.abs().max()) or 1.0
+                for _ in range(ASCENT):
+                    with torch.enable_grad():
+                        now = records.changed(lambda k, value, x=x: x if k == key else value)
+                        loss = _loss(criterion, copy(*now.inputs, **now.named), now.target)
+                        size = torch.autograd.grad(loss, weight, create_graph=True)[0].norm()
+                        (step,) = torch.autograd.grad((size + 1e-12).log(), x)
+                    if float(size) > longest:
+                        best, longest = (x.detach()[0].clone(), records is seen[1]), float(size)
+                    x = (x + rate * step / step.norm().clamp(min=1e-12)).detach().requires_grad_()
+            if best is not None:
+                yield f"inputs that push the gradient of {name}", with_mark(_targeted(own, other) if best[1] else own, split, best[0])
+    except Exception:  # a model that cannot be differentiated twice, or records of another form: other changes remain
+        return
+
+
+def _loss(criterion: Criterion | None, output: Tensor, target: Any) -> Tensor:
+    if criterion is not None:
+        return criterion(output, target)
+    if target.is_floating_point():
+        return nn.functional.mse_loss(output.squeeze(-1), target)
+    return nn.functional.cross_entropy(output, target)
+
+
+def _targeted(own: Any, other: Any) -> Any:
+    """The record with the target of another."""
+    return type(own)([*own[:-1], other[-1]]) if isinstance(own, tuple | list) else own
+
+
+def extreme(data: Data, record: int) -> Any:
+    """A record that differs much from a record of the data."""
+    other = _another(data, record)
+    large = larger(data[record], other)
+    return other if large is None else large
 
 
 def _other_values(data: Data, record: int, secret: Secret, values: Sequence[Any] | None, split: Split) -> list[Neighbour]:

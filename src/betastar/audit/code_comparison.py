@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+import numpy as np
 import torch
-from scipy.stats import beta, chi2
+from scipy.stats import beta, binom, chi2
 from torch import Tensor
 
 from betastar.audit.attackers import rate_and_noise
@@ -27,6 +28,8 @@ SLACK = 1e-3
 ROUNDINGS = 32.0
 #: Rounding of a record's gradient, as a share of the largest in the batch.
 MIXED = 1e-6
+#: Numbers that are kept of each replay, to compare what a record contributes with different contents.
+KEPT = 1 << 23
 
 
 class NotFiniteError(ArithmeticError):
@@ -72,6 +75,11 @@ class Promised:
     def scale(self, step: RecordedStep) -> float | None:
         """The number by which the step has divided its sum; None if nobody says it."""
         return self.divisor if step.settings is None else step.settings.divisor
+
+    @property
+    def radius(self) -> float:
+        """The radius of a ball with all contributions of one record, in clipping norms; infinite if only distances are promised."""
+        return 1.0 if self.distances == () and not self.secret or self.distances == (2.0,) else float("inf")
 
 
 class Findings:
@@ -119,11 +127,17 @@ class Comparison:
         Where findings are added.
     private : bool
         Whether the training has an optimizer of Opacus.
+    quiet : bool
+        See which steps change, and nothing else.
 
     Attributes
     ----------
     largest : float
         The largest difference so far, as a share of the promised one.
+    moved : set of int
+        The steps that the record has changed.
+    vectors : dict
+        For each of these steps the change of the sum, the promised clipping norm, and the rounding of the sum.
     """
 
     def __init__(
@@ -135,11 +149,14 @@ class Comparison:
         worlds: tuple[str, str],
         findings: Findings,
         private: bool,
+        quiet: bool = False,
     ) -> None:
         self._reference, self._promised, self._record, self._title = reference, promised, record, title
         self._one, self._other = worlds
-        self._findings, self._private = findings, private
+        self._findings, self._private, self._quiet = findings, private, quiet
         self.largest = 0.0
+        self.moved: set[int] = set()
+        self.vectors: dict[int, tuple[Tensor, float, float]] = {}
 
     def __call__(self, number: int, step: RecordedStep) -> Mapping[str, Tensor]:
         """Compare a step, and return the gradients of the earlier training, which are applied in its place."""
@@ -149,6 +166,10 @@ class Comparison:
         if step.optimizer != before.optimizer:
             self._say("steps", f"{before.optimizer} takes step {number + 1} {self._one}, {step.optimizer} {self._other}.")
             raise EnoughError
+        if self._quiet:
+            apart = self._apart(before, step)
+            self.moved |= {number} if apart > ROUNDINGS * 1e-6 * total(differences(before.gradients, {}, 1.0, 1.0)) else set()
+            return before.gradients
         if not same_states(before.states, step.states):
             raise ReplayError(
                 f"train must draw equally many random numbers {self._one} and {self._other}, and does not at step {number + 1}: "
@@ -159,6 +180,10 @@ class Comparison:
         self._released(number, before, step)
         self._rows(number, before, step)
         return before.gradients
+
+    @staticmethod
+    def _apart(before: RecordedStep, step: RecordedStep) -> float:
+        return total(differences(before.gradients, step.gradients, 1.0, 1.0))
 
     def end(self, recording: Recording, ignored: Mapping[str, str]) -> None:
         """Compare what can be seen at the end.
@@ -171,12 +196,21 @@ class Comparison:
             Output of a further training on the same data: what differs there is not compared.
         """
         before, steps = self._reference, len(recording.steps)
+        if recording.listed:  # it could not be given the updates of the first, and is comparable until they differ
+            for number, (one, step) in enumerate(zip(before.steps, recording.steps, strict=False)):
+                if self._apart(one, step) > 0.0:
+                    self.moved.add(number)
+                    if not self._quiet:
+                        self._released(number, one, step)
+                    break
+        if self._quiet:
+            return
         if (steps, recording.ended) != (len(before.steps), before.ended):
             more = "" if recording.ended else " or more"
             self._say("steps", f"The training takes {len(before.steps)} steps {self._one}, and {steps}{more} {self._other}.")
         else:
             self._contents(steps, before.contents, recording.contents)
-        for where in {**before.output, **recording.output}:
+        for where in {} if recording.listed and self.moved else {**before.output, **recording.output}:
             one, other = before.output.get(where), recording.output.get(where)
             if one != other and before.output.get(where) == ignored.get(where):
                 told = f"{where[0].upper()}{where[1:]} is {_short(one)} {self._one}, and {_short(other)} {self._other}"
@@ -257,6 +291,10 @@ class Comparison:
                 self._say("not drawn", f"{told}: something is computed from all records.", number, worst, apart / norm, 0.0)
             return
         self.largest = max(self.largest, apart / (distance * norm) if distance else 0.0)
+        if apart > rounding:
+            self.moved.add(number)
+            if sum(one.numel() for one, _, _ in self.vectors.values()) < KEPT:
+                self.vectors[number] = vector(before.gradients, step.gradients, scale or 1.0, other_scale or 1.0), norm, rounding
         if apart > (1.0 + SLACK) * distance * norm + rounding:
             told = f"At step {number + 1} the released sum changes by {significant(apart / norm, 3)} clipping norms when "
             told += f"the record changes ({self._title}), where at most {distance:g} is promised; most of it is at {worst}"
@@ -264,7 +302,13 @@ class Comparison:
 
     def _rows(self, number: int, before: RecordedStep, step: RecordedStep) -> None:
         """Compare the gradients of the other records of the batch, which the changed record must not change."""
-        if before.rows is None or step.rows is None or (len(before.rows), len(step.rows)) != (len(before.last), len(step.last)):
+        if before.rows is None or step.rows is None:
+            return
+        if (len(before.rows), len(step.rows)) != (len(before.last), len(step.last)):
+            lost, more = (_unmatched(a, b) for a, b in ((before.rows, step.rows), (step.rows, before.rows)))
+            if max(lost, more) > 1:
+                told = f"At step {number + 1} the gradients of {max(lost, more) - 1} other records change or come and go when record "
+                self._say("mixing", f"{told}{self._record} does ({self._title}): which records count depends on others.", number)
             return
         ours = [place for place, record in enumerate(before.last) if record != self._record]
         theirs = [place for place, record in enumerate(step.last) if record != self._record]
@@ -284,6 +328,57 @@ class Comparison:
         if moved:
             told = f"At step {number + 1} {step.optimizer} applies a gradient of {moved[0]} that depends on the record"
             self._say("clipping", f"{told}, and that no optimizer of Opacus has clipped.", number, moved[0])
+
+
+def _unmatched(rows: Tensor, others: Tensor) -> int:
+    """How many rows are not among the others."""
+    if not len(rows) or not len(others) or rows.shape[1] != others.shape[1]:
+        return len(rows)
+    apart = (rows[:, None] - others[None]).abs().amax(dim=2).amin(dim=1)
+    return int((apart > SLACK * rows.abs().amax(dim=1) + MIXED * float(rows.abs().max())).sum())
+
+
+def vector(one: Mapping[str, Tensor], other: Mapping[str, Tensor], scale: float, other_scale: float) -> Tensor:
+    """The difference of two sums, written out."""
+    names = {**one, **other}
+    parts = [other[n].double() * other_scale - one[n].double() * scale if n in one and n in other else torch.zeros(0) for n in names]
+    return torch.cat([part.flatten().cpu() for part in parts]).float()
+
+
+def least_radius(vectors: Sequence[Tensor]) -> float:
+    """A lower bound on the radius of a ball that holds 0 and all these vectors.
+
+    Whatever weights λ ≥ 0 add up to 1, the radius is at least √(Σ λ_i·|v_i|² - |Σ λ_i·v_i|²), the deviation of the vectors under
+    λ from their mean. Steps of Frank and Wolfe increase it.
+    """
+    rows = torch.stack([torch.zeros_like(vectors[0]), *vectors]).double()
+    gram = (rows @ rows.T).numpy()
+    squares, weights, best = np.diag(gram), np.full(len(gram), 1.0 / len(gram)), 0.0
+    for number in range(300):
+        inner = gram @ weights
+        best = max(best, float(squares @ weights - weights @ inner))
+        weights *= 1.0 - 2.0 / (number + 3.0)
+        weights[int(np.argmax(squares - 2.0 * inner))] += 2.0 / (number + 3.0)
+    return best**0.5
+
+
+def ball_findings(promised: Promised, record: int, compared: Sequence[Comparison]) -> list[Finding]:
+    """Whether what one record contributed, as it was and as it was changed, fits in a ball with the clipping norm as radius.
+
+    That is promised: each contribution is at most a clipping norm from 0. Where 0 lies is not known, and need not be.
+    """
+    found = []
+    for number in sorted(set().union(*(one.vectors for one in compared))):
+        kept = [one.vectors[number] for one in compared if number in one.vectors]
+        norm, rounding = kept[0][1], max(one[2] for one in kept)
+        radius = least_radius([one[0] for one in kept if len(one[0]) == len(kept[0][0])]) if len(kept) > 1 else 0.0
+        if radius > (1.0 + SLACK) * promised.radius * norm + rounding:
+            told = f"At step {number + 1} record {record} contributes at least {significant(radius / norm, 3, upwards=False)} clipping norms"
+            why = "does it enter twice, by two losses, or through a layer that is not clipped?"
+            found.append(
+                Finding("distance", f"{told}, with other contents, where 1 is promised: {why}", number + 1, None, radius / norm, 1.0)
+            )
+    return found
 
 
 def differences(one: Mapping[str, Tensor], other: Mapping[str, Tensor], scale: float, other_scale: float) -> dict[str, float]:
@@ -341,8 +436,8 @@ class StepNoise:
         return torch.cat([part.flatten().cpu() for part in self.parts.values()])[:COMPARED]
 
 
-def noise_of(recording: Recording, run: DPSGD | None, promised: Promised, other: Recording | None) -> list[StepNoise]:
-    """The noise of each step: what a private optimizer has added to its sums.
+def noise_of(recording: Recording, run: DPSGD | None, promised: Promised, silent: Recording | None) -> list[StepNoise]:
+    """The noise of each step: what was added to its clipped sums.
 
     Parameters
     ----------
@@ -352,13 +447,16 @@ def noise_of(recording: Recording, run: DPSGD | None, promised: Promised, other:
         What is claimed; None for the noise multiplier of the optimizer.
     promised : Promised
         What is promised of a step.
-    other : Recording or None
-        For a training without Opacus, the same steps with other noise, from which the noise is computed: the difference of two
-        independent noises, divided by √2.
+    silent : Recording or None
+        The same steps without noise, where nobody says what the clipped sums are.
     """
     found, taken = [], 0
     for number, step in enumerate(recording.steps):
-        parts = _added(step) if other is None else _between(step, other.steps[number], promised.scale(step) or 1.0)
+        scale = promised.scale(step) or 1.0
+        without = {k: v.double() * (scale if step.settings is None else 1.0) for k, v in step.sums.items()}
+        if not without and silent is not None and number < len(silent.steps):
+            without = {k: v.double() * scale for k, v in silent.steps[number].gradients.items()}
+        parts = {k: v.double() * scale - without[k] for k, v in step.gradients.items() if k in without}
         if parts:
             found.append(StepNoise(number, _claimed(run, taken, step) * promised.norm(step), parts))
             taken += 1
@@ -371,20 +469,6 @@ def _claimed(run: DPSGD | None, number: int, step: RecordedStep) -> float:
     if step.settings is None:
         raise ReplayError("run must be given for a training without an optimizer of Opacus: it says which noise is promised.")
     return step.settings.noise_multiplier
-
-
-def _added(step: RecordedStep) -> dict[str, Tensor]:
-    if step.settings is None:
-        return {}
-    return {name: step.gradients[name].double() * step.settings.divisor - total for name, total in step.sums.items()}
-
-
-def _between(step: RecordedStep, other: RecordedStep, scale: float) -> dict[str, Tensor]:
-    return {
-        name: (gradient.double() - other.gradients[name].double()) * scale / 2.0**0.5
-        for name, gradient in step.gradients.items()
-        if name in other.gradients
-    }
 
 
 def noise_findings(noise: Sequence[StepNoise], other: Sequence[StepNoise]) -> list[Finding]:
@@ -443,23 +527,89 @@ def _same_in_each_training(noise: Sequence[StepNoise], other: Sequence[StepNoise
     return None
 
 
-def sampling_findings(recording: Recording, run: DPSGD | None) -> tuple[list[Finding], list[str]]:
-    """Whether the loader draws as it is claimed, and what cannot be said about that."""
+def step_findings(recording: Recording, promised: Promised) -> list[Finding]:
+    """What is wrong with single steps of a training: records that enter twice, empty batches that release more than noise, and
+    divisors that follow the batch."""
+    found = []
+    followed: list[tuple[float, int]] = []
+    for number, step in enumerate(recording.steps, 1):
+        rows, last = step.rows, step.last
+        if step.drawn is not None and step.settings is not None:
+            followed.append((step.settings.divisor, len(step.drawn)))
+        if step.batches == 1 and rows is not None and step.drawn:
+            if len(rows) > len(last):
+                told = f"At step {number} the gradients of {len(rows)} records are added up, and the batch has {len(last)}"
+                found.append(Finding("once", f"{told}: some enter twice.", number, None, len(rows), len(last)))
+            elif len(set(last)) < len(last) and len(rows) == len(last):
+                twice = next(one for one in last if last.count(one) > 1)
+                told = f"At step {number} record {twice} is {last.count(twice)} times in the batch, and is clipped each time by itself"
+                found.append(Finding("once", f"{told}.", number, None, last.count(twice), 1.0))
+        if step.drawn == frozenset() and any(float(one.norm()) > SLACK * promised.norm(step) for one in step.sums.values()):
+            told = f"At step {number} no record was drawn, and yet the sum is not noise alone (rand_on_empty?): with a single record"
+            found.append(Finding("sampling", f"{told} in the batch, it changes by more than a clipping norm.", number))
+    if len({divisor for divisor, _ in followed}) > 1 and all(divisor == max(1, drawn) for divisor, drawn in followed):
+        told = f"the sum is divided by the number of drawn records, {followed[0][0]:g} at step 1, which tells about each of them"
+        found.append(Finding("normaliser", f"At each step {told}. Divide by the expected batch size.", 1))
+    return found
+
+
+def sampling_findings(
+    recording: Recording, run: DPSGD | None, probed: Sequence[tuple[int, set[int]]]
+) -> tuple[list[Finding], list[str]]:
+    """Whether batches are drawn as it is claimed, and what cannot be said about that.
+
+    Parameters
+    ----------
+    recording : Recording
+        The training.
+    run : DPSGD or None
+        What is claimed.
+    probed : sequence of (int, set of int)
+        Records, each with the steps that it changes, where the batches are not known.
+    """
     if run is None:
-        return [], ["No run was given, so that sampling and noise were compared with what the training itself says."]
+        return [], ["Sampling was not compared: give run, what the training claims to be."]
     known = [scheme for scheme in recording.batches.schemes if scheme is not None]
-    if not known:
-        return [], ["How the loader draws its batches is not known, so that the sampling was not compared with the claim."]
-    scheme, claimed = known[0], run.segments[0]
-    if scheme.sampling != claimed.sampling:
-        told = f"The loader's batches are {scheme.sampling}, and {claimed.sampling} is claimed."
-        return [Finding("sampling", told)], []
-    if scheme.times_per_epoch != claimed.times_per_epoch:
-        told = f"Each record is in {scheme.times_per_epoch} batches of an epoch, and {claimed.times_per_epoch} are claimed."
-        return [Finding("sampling", told, None, None, scheme.times_per_epoch, claimed.times_per_epoch)], []
-    if scheme.sample_rate > (1.0 + 1e-3) * float(claimed.sample_rate):
-        told = (
-            f"The loader draws each record with probability {scheme.sample_rate:.4g}, and {claimed.sample_rate:.4g} is claimed."
+    claimed, rate = run.segments[0], float(run.segments[0].sample_rate)
+    if known:
+        scheme = known[0]
+        if scheme.sampling != claimed.sampling:
+            return [Finding("sampling", f"The loader's batches are {scheme.sampling}, and {claimed.sampling} is claimed.")], []
+        if scheme.times_per_epoch != claimed.times_per_epoch:
+            told = f"Each record is in {scheme.times_per_epoch} batches of an epoch, and {claimed.times_per_epoch} are claimed."
+            return [Finding("sampling", told, None, None, scheme.times_per_epoch, claimed.times_per_epoch)], []
+        if scheme.sample_rate > (1.0 + 1e-3) * rate:
+            told = f"The loader draws each record with probability {scheme.sample_rate:.4g}, and {rate:.4g} is claimed."
+            return [Finding("sampling", told, None, None, scheme.sample_rate, rate)], []
+        return [], []
+    steps = [step.drawn for step in recording.steps]
+    if not probed and not recording.batches.records:
+        return [], ["Sampling was not compared: it is not known which records are in a batch."]
+    drawn = {number: where for number, where in probed} if probed else {
+        one: {i for i, batch in enumerate(steps) if batch and one in batch} for one in range(recording.batches.records)
+    }
+    how = f"of {len(drawn)} records that were changed one by one" if probed else f"of {len(drawn)} records"
+    if claimed.sampling != "poisson":
+        return [], [f"Sampling was compared with the rate alone, not with {claimed.sampling}, since the loop draws by itself."] * (
+            rate < 1.0
         )
-        return [Finding("sampling", told, None, None, scheme.sample_rate, float(claimed.sample_rate))], []
-    return [], []
+    hits, chances = sum(map(len, drawn.values())), len(drawn) * len(steps)
+    if binom.sf(hits - 1, chances, min(rate, 1.0)) < LEVEL:
+        told = f"{how.capitalize()}, each is in {significant(hits / len(drawn), 3)} of {len(steps)} batches on average"
+        text = f"{told}, where {significant(rate * len(steps), 3)} are claimed: the batches are not drawn at the rate of the claim."
+        return [Finding("sampling", text, None, None, hits / chances, rate)], []
+    length = round(1.0 / rate)
+    rounds = [range(start, start + length) for start in range(0, len(steps) - length + 1, length)]
+    once = all(len(where.intersection(one)) == 1 for where in drawn.values() for one in rounds)
+    chance = (length * rate * (1.0 - rate) ** (length - 1)) ** (len(rounds) * len(drawn))
+    if length > 1 and rounds and once and chance < LEVEL:
+        told = f"{how.capitalize()}, each is in exactly one batch of each round of {length}: batches are shuffled or in bins"
+        return [Finding("sampling", f"{told}, and poisson is claimed.")], []
+    sizes = {sum(i in where for where in drawn.values()) for i in range(len(steps))}
+    size = sizes.pop()
+    if not probed and not sizes and binom.pmf(size, len(drawn), rate) ** (len(steps) - 1) < LEVEL:
+        return [Finding("sampling", f"Every batch has {size} records: the batches are not poisson, which is claimed.")], []
+    least = next((n for n in range(1, 10**6) if binom.sf(n - 1, n, rate) < LEVEL), 0) if rate < 1.0 else 0
+    if probed and (not least or chances < least):
+        return [], [f"Sampling was hardly compared: {chances} draws were seen, too few for this rate. Use more steps."]
+    return [], [f"Sampling was compared {how} only: that no record is drawn too often, and that batches are not shuffled."] * bool(probed)

@@ -13,6 +13,7 @@ from betastar.rounding import significant
 PROMISES = {
     "distance": "one record changes the released sum of gradients by at most the promised distance",
     "not drawn": "a record that is not in the batch changes nothing",
+    "once": "each record enters a released sum at most once, clipped",
     "mixing": "the gradient of a record depends on this record alone, not on others of its batch",
     "clipping": "each gradient that depends on the records is clipped before an optimizer applies it",
     "noise": "each released sum has the promised noise, which is new at every step and in every training",

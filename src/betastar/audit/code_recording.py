@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import logging
 import random
+import signal
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -18,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import Subset, dataloader
 
 from betastar.audit.challenges import Data, digest, leaves
@@ -26,6 +31,8 @@ from betastar.audit.one_game import seeded
 from betastar.audit.watched_optimizers import StepSettings, WatchedOptimizers, is_split, scheme_of_batches
 from betastar.drawn_steps import SamplingScheme
 from betastar.training import processes
+from betastar.training import noise as own_noise
+from betastar.training.private_training import STEPPING
 
 # --- The batches that a training draws from the data: noted in one training, and given again in another
 
@@ -45,11 +52,14 @@ class DrawnBatches:
         The states of the random number generators after each batch was delivered.
     schemes : list of SamplingScheme or None
         How each loader draws; None where that is not known.
+    records : int
+        The number of records, if a loader has drawn from them.
     """
 
     fetched: list[list[int]] = field(default_factory=list)
     random_states: list[Any] = field(default_factory=list)
     schemes: list[SamplingScheme | None] = field(default_factory=list)
+    records: int = 0
 
 
 class LoaderWatch:
@@ -70,6 +80,8 @@ class LoaderWatch:
         self.batches = DrawnBatches()
         self._waiting: dict[int, list[list[int]]] = {}  # batches that were asked for, and not delivered yet, by iterator
         self._since: set[int] | None = None
+        #: How many batches were delivered since the last step.
+        self.delivered = 0
         #: The numbers that the records of the last delivered batch have in the data of the earlier training.
         self.last: tuple[int, ...] = ()
         self._iterators: dict[int, object] = {}  # kept, so that their ids stay theirs
@@ -77,7 +89,7 @@ class LoaderWatch:
 
     def take(self) -> frozenset[int] | None:
         """The records that were delivered since the last call; None if no loader of the data has delivered anything."""
-        since, self._since = self._since, None
+        since, self._since, self.delivered = self._since, None, 0
         return None if since is None else frozenset(since)
 
     @contextmanager
@@ -105,6 +117,7 @@ class LoaderWatch:
             return index
         if id(iterator) not in self._iterators:
             self._iterators[id(iterator)] = iterator
+            self.batches.records = len(self._data)  # type: ignore[arg-type]
             self.batches.schemes.append(scheme_of_batches(iterator._index_sampler, len(iterator._dataset)))
         if self._given is not None and len(self.batches.fetched) < len(self._given.fetched):
             places = self._again(self._given.fetched[len(self.batches.fetched)])
@@ -135,7 +148,7 @@ class LoaderWatch:
             return
         places, number = waiting.pop(0), len(self.batches.random_states)
         if torch.is_grad_enabled():  # without gradients, a batch is for an evaluation
-            self._since = (self._since or set()) | set(places)
+            self._since, self.delivered = (self._since or set()) | set(places), self.delivered + 1
             self.last = tuple(place + (self._removed is not None and place >= self._removed) for place in places)
         if self._removed is not None and self._given is not None and number < len(self._given.random_states):
             if iterator._num_workers == 0 and not same_states(self._state, generator_states()):
@@ -183,14 +196,18 @@ def same_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 # --- The steps, and everything else that can be seen of a training
 
-#: A function that trains on the data from the beginning to the end. It may be a generator that yields what it logs.
-Train = Callable[[Data], Any]
+#: A function of data and a seed that trains from the beginning to the end. It may be a generator that yields what it logs.
+Train = Callable[[Data, int], Any]
 #: Prefixes of the names of parameters that wrappers of models add.
 WRAPPERS = ("_module.", "module.")
 
 
 class EnoughError(BaseException):
     """Ends a training after enough steps. It is no Exception, so that the user's code does not catch it."""
+
+
+class TooLongError(EnoughError):
+    """Ends a training after enough time."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +236,10 @@ class RecordedStep:
         The records of the last batch, in their order.
     rows : Tensor or None
         Numbers of each of these records' own gradients, in the same order; None if they are not known.
+    uses : int
+        How often models were used since the step before.
+    batches : int
+        How many batches were delivered since the step before.
     """
 
     optimizer: str
@@ -231,6 +252,8 @@ class RecordedStep:
     states: tuple[Any, ...]
     last: tuple[int, ...]
     rows: Tensor | None
+    uses: int = 0
+    batches: int = 0
 
 
 #: It sees a step before it is applied, and returns gradients to apply in place of the step's, by name.
@@ -255,6 +278,14 @@ class Recording:
         The names of the model's buffers.
     ended : bool
         Whether the training came to its end, and was not ended after enough steps.
+    late : bool
+        Whether it was ended because it took too long.
+    listed : bool
+        Whether the steps are those that the training returned, so that they could not be replayed.
+    models : list of Module
+        The models that were used.
+    draws : int
+        How many times normal numbers were drawn that may be noise.
     """
 
     steps: list[RecordedStep] = field(default_factory=list)
@@ -263,6 +294,139 @@ class Recording:
     contents: dict[str, str] = field(default_factory=dict)
     buffers: set[str] = field(default_factory=set)
     ended: bool = False
+    late: bool = False
+    listed: bool = False
+    models: list[nn.Module] = field(default_factory=list)
+    draws: int = 0
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Normal numbers that may be noise are multiplied by a factor, so that the noise can be told from the rest of an update.
+
+    Attributes
+    ----------
+    factor : float
+        The factor, of the distance from their mean.
+    reference : Recording
+        The same training, which says when a model is used for the last time before a step: noise is drawn after that.
+    always : bool
+        Also numbers that are drawn earlier, but for weights that are initialised.
+    """
+
+    factor: float
+    reference: Recording
+    always: bool = False
+
+
+class _ScaledNormals(TorchDispatchMode):  # type: ignore[misc]
+    """Multiplies normal numbers, from whichever generator of PyTorch they are."""
+
+    def __init__(self, factor: float, wanted: Callable[[], bool]) -> None:
+        super().__init__()
+        self._factor, self._wanted = factor, wanted
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        drawn = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        if name not in ("normal_", "normal", "randn", "randn_like"):
+            return drawn
+        if (name == "normal_" and isinstance(args[0], nn.Parameter)) or not self._wanted():
+            return drawn
+        mean = (args[1] if len(args) > 1 else 0.0) if name == "normal_" else args[0] if name == "normal" else 0.0
+        return drawn.sub_(mean).mul_(self._factor).add_(mean)
+
+
+#: The recorder of the training that runs at this moment.
+_ACTIVE: ContextVar[Recorder | None] = ContextVar("_ACTIVE", default=None)
+
+
+def released(update: Any, without_noise: Any = None) -> Any:
+    """What your own loop is about to apply: tell the audit of it, and apply what this returns.
+
+    Use it where no optimizer of PyTorch applies the update. Outside of an audit it returns the update as it is.
+
+    Parameters
+    ----------
+    update : array, tensor, or a dict, list or tuple of these
+        The noisy sum, divided by what you divide it by.
+    without_noise : the same, optional
+        The same without noise. It is needed if the noise is not drawn by PyTorch, so that it can be compared with the claim.
+
+    Returns
+    -------
+    the same
+        The update to apply: in a replay, that of the first training.
+
+    Examples
+    --------
+    >>> from betastar import audit
+    >>> audit.released([1.0, 2.0])
+    [1.0, 2.0]
+    """
+    recorder = _ACTIVE.get()
+    return update if recorder is None else recorder.released(update, without_noise)
+
+
+@contextmanager
+def recorded(optimizer: Optimizer) -> Iterator[list[dict[str, Tensor]]]:
+    """A list of what an optimizer of PyTorch applies meanwhile: an update a step, for `train(data, seed)` to return.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+        Any optimizer of PyTorch, private or not.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from betastar import audit
+    >>> weight = torch.zeros(2, requires_grad=True)
+    >>> optimizer = torch.optim.SGD([weight], lr=1.0)
+    >>> with audit.recorded(optimizer) as updates:
+    ...     weight.sum().backward()
+    ...     optimizer.step()
+    >>> updates
+    [{'0.0': tensor([1., 1.])}]
+    """
+    updates: list[dict[str, Tensor]] = []
+    inner = getattr(optimizer, "original_optimizer", optimizer)
+
+    def noted(stepping: Optimizer, *_: object) -> None:
+        if stepping is inner:
+            held = enumerate(enumerate(group["params"]) for group in stepping.param_groups)
+            updates.append({f"{i}.{j}": p.grad.detach().clone() for i, ps in held for j, p in ps if p.grad is not None})
+
+    handle = register_optimizer_step_pre_hook(noted)
+    try:
+        yield updates
+    finally:
+        handle.remove()
+
+
+def _parts(where: str, update: Any) -> dict[str, Tensor]:
+    """The tensors of an update, by where each of them is in it."""
+    if isinstance(update, Mapping):
+        pairs: Any = update.items()
+    elif isinstance(update, list | tuple) and not all(isinstance(one, int | float) for one in update):
+        pairs = enumerate(update)
+    else:
+        try:
+            return {where or "update": torch.as_tensor(np.asarray(update) if not isinstance(update, Tensor) else update).detach()}
+        except (TypeError, ValueError):
+            raise ReplayError(f"an update must be an array, a tensor, or a dict or list of these, got {update!r}.") from None
+    return {name: one for key, part in pairs for name, one in _parts(f"{where}.{key}" if where else str(key), part).items()}
+
+
+def _with_parts(where: str, update: Any, parts: Mapping[str, Tensor]) -> Any:
+    """The update with other tensors, in its own form."""
+    if isinstance(update, Mapping):
+        return {key: _with_parts(f"{where}.{key}" if where else str(key), part, parts) for key, part in update.items()}
+    if isinstance(update, list | tuple) and not all(isinstance(one, int | float) for one in update):
+        made = [_with_parts(f"{where}.{key}" if where else str(key), part, parts) for key, part in enumerate(update)]
+        return type(update)(made)
+    one = parts[where or "update"]
+    return one.clone() if isinstance(update, Tensor) else type(update)(one.tolist()) if isinstance(update, list | tuple | float) else one.numpy().copy()
 
 
 class Recorder:
@@ -274,16 +438,17 @@ class Recorder:
         The user's function.
     steps : int
         The number of steps after which the training is ended.
+    limit : float
+        The number of seconds after which it is ended.
     fixed : bool
         Refuse models that draw random numbers.
-    other_noise : Recording, optional
-        An earlier training. From each use of the model until the next step, this one has other random numbers; then it goes on
-        with the earlier one's. So it draws the same batches and other noise.
+    scaled : Scaled, optional
+        Which normal numbers are multiplied.
     """
 
-    def __init__(self, train: Train, steps: int, fixed: bool = False, other_noise: Recording | None = None) -> None:
-        self._train, self._most, self._fixed, self._other_noise = train, steps, fixed, other_noise
-        self._seeds = 0
+    def __init__(self, train: Train, steps: int, limit: float, fixed: bool = False, scaled: Scaled | None = None) -> None:
+        self._train, self._most, self._limit, self._fixed, self._scaled = train, steps, limit, fixed, scaled
+        self._uses = 0
         self._optimizers = WatchedOptimizers()
         self._names: dict[int, str] = {}
         self._tensors: dict[str, Tensor] = {}
@@ -300,18 +465,27 @@ class Recorder:
         handlers, root.handlers = root.handlers, [logged]  # otherwise each line would be shown once for each replay
         try:
             with ExitStack() as stack:
-                for context in (seeded(seed), self._optimizers.watching(), watch.watching(), self._hooks()):
+                for context in (seeded(seed), self._optimizers.watching(), watch.watching(), self._hooks(), _in_time(self._limit)):
                     stack.enter_context(context)
+                stack.enter_context(mock.patch.object(own_noise, "fresh_entropy", lambda: random.getrandbits(256)))
                 stack.enter_context(redirect_stdout(printed))
                 stack.enter_context(warnings.catch_warnings())
-                returned = self._train(data)
+                if self._scaled is not None:
+                    stack.enter_context(_ScaledNormals(self._scaled.factor, self._is_noise))
+                returned = self._train(data, seed)
                 if isinstance(returned, types.GeneratorType):
                     returned = list(returned)
                 recording.ended = True
-                recording.output |= dict(leaves("what train returns", returned))
+                if not recording.steps and isinstance(returned, list | tuple) and returned:
+                    self._listed(returned)
+                else:
+                    recording.output |= dict(leaves("what train returns", returned))
+        except TooLongError:
+            recording.late = True
         except EnoughError:
             pass
         finally:
+            recording.models = self._roots
             root.handlers = handlers
             recording.batches = watch.batches
             recording.contents = self._digests()
@@ -331,16 +505,30 @@ class Recorder:
             register_module_forward_hook(self._returned, always_call=True),
             register_optimizer_step_pre_hook(self._step),
         ]
+        token = _ACTIVE.set(self)
         try:
             yield
         finally:
+            _ACTIVE.reset(token)
             for handle in handles:
                 handle.remove()
+
+    def _is_noise(self) -> bool:
+        """Whether normal numbers that are drawn now may be noise."""
+        assert self._scaled is not None
+        number, before = len(self.recording.steps), self._scaled.reference.steps
+        first = number == 0 and self._uses == 0
+        wanted = self._depth == 0 and number < len(before) and (
+            self._scaled.always or (self._uses >= before[number].uses and not (first and not before[0].uses))
+        )
+        self.recording.draws += wanted
+        return wanted
 
     def _called(self, module: nn.Module, _: object) -> None:
         self._depth += 1
         if self._depth > 1:
             return
+        self._uses += 1
         parameters = dict(module.named_parameters())
         if all(isinstance(one, nn.Parameter) for one in parameters.values()):  # not those of torch.func.functional_call
             self._know(module)
@@ -354,11 +542,6 @@ class Recorder:
                 f"a model that draws random numbers (dropout?) cannot be replayed without a record, got {type(module).__name__}, "
                 "because the other records then get other random numbers: set dropout to 0 for this test, or test substitution."
             )
-        if self._depth == 0 and self._other_noise is not None:
-            self._seeds += 1
-            torch.manual_seed(self._seeds)
-            np.random.seed(self._seeds)
-            random.seed(self._seeds)
 
     def _know(self, module: nn.Module) -> None:
         """Learn the names of a model's weights and buffers, when it is used for the first time."""
@@ -393,31 +576,91 @@ class Recorder:
         held = [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
         if not held:
             return
+        names = {self._name(one): one for one in held}
+        gradients = {name: one.grad.detach().clone() for name, one in names.items()}
+        settings, rows, own = self._optimizers.settings(optimizer), None, STEPPING.get()
+        drawn: frozenset[int] | None = None
+        if own is not None:  # betastar's own step: what it adds is a function of the number of the step
+            number = len(own._steps) - 1
+            settings = StepSettings(own.noise_multiplier, own.max_grad_norm, own._draws.divisor, False)
+            added = dict(zip(map(id, own._model.parameters), own._noise.like(own._model.parameters, number), strict=True))
+            factor = own.noise_multiplier * own.max_grad_norm
+            sums = {
+                name: gradients[name].double() * settings.divisor - factor * added[id(one)].to(one.device)
+                for name, one in names.items()
+            }
+            drawn = frozenset(own._draws.indices(number).tolist())
+        elif settings is not None:
+            totals = {name: self._optimizers.clipped_sum(optimizer, one) for name, one in names.items()}
+            sums, rows = {k: v for k, v in totals.items() if v is not None}, self._optimizers.record_numbers(optimizer)
+        else:
+            sums = {}
+        replaced = self._add(type(optimizer).__name__, gradients, sums, settings, _numbers(optimizer), rows, drawn)
+        for name, one in names.items():
+            if replaced is not None and name in replaced:
+                one.grad.copy_(replaced[name])
+
+    def released(self, update: Any, without_noise: Any) -> Any:
+        """A step that no optimizer of PyTorch applies."""
+        gradients = _parts("", update)
+        sums = {} if without_noise is None else _parts("", without_noise)
+        replaced = self._add("train", {k: v.clone() for k, v in gradients.items()}, sums, None, {}, None, None)
+        return update if replaced is None else _with_parts("", update, replaced)
+
+    def _listed(self, returned: Any) -> None:
+        """The steps that a training returned."""
+        self.recording.listed = True
+        for number, update in enumerate(returned[: self._most], 1):
+            parts = _parts("", update)
+            step = RecordedStep("train", parts, {}, None, {}, None, {}, (), (), None)
+            first = (self.recording.steps or [step])[0].gradients
+            if {k: v.shape for k, v in parts.items()} != {k: v.shape for k, v in first.items()}:
+                shapes = [tuple(v.shape) for v in parts.values()], [tuple(v.shape) for v in first.values()]
+                raise ReplayError(f"train must return updates of one shape, got {shapes[0]} at step {number}, {shapes[1]} at step 1.")
+            self.recording.steps.append(step)
+
+    def _add(
+        self,
+        optimizer: str,
+        gradients: dict[str, Tensor],
+        sums: dict[str, Tensor],
+        settings: StepSettings | None,
+        numbers: dict[str, float],
+        rows: Tensor | None,
+        drawn: frozenset[int] | None,
+    ) -> Mapping[str, Tensor] | None:
+        """Record a step, and return what is to be applied in its place."""
         if len(self.recording.steps) == self._most:
             raise EnoughError
-        names = {self._name(one): one for one in held}
-        settings = self._optimizers.settings(optimizer)
-        sums = {name: self._optimizers.clipped_sum(optimizer, one) for name, one in names.items()} if settings else {}
+        batches, taken = self._watch.delivered, self._watch.take()
+        drawn = _everywhere(taken) if drawn is None else drawn
+        states, last = generator_states(), self._watch.last
         step = RecordedStep(
-            type(optimizer).__name__,
-            {name: one.grad.detach().clone() for name, one in names.items()},
-            {name: total for name, total in sums.items() if total is not None},
-            settings,
-            _numbers(optimizer),
-            _everywhere(self._watch.take()),
-            self._digests(),
-            generator_states(),
-            self._watch.last,
-            self._optimizers.record_numbers(optimizer),
+            optimizer, gradients, sums, settings, numbers, drawn, self._digests(), states, last, rows, self._uses, batches
         )
+        self._uses = 0
         replaced = self._watcher(len(self.recording.steps), step) if self._watcher is not None else None
-        if self._other_noise is not None:
-            set_generator_states(self._other_noise.steps[len(self.recording.steps)].states)
         self.recording.steps.append(step)
-        if replaced is not None:
-            for name, one in names.items():
-                if name in replaced:
-                    one.grad.copy_(replaced[name])
+        return replaced
+
+
+@contextmanager
+def _in_time(seconds: float) -> Iterator[None]:
+    """Ends a training that takes longer, wherever it is; outside of the main thread it goes on."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def late(*_: object) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _everywhere(drawn: frozenset[int] | None) -> frozenset[int] | None:
