@@ -252,6 +252,7 @@ BROKEN: dict[str, tuple[Any, dict[str, Any], str, int | None, str | None]] = {
         None,
     ),
     "without Opacus, no clipping": (by_hand(clip=False), HAND, "distance", None, None),
+    "without Opacus, no noise": (by_hand(noise=0.0), HAND, "noise", 1, "0.weight"),
     "without Opacus, little noise": (by_hand(noise=0.3), HAND, "noise", None, None),
     "without Opacus, some noise": (by_hand(noisy=lambda name: name != "0.bias"), HAND, "noise", 1, "0.bias"),
 }

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 import betastar as bs
 from betastar import audit
 from betastar.audit import ReplayError
-from tests.audit.replayed import FLAG, by_hand, quiet, trained
+from tests.audit.replayed import FLAG, quiet, trained
 from tests.audit.trainings import factory, table
 from tests.command import call
 
@@ -71,7 +71,6 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "a generator of the whole process": (trained(noise_generator=GENERATOR), DATA, {}, "does not do the same twice.*step 1"),
     "no steps": (no_steps, DATA, {}, "got no step of one"),
     "no private optimizer": (without_opacus, DATA, {}, "got steps of SGD alone"),
-    "no noise at all": (by_hand(noise=0.0), table(), HAND, "adds no noise to its gradients, or"),
     "a training that fails": (failing, DATA, {}, "raised RuntimeError: no such file"),
     "augmentation without a record": (trained(), Augmented(), REMOVED, "draw random numbers"),
     "dropout without a record": (
@@ -135,16 +134,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_command(tmp_path: Path) -> None:
-    fine = call("audit", "code", str(ROOT / "examples" / "audited_training.py"), "--seed", "1")
-    assert (fine.returncode, fine.stdout.startswith("No promise broken")) == (0, True), fine.stderr
+    fine = call("audit", str(ROOT / "examples" / "audited_training.py"), "--seed", "1", "--canaries", "100")
+    assert (fine.returncode, fine.stdout.startswith("Nothing was found by the replay and the one run.")) == (0, True), fine.stderr
     file = tmp_path / "broken.py"
     file.write_text(
         "from tests.audit.test_code_faults import DATA as data, second_optimizer as fit\n\n\ndef nothing():\n    pass\n"
     )
     broken = call("audit", "code", f"{file}:fit", "--seed", "1", "--json")
     assert broken.returncode == 1, broken.stderr
-    assert [finding["parameter"] for finding in json.loads(broken.stdout)["findings"]] == ["2.weight"]
-    missing, strange = call("audit", "code", str(file)), call("audit", "code", f"{file}:nothing")
+    assert [finding["parameter"] for finding in json.loads(broken.stdout)["replay"]["findings"]] == ["2.weight"]
+    missing, strange = call("audit", str(file)), call("audit", f"{file}:nothing")
     assert missing.returncode == strange.returncode == 2
     assert "must define train" in missing.stderr
     assert "must take data" in strange.stderr

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from betastar.audit.attackers import AuditError
     from betastar.audit.code_audit import code
     from betastar.audit.code_recording import recorded, released
+    from betastar.audit.ladder import TrainingCode, training_code
     from betastar.audit.one_run_games import one_run
     from betastar.audit.training_audit import training
 
@@ -32,6 +33,7 @@ __all__ = [
     "RefutedRun",
     "ReplayError",
     "RocPoint",
+    "TrainingCode",
     "Trials",
     "code",
     "judge_curve",
@@ -44,6 +46,7 @@ __all__ = [
     "recorded",
     "released",
     "training",
+    "training_code",
 ]
 
 #: Names that need torch, and the module of each.
@@ -52,6 +55,8 @@ _TRAINED = {
     "one_run": "one_run_games",
     "AuditError": "attackers",
     "training": "training_audit",
+    "TrainingCode": "ladder",
+    "training_code": "ladder",
     "recorded": "code_recording",
     "released": "code_recording",
 }

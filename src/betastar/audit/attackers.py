@@ -94,7 +94,7 @@ class UpdateAttacker:
 
 
 @contextmanager
-def watching(model: nn.Module, attacker: StepWatcher) -> Iterator[None]:
+def watching(model: nn.Module, attacker: StepWatcher, private: bool = True) -> Iterator[None]:
     """Let the attacker see each step while the user's code trains this model.
 
     Opacus keeps the clipped sum beside each weight, and has put noise on it before PyTorch's optimizer steps: a step without that
@@ -108,10 +108,10 @@ def watching(model: nn.Module, attacker: StepWatcher) -> Iterator[None]:
         mine = [parameter for parameter in held if id(parameter) in own and parameter.requires_grad]
         if not mine:
             return
-        if STEPPING.get() is None and not all(map(has_clipped_sum, mine)):
+        if private and STEPPING.get() is None and not all(map(has_clipped_sum, mine)):
             raise AuditError(
-                "train must use PrivateTraining, or make its optimizer private with Opacus, got a step of "
-                f"{type(optimizer).__name__} alone."
+                "train must use PrivateTraining, or make its optimizer private with Opacus, or divisor must be given, got a step "
+                f"of {type(optimizer).__name__} alone."
             )
         if optimizer not in steppers:
             steppers.append(optimizer)

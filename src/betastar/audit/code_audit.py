@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -215,8 +216,7 @@ def code(
         )
     if not found and replays.largest < HARDLY_TESTED and secret is None:
         notes.append(
-            "Clipping was hardly compared: the record moved the released sums by little. Give replacements with larger "
-            "gradients."
+            "Clipping was hardly compared: the record moved the released sums by little. Give replacements with larger gradients."
         )
     if isinstance(threat, Membership) and threat.records > 1:
         notes.append(f"One of the person's {threat.records} records was changed at a time: what each may change adds up.")
@@ -312,14 +312,14 @@ class _Replays:
                 self.findings.add(Finding("clipping", told, number, None, step.settings.max_grad_norm, norm))
         other, _ = self._play(self.data, seed=self.seed + 1)
         found, notes = self._noise(run, other)
-        sampling, more = sampling_findings(self.first, run, self.probed)
+        sampling, untold = sampling_findings(self.first, run, self.probed)
         for finding in (*found, *sampling, *step_findings(self.first, self.promised)):
             self.findings.add(finding)
-        if run is not None and self.first.ended and len(self.first.steps) != run.steps:
-            told = f"The training takes {len(self.first.steps)} steps, and {int(run.steps)} are claimed."
-            if len(self.first.steps) > run.steps:
-                self.findings.add(Finding("steps", told, None, None, len(self.first.steps), float(run.steps)))
-        return [*notes, *more]
+        if run is not None and len(self.first.steps) > run.steps:
+            more = "" if self.first.ended else " or more"
+            told = f"The training takes {len(self.first.steps)}{more} steps, and {int(run.steps)} are claimed."
+            self.findings.add(Finding("steps", told, None, None, len(self.first.steps), float(run.steps)))
+        return [*notes, *untold]
 
     def _noise(self, run: DPSGD | None, other: Recording) -> tuple[list[Finding], list[str]]:
         """What is wrong with the noise, and what of it cannot be compared."""
@@ -330,9 +330,11 @@ class _Replays:
             differences(a.gradients, b.gradients, 1.0, 1.0) and total(differences(a.gradients, b.gradients, 1.0, 1.0)) == 0.0
             for a, b in zip(self.first.steps, other.steps, strict=True)
         ):
-            told = "Trainings with different seeds release the same: train sets a seed itself, and whoever knows it can subtract the noise."
+            told = "Trainings with different seeds release the same: train sets a seed, which tells the noise to all who know it."
             return [Finding("noise", told, 1)], []
-        untold = "its random numbers are not drawn by PyTorch. Call betastar.audit.released(update, without_noise=...) in the loop."
+        untold = (
+            "its random numbers are not drawn by PyTorch. Call betastar.audit.released(update, without_noise=...) in the loop."
+        )
         for always in (False, True):
             if self.first.listed:
                 break
@@ -343,12 +345,23 @@ class _Replays:
             if not any(part.any() for step in noise for part in step.parts.values()):
                 continue
             if not _linear(noise, noise_of(double, run, self.promised, self.first)):
-                untold = "normal numbers are also drawn for something else. Call betastar.audit.released(update, without_noise=...)."
+                untold = (
+                    "normal numbers are also drawn for something else. Call betastar.audit.released(update, without_noise=...)."
+                )
                 break
             again = self._silent(other, 0.0, always)
             return noise_findings(noise, [] if again is None else noise_of(other, run, self.promised, again)), []
         if missing := self._without_noise():
-            return [Finding("noise", f"There is no noise at {missing}: on records of zeros it is not changed at all.", 1, missing, 0.0, 1.0)], []
+            return [
+                Finding(
+                    "noise",
+                    f"There is no noise at {missing}: on records of zeros it is not changed at all.",
+                    1,
+                    missing,
+                    0.0,
+                    1.0,
+                )
+            ], []
         return [], [f"Noise was not compared: {untold}"]
 
     def _silent(self, reference: Recording, factor: float, always: bool) -> Recording | None:
@@ -370,7 +383,9 @@ class _Replays:
         except ReplayError:
             return None
         names = {name: None for step in steps for name in step.gradients}
-        return next((name for name in names if all(not step.gradients[name].any() for step in steps if name in step.gradients)), None)
+        return next(
+            (name for name in names if all(not step.gradients[name].any() for step in steps if name in step.gradients)), None
+        )
 
     def drawn_records(self, record: int | None, data: Data) -> tuple[int, ...]:
         """Records that are drawn, where the loop does not say which: they change an update if they are replaced.
@@ -379,8 +394,8 @@ class _Replays:
         """
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed)).tolist()
 
-        def moved(some: Sequence[int]) -> set[int]:
-            other = {one: extreme(data, one) for one in some}
+        def moved(some: Sequence[int], own: bool = False) -> set[int]:
+            other = {one: extreme(data, one, own) for one in some}
             comparison = self._comparison(self.first, -1, "", ("", ""), Findings(), quiet=True)
             try:
                 recording, _ = self._play(replaced(data, other), watcher=comparison)
@@ -392,8 +407,10 @@ class _Replays:
         if record is not None:
             return (record,)
         if not self.first.listed:
-            self.probed = [(one, moved([one])) for one in order[:PROBED]]
-        best = sorted((one for one in self.probed if one[1]), key=lambda one: (len(one[1]) == len(self.first.steps), -len(one[1])))
+            self.probed = [(one, moved([one]) | moved([one], own=True)) for one in order[:PROBED]]
+        best = sorted(
+            (one for one in self.probed if one[1]), key=lambda one: (len(one[1]) == len(self.first.steps), -len(one[1]))
+        )
         if best:
             return tuple(one for one, _ in best[:RECORDS])
         left = order
@@ -416,7 +433,10 @@ class _Replays:
             comparison.end(recording, output)
         except NotFiniteError:
             if neighbour.made_up:
-                return None, f"With {neighbour.title} the training computes numbers that are not finite; this change was left out."
+                return (
+                    None,
+                    f"With {neighbour.title} the training computes numbers that are not finite; this change was left out.",
+                )
             raise ReplayError(f"train must compute finite gradients, got some that are not, with {neighbour.title}.") from None
         except ReplayError as problem:
             if neighbour.made_up and "raised" in str(problem):
@@ -430,7 +450,13 @@ class _Replays:
         return comparison, ""
 
     def _comparison(
-        self, reference: Recording, record: int | None, title: str, worlds: tuple[str, str], findings: Findings, quiet: bool = False
+        self,
+        reference: Recording,
+        record: int | None,
+        title: str,
+        worlds: tuple[str, str],
+        findings: Findings,
+        quiet: bool = False,
     ) -> Comparison:
         return Comparison(reference, self.promised, record, title, worlds, findings, self.private, quiet)
 
@@ -444,7 +470,7 @@ class _Replays:
         scaled: Scaled | None = None,
     ) -> tuple[Recording, bool]:
         """Train on the data, and record it; whether the training has an optimizer of Opacus or is betastar's own."""
-        recorder = Recorder(self.train, self.steps, self.limit, fixed, scaled)
+        recorder = Recorder(self.train, self.steps, self.limit, fixed, scaled, self.first.late)
         try:
             recorded = recorder.run(data, self.seed if seed is None else seed, watch or LoaderWatch(data), watcher)
         except (ReplayError, NotFiniteError):
@@ -453,7 +479,8 @@ class _Replays:
             number = len(recorder.recording.steps)
             after = f" after step {number}" if number else ""
             raise ReplayError(
-                f"train must work again and again, with any record in the data, but raised {type(problem).__name__}{after}: {problem}"
+                "train must work again and again, with any record in the data, but raised "
+                f"{type(problem).__name__}{after}: {problem}"
             ) from problem
         if recorded.listed and self.weights:
             recorded.steps = [
@@ -688,15 +715,18 @@ def pushed(own: Any, other: Any, model: nn.Module, criterion: Criterion | None, 
                 rate = float(start.abs().max()) or 1.0
                 for _ in range(ASCENT):
                     with torch.enable_grad():
-                        now = records.changed(lambda k, value, x=x: x if k == key else value)
+                        now = records.changed(partial(_put, key, x))
                         loss = _loss(criterion, copy(*now.inputs, **now.named), now.target)
                         size = torch.autograd.grad(loss, weight, create_graph=True)[0].norm()
                         (step,) = torch.autograd.grad((size + 1e-12).log(), x)
-                    if float(size) > longest:
-                        best, longest = (x.detach()[0].clone(), records is seen[1]), float(size)
+                    if (length := float(size.detach())) > longest:
+                        best, longest = (x.detach()[0].clone(), records is seen[1]), length
                     x = (x + rate * step / step.norm().clamp(min=1e-12)).detach().requires_grad_()
             if best is not None:
-                yield f"inputs that push the gradient of {name}", with_mark(_targeted(own, other) if best[1] else own, split, best[0])
+                yield (
+                    f"inputs that push the gradient of {name}",
+                    with_mark(_targeted(own, other) if best[1] else own, split, best[0]),
+                )
     except Exception:  # a model that cannot be differentiated twice, or records of another form: other changes remain
         return
 
@@ -709,15 +739,19 @@ def _loss(criterion: Criterion | None, output: Tensor, target: Any) -> Tensor:
     return nn.functional.cross_entropy(output, target)
 
 
+def _put(key: int | str, new: Tensor, name: int | str, value: Tensor) -> Tensor:
+    return new if name == key else value
+
+
 def _targeted(own: Any, other: Any) -> Any:
     """The record with the target of another."""
     return type(own)([*own[:-1], other[-1]]) if isinstance(own, tuple | list) else own
 
 
-def extreme(data: Data, record: int) -> Any:
-    """A record that differs much from a record of the data."""
+def extreme(data: Data, record: int, own: bool = False) -> Any:
+    """A record that differs much from a record of the data, with another target or its own."""
     other = _another(data, record)
-    large = larger(data[record], other)
+    large = larger(data[record], data[record] if own else other)
     return other if large is None else large
 
 

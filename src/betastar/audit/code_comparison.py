@@ -78,8 +78,8 @@ class Promised:
 
     @property
     def radius(self) -> float:
-        """The radius of a ball with all contributions of one record, in clipping norms; infinite if only distances are promised."""
-        return 1.0 if self.distances == () and not self.secret or self.distances == (2.0,) else float("inf")
+        """The radius of a ball with all contributions of one record, in clipping norms; infinite if distances are promised."""
+        return 1.0 if (self.distances == () and not self.secret) or self.distances == (2.0,) else float("inf")
 
 
 class Findings:
@@ -197,12 +197,12 @@ class Comparison:
         """
         before, steps = self._reference, len(recording.steps)
         if recording.listed:  # it could not be given the updates of the first, and is comparable until they differ
-            for number, (one, step) in enumerate(zip(before.steps, recording.steps, strict=False)):
-                if self._apart(one, step) > 0.0:
-                    self.moved.add(number)
-                    if not self._quiet:
-                        self._released(number, one, step)
-                    break
+            pairs = list(zip(before.steps, recording.steps, strict=False))
+            number = next((i for i, pair in enumerate(pairs) if self._apart(*pair) > 0.0), None)
+            if number is not None:
+                self.moved.add(number)
+                if not self._quiet:
+                    self._released(number, *pairs[number])
         if self._quiet:
             return
         if (steps, recording.ended) != (len(before.steps), before.ended):
@@ -306,9 +306,10 @@ class Comparison:
             return
         if (len(before.rows), len(step.rows)) != (len(before.last), len(step.last)):
             lost, more = (_unmatched(a, b) for a, b in ((before.rows, step.rows), (step.rows, before.rows)))
-            if max(lost, more) > 1:
-                told = f"At step {number + 1} the gradients of {max(lost, more) - 1} other records change or come and go when record "
-                self._say("mixing", f"{told}{self._record} does ({self._title}): which records count depends on others.", number)
+            if max(lost, more) > 1 and before.batches == 1 and len(before.rows) < len(before.last):
+                told = f"At step {number + 1} the gradients of {max(lost, more) - 1} other records change, or come and go, when"
+                why = f"record {self._record} does ({self._title}): which records count depends on others."
+                self._say("mixing", f"{told} {why}", number)
             return
         ours = [place for place, record in enumerate(before.last) if record != self._record]
         theirs = [place for place, record in enumerate(step.last) if record != self._record]
@@ -341,7 +342,9 @@ def _unmatched(rows: Tensor, others: Tensor) -> int:
 def vector(one: Mapping[str, Tensor], other: Mapping[str, Tensor], scale: float, other_scale: float) -> Tensor:
     """The difference of two sums, written out."""
     names = {**one, **other}
-    parts = [other[n].double() * other_scale - one[n].double() * scale if n in one and n in other else torch.zeros(0) for n in names]
+    parts = [
+        other[n].double() * other_scale - one[n].double() * scale if n in one and n in other else torch.zeros(0) for n in names
+    ]
     return torch.cat([part.flatten().cpu() for part in parts]).float()
 
 
@@ -373,10 +376,13 @@ def ball_findings(promised: Promised, record: int, compared: Sequence[Comparison
         norm, rounding = kept[0][1], max(one[2] for one in kept)
         radius = least_radius([one[0] for one in kept if len(one[0]) == len(kept[0][0])]) if len(kept) > 1 else 0.0
         if radius > (1.0 + SLACK) * promised.radius * norm + rounding:
-            told = f"At step {number + 1} record {record} contributes at least {significant(radius / norm, 3, upwards=False)} clipping norms"
+            size = significant(radius / norm, 3, upwards=False)
+            told = f"At step {number + 1} record {record} contributes at least {size} clipping norms"
             why = "does it enter twice, by two losses, or through a layer that is not clipped?"
             found.append(
-                Finding("distance", f"{told}, with other contents, where 1 is promised: {why}", number + 1, None, radius / norm, 1.0)
+                Finding(
+                    "distance", f"{told}, with other contents, where 1 is promised: {why}", number + 1, None, radius / norm, 1.0
+                )
             )
     return found
 
@@ -542,10 +548,12 @@ def step_findings(recording: Recording, promised: Promised) -> list[Finding]:
                 found.append(Finding("once", f"{told}: some enter twice.", number, None, len(rows), len(last)))
             elif len(set(last)) < len(last) and len(rows) == len(last):
                 twice = next(one for one in last if last.count(one) > 1)
-                told = f"At step {number} record {twice} is {last.count(twice)} times in the batch, and is clipped each time by itself"
+                told = f"At step {number} record {twice} is {last.count(twice)} times in the batch, clipped each time by itself"
                 found.append(Finding("once", f"{told}.", number, None, last.count(twice), 1.0))
         if step.drawn == frozenset() and any(float(one.norm()) > SLACK * promised.norm(step) for one in step.sums.values()):
-            told = f"At step {number} no record was drawn, and yet the sum is not noise alone (rand_on_empty?): with a single record"
+            told = (
+                f"At step {number} no record was drawn, and yet the sum is not noise alone (rand_on_empty?): with a single record"
+            )
             found.append(Finding("sampling", f"{told} in the batch, it changes by more than a clipping norm.", number))
     if len({divisor for divisor, _ in followed}) > 1 and all(divisor == max(1, drawn) for divisor, drawn in followed):
         told = f"the sum is divided by the number of drawn records, {followed[0][0]:g} at step 1, which tells about each of them"
@@ -585,31 +593,35 @@ def sampling_findings(
     steps = [step.drawn for step in recording.steps]
     if not probed and not recording.batches.records:
         return [], ["Sampling was not compared: it is not known which records are in a batch."]
-    drawn = {number: where for number, where in probed} if probed else {
-        one: {i for i, batch in enumerate(steps) if batch and one in batch} for one in range(recording.batches.records)
-    }
-    how = f"of {len(drawn)} records that were changed one by one" if probed else f"of {len(drawn)} records"
+    drawn = (
+        dict(probed)
+        if probed
+        else {one: {i for i, batch in enumerate(steps) if batch and one in batch} for one in range(recording.batches.records)}
+    )
+    how = f"Of {len(drawn)} records{' that were changed one by one' if probed else ''}"
     if claimed.sampling != "poisson":
-        return [], [f"Sampling was compared with the rate alone, not with {claimed.sampling}, since the loop draws by itself."] * (
-            rate < 1.0
-        )
+        return [], [f"Sampling was not compared with {claimed.sampling}: the loop draws its batches by itself."]
     hits, chances = sum(map(len, drawn.values())), len(drawn) * len(steps)
     if binom.sf(hits - 1, chances, min(rate, 1.0)) < LEVEL:
-        told = f"{how.capitalize()}, each is in {significant(hits / len(drawn), 3)} of {len(steps)} batches on average"
-        text = f"{told}, where {significant(rate * len(steps), 3)} are claimed: the batches are not drawn at the rate of the claim."
+        told = f"{how}, each is in {significant(hits / len(drawn), 3)} of {len(steps)} batches on average"
+        text = (
+            f"{told}, where {significant(rate * len(steps), 3)} are claimed: the batches are not drawn at the rate of the claim."
+        )
         return [Finding("sampling", text, None, None, hits / chances, rate)], []
     length = round(1.0 / rate)
     rounds = [range(start, start + length) for start in range(0, len(steps) - length + 1, length)]
     once = all(len(where.intersection(one)) == 1 for where in drawn.values() for one in rounds)
     chance = (length * rate * (1.0 - rate) ** (length - 1)) ** (len(rounds) * len(drawn))
     if length > 1 and rounds and once and chance < LEVEL:
-        told = f"{how.capitalize()}, each is in exactly one batch of each round of {length}: batches are shuffled or in bins"
+        told = f"{how}, each is in exactly one batch of each round of {length}: batches are shuffled or in bins"
         return [Finding("sampling", f"{told}, and poisson is claimed.")], []
     sizes = {sum(i in where for where in drawn.values()) for i in range(len(steps))}
     size = sizes.pop()
     if not probed and not sizes and binom.pmf(size, len(drawn), rate) ** (len(steps) - 1) < LEVEL:
         return [Finding("sampling", f"Every batch has {size} records: the batches are not poisson, which is claimed.")], []
-    least = next((n for n in range(1, 10**6) if binom.sf(n - 1, n, rate) < LEVEL), 0) if rate < 1.0 else 0
-    if probed and (not least or chances < least):
+    if probed and rate < 1.0 and chances < np.log(LEVEL) / np.log(rate):
         return [], [f"Sampling was hardly compared: {chances} draws were seen, too few for this rate. Use more steps."]
-    return [], [f"Sampling was compared {how} only: that no record is drawn too often, and that batches are not shuffled."] * bool(probed)
+    told = (
+        f"Sampling was compared for {len(drawn)} records: none is drawn too often, and they are not in one batch of each round."
+    )
+    return [], [f"{told} Whether the draws of different records are independent was not compared."] * bool(probed)

@@ -131,14 +131,19 @@ class CodeAudit(Displayed):
         what = "1 promise is" if number == 1 else f"{number} promises are"
         return f"Broken: {what} not kept. " + " ".join(finding.sentence for finding in self.findings)
 
-    def _display(self, brief: bool) -> Display:
-        first = "No promise is broken." if not self.findings else f"Broken: {', '.join(f.promise for f in self.findings)}."
+    @property
+    def played(self) -> str:
+        """What was replayed, for a person."""
         where = "" if self.drawn is None else f" (in {self.drawn} of them the record is in the batch)"
         which = (
             f"record {self.records[0]}" if len(self.records) == 1 else f"one of the records {', '.join(map(str, self.records))}"
         )
+        return f"Replayed: {self.threat}, {which} ({'; '.join(self.changes)}), {self.steps} steps{where}, seed {self.seed}."
+
+    def _display(self, brief: bool) -> Display:
+        first = "No promise is broken." if not self.findings else f"Broken: {', '.join(f.promise for f in self.findings)}."
         told = [self.sentence] if not self.findings else [first, *(finding.sentence for finding in self.findings)]
-        told.append(f"Replayed: {self.threat}, {which} ({'; '.join(self.changes)}), {self.steps} steps{where}, seed {self.seed}.")
+        told.append(self.played)
         lines = (*told, *self.notes)
         if brief or not self.findings:
             return Display(lines)

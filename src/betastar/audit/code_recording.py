@@ -30,8 +30,8 @@ from betastar.audit.code_findings import ReplayError
 from betastar.audit.one_game import seeded
 from betastar.audit.watched_optimizers import StepSettings, WatchedOptimizers, is_split, scheme_of_batches
 from betastar.drawn_steps import SamplingScheme
-from betastar.training import processes
 from betastar.training import noise as own_noise
+from betastar.training import processes
 from betastar.training.private_training import STEPPING
 
 # --- The batches that a training draws from the data: noted in one training, and given again in another
@@ -319,11 +319,11 @@ class Scaled:
     always: bool = False
 
 
-class _ScaledNormals(TorchDispatchMode):  # type: ignore[misc]
+class _ScaledNormals(TorchDispatchMode):
     """Multiplies normal numbers, from whichever generator of PyTorch they are."""
 
     def __init__(self, factor: float, wanted: Callable[[], bool]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._factor, self._wanted = factor, wanted
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -426,7 +426,12 @@ def _with_parts(where: str, update: Any, parts: Mapping[str, Tensor]) -> Any:
         made = [_with_parts(f"{where}.{key}" if where else str(key), part, parts) for key, part in enumerate(update)]
         return type(update)(made)
     one = parts[where or "update"]
-    return one.clone() if isinstance(update, Tensor) else type(update)(one.tolist()) if isinstance(update, list | tuple | float) else one.numpy().copy()
+    if isinstance(update, Tensor):
+        return one.clone()
+    if isinstance(update, np.ndarray):
+        return one.numpy().copy()
+    plain: Any = one.tolist()
+    return type(update)(plain)
 
 
 class Recorder:
@@ -444,10 +449,14 @@ class Recorder:
         Refuse models that draw random numbers.
     scaled : Scaled, optional
         Which normal numbers are multiplied.
+    cut : bool
+        End the training with the last step, and not when it comes to the next one, since that takes too long.
     """
 
-    def __init__(self, train: Train, steps: int, limit: float, fixed: bool = False, scaled: Scaled | None = None) -> None:
-        self._train, self._most, self._limit, self._fixed, self._scaled = train, steps, limit, fixed, scaled
+    def __init__(
+        self, train: Train, steps: int, limit: float, fixed: bool = False, scaled: Scaled | None = None, cut: bool = False
+    ) -> None:
+        self._train, self._most, self._limit, self._fixed, self._scaled, self._cut = train, steps, limit, fixed, scaled, cut
         self._uses = 0
         self._optimizers = WatchedOptimizers()
         self._names: dict[int, str] = {}
@@ -465,9 +474,15 @@ class Recorder:
         handlers, root.handlers = root.handlers, [logged]  # otherwise each line would be shown once for each replay
         try:
             with ExitStack() as stack:
-                for context in (seeded(seed), self._optimizers.watching(), watch.watching(), self._hooks(), _in_time(self._limit)):
+                for context in (
+                    seeded(seed),
+                    self._optimizers.watching(),
+                    watch.watching(),
+                    self._hooks(),
+                    _in_time(self._limit),
+                ):
                     stack.enter_context(context)
-                stack.enter_context(mock.patch.object(own_noise, "fresh_entropy", lambda: random.getrandbits(256)))
+                stack.enter_context(mock.patch.object(own_noise, "fresh_entropy", _entropy))
                 stack.enter_context(redirect_stdout(printed))
                 stack.enter_context(warnings.catch_warnings())
                 if self._scaled is not None:
@@ -518,8 +533,10 @@ class Recorder:
         assert self._scaled is not None
         number, before = len(self.recording.steps), self._scaled.reference.steps
         first = number == 0 and self._uses == 0
-        wanted = self._depth == 0 and number < len(before) and (
-            self._scaled.always or (self._uses >= before[number].uses and not (first and not before[0].uses))
+        wanted = (
+            self._depth == 0
+            and number < len(before)
+            and (self._scaled.always or (self._uses >= before[number].uses and not (first and not before[0].uses)))
         )
         self.recording.draws += wanted
         return wanted
@@ -590,6 +607,7 @@ class Recorder:
                 for name, one in names.items()
             }
             drawn = frozenset(own._draws.indices(number).tolist())
+            self._watch.batches.schemes.append(own._draws.scheme)
         elif settings is not None:
             totals = {name: self._optimizers.clipped_sum(optimizer, one) for name, one in names.items()}
             sums, rows = {k: v for k, v in totals.items() if v is not None}, self._optimizers.record_numbers(optimizer)
@@ -616,7 +634,9 @@ class Recorder:
             first = (self.recording.steps or [step])[0].gradients
             if {k: v.shape for k, v in parts.items()} != {k: v.shape for k, v in first.items()}:
                 shapes = [tuple(v.shape) for v in parts.values()], [tuple(v.shape) for v in first.values()]
-                raise ReplayError(f"train must return updates of one shape, got {shapes[0]} at step {number}, {shapes[1]} at step 1.")
+                raise ReplayError(
+                    f"train must return updates of one shape, got {shapes[0]} at step {number}, {shapes[1]} at step 1."
+                )
             self.recording.steps.append(step)
 
     def _add(
@@ -641,7 +661,14 @@ class Recorder:
         self._uses = 0
         replaced = self._watcher(len(self.recording.steps), step) if self._watcher is not None else None
         self.recording.steps.append(step)
+        if self._cut and len(self.recording.steps) == self._most:
+            raise EnoughError
         return replaced
+
+
+def _entropy() -> int:
+    """Entropy that follows from the seed of the replay, for PrivateTraining."""
+    return random.getrandbits(256)
 
 
 @contextmanager

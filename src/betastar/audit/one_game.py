@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from betastar import validation
 from betastar.audit.attackers import (
     AuditError,
     CanaryObserver,
@@ -95,6 +96,8 @@ class Game:
         The attribute whose value the attackers want.
     gap : float or None
         The gap of this secret, in clipping norms, if the training clips it.
+    private : bool
+        Whether Opacus or betastar makes the steps; otherwise the user's own code does.
     """
 
     factory: Factory
@@ -108,6 +111,7 @@ class Game:
     population: Records
     secret: Secret | None = None
     gap: float | None = None
+    private: bool = True
 
     def play(self, world: int, seed: int) -> Observed:
         """Train in this world, and attack."""
@@ -119,7 +123,7 @@ class Game:
         observer = self._of_canary(model) if isinstance(model, Canaries) else self._of_record(model, copy, generator)
         attacker = UpdateAttacker(self._evidence(), observer)
         with seeded(noise):
-            fit(self.train, model, self.challenge.dataset(world), self.run, attacker)
+            fit(self.train, model, self.challenge.dataset(world), self.run, attacker, self.private)
         hits, farthest = 0, 0.0
         if isinstance(model, Canaries):
             hits = model.seen
@@ -171,18 +175,26 @@ def streams(seed: int, number: int) -> list[int]:
     return [int(one) for one in np.random.SeedSequence(seed).generate_state(number, np.uint64) >> np.uint64(1)]
 
 
-def fit(train: Train, model: nn.Module, data: Data, run: DPSGD, attacker: StepWatcher) -> None:
+def divisor_of(divisor: float | None, records: int, rate: float, loss_reduction: str) -> float:
+    """The number by which a training divides its noisy sums: as it says, or as Opacus does."""
+    if divisor is not None:
+        return float(validation.positive("divisor", divisor))
+    return max(1, int(records * rate + 1e-9)) if loss_reduction == "mean" else 1
+
+
+def fit(train: Train, model: nn.Module, data: Data, run: DPSGD, attacker: StepWatcher, private: bool = True) -> None:
     """Let the user's code train while the attacker watches; raises AuditError if that was no training, or not the claimed one."""
     model.train()
-    with watching(model, attacker):
+    with watching(model, attacker, private):
         try:
             train(model, data)
         except AuditError:
             raise
         except Exception as problem:
             layer = " (with a canary it has one layer more, of its own)" if isinstance(model, Canaries) else ""
+            after = f" after step {len(attacker.trace)}" if attacker.trace else ""
             raise AuditError(
-                f"train must work again and again on what factory makes{layer}, got {type(problem).__name__}: {problem}"
+                f"train must work again and again on what factory makes{layer}, got {type(problem).__name__}{after}: {problem}"
             ) from problem
     seen = len(attacker.trace)
     if seen == 0:

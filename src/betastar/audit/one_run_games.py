@@ -61,6 +61,7 @@ def one_run(
     seed: int | None = None,
     loss_reduction: str = "mean",
     split: Callable[[Any], Records] = pair,
+    divisor: float | None = None,
 ) -> OneRun:
     """Train once, on the data and about half of the canaries, and guess which canaries were used.
 
@@ -78,7 +79,8 @@ def one_run(
     data : Dataset
         The records, with a length. Canaries are added at its end.
     run : DPSGD or callable
-        What the training claims to be, or a function from a number of records to it: the canaries make the data longer.
+        What the training claims to be, as a function from a number of records to it, since the canaries make the data longer; or
+        one run, and then canaries take the place of records.
     max_grad_norm : float
         The clipping norm of the training.
     canaries : int
@@ -98,6 +100,8 @@ def one_run(
     loss_reduction : "mean" or "sum"
         As in `make_private`.
     split : callable
+        As for `training`.
+    divisor : float, optional
         As for `training`.
 
     Returns
@@ -156,15 +160,23 @@ def one_run(
         truth = torch.randint(values, (number,), generator=generator)
         used = (torch.arange(number) * choices + truth).tolist()
     threat: Threat = Membership("add-remove") if values is None else AttributeInference(APART)
-    whole = changed(data, {}, [with_mark(data[int(like[i // choices])], split, marks[i]) for i in used])
+    if callable(run):
+        whole = changed(data, {}, [with_mark(data[int(like[i // choices])], split, marks[i]) for i in used])
+    else:
+        if number > len(data):
+            raise validation.wrong(
+                "canaries", f"must be at most the number of records, {len(data)}, unless run is a function of it, got {number}."
+            )
+        places = torch.randperm(len(data), generator=generator).tolist()
+        whole = changed(data, {places[i // choices]: with_mark(data[places[i // choices]], split, marks[i]) for i in used})
     run = one_game.claimed(run, whole)
     rate = one_game.rate_of(run)
-    batch = max(1, int(len(whole) * rate + 1e-9)) if loss_reduction == "mean" else 1
+    batch = one_game.divisor_of(divisor, len(whole), rate, loss_reduction)
     with one_game.seeded(start):
         model = Canaries(factory(), marks, list(range(len(marks))), [1.0] * len(marks))
     attack = _CanaryAttacker(Evidence(run, np.zeros(len(marks))), model, batch / norm)
     with one_game.seeded(noise):
-        one_game.fit(train, model, whole, run, attack)
+        one_game.fit(train, model, whole, run, attack, divisor is None)
     one_game.check_hits(model.seen, rate * float(run.steps) * len(used))
     scores = attack.evidence.logs if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
     table = scores if values is None else scores.reshape(number, choices)

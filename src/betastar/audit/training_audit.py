@@ -63,6 +63,7 @@ def training(
     folder: str | Path | None = None,
     depends: Mapping[str, Any] | None = None,
     tell: Callable[[int, int], None] | None = None,
+    divisor: float | None = None,
 ) -> Trials:
     """Train many times by the user's own code, and count how often attackers find out on which data.
 
@@ -125,6 +126,8 @@ def training(
         games that depend on something else is refused.
     tell : callable, optional
         Called with the number of games played and the number of all games.
+    divisor : float, optional
+        For a training without Opacus: the number by which it divides its noisy sums.
 
     Returns
     -------
@@ -179,10 +182,11 @@ def training(
     posed = challenge_of(data, threat, challenge, secret, values, seed, split)
     priors = _priors(prior, len(posed))
     schedule = Schedule(intervals.enough_games(games, width, 1.0 - max(priors), confidence), priors, seed, jobs, stored)
-    batch = _batch(posed, claim) if loss_reduction == "mean" else 1
+    whole = divisor is None and loss_reduction == "mean"
+    batch = _batch(posed, claim) if whole else one_game.divisor_of(divisor, len(data), 0.0, loss_reduction)
     population = posed.others(POPULATION, torch.Generator().manual_seed(seed))
     loss = criterion or nn.CrossEntropyLoss()
-    game = Game(factory, train, posed, claim, loss, norm, batch / norm, references, population, secret, gap)
+    game = Game(factory, train, posed, claim, loss, norm, batch / norm, references, population, secret, gap, divisor is None)
     if stored is not None:
         more = {"threat": threat.describe(), "prior": list(priors), "seed": seed, "loss_reduction": loss_reduction}
         stored.claim({**game.described(), **more, "code": digest([factory, train], posed), **(depends or {})})

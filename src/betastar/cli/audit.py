@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from betastar import files, validation
 from betastar.audit import Audit, OneRun
@@ -29,9 +30,24 @@ if TYPE_CHECKING:
     from betastar.audit import Trials
     from betastar.training import Secret
 
+
+class _FileFirst(TyperGroup):
+    """A Python file in place of a command is audited by the ladder: `betastar audit FILE.py`."""
+
+    def resolve_command(self, context: Any, words: list[str]) -> Any:
+        of_file = (
+            bool(words)
+            and words[0] not in self.commands
+            and words[0].rpartition(":")[0 if ".py:" in words[0] else 2].endswith(".py")
+        )
+        return super().resolve_command(context, ["code", *words] if of_file else words)
+
+
 app = typer.Typer(
     name="audit",
-    help="Play the attacker's game many times, and compare how often they are right with the bound.",
+    cls=_FileFirst,
+    help="Audit training code (betastar audit FILE.py), or the mechanism: see what an attacker may find out, and compare it with "
+    "the bound.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -40,8 +56,20 @@ NEEDED, OPTIONAL = (
     ("factory", "train", "data", "run", "max_grad_norm"),
     ("criterion", "secret", "threat", "gap", "split", "loss_reduction"),
 )
-#: What a file of `audit code` may define besides the function and its data, by the arguments of `betastar.audit.code`.
-OF_CODE = ("run", "threat", "max_grad_norm", "divisor", "replacements", "secret", "values", "split")
+#: What a file of `audit code` may define besides the function and its data: arguments of `betastar.audit.training_code`.
+OF_CODE = (
+    "run",
+    "threat",
+    "max_grad_norm",
+    "divisor",
+    "replacements",
+    "secret",
+    "values",
+    "split",
+    "criterion",
+    "loss_reduction",
+    "returns",
+)
 REPLAYED = {"membership": Membership(), "membership-add-remove": Membership("add-remove")}
 
 # ---- Options of several audits
@@ -525,7 +553,19 @@ def code(
         int | None,
         typer.Option("--record", help="Number of the record that differs between the replays. [default: some that are drawn]"),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of steps after which a training is ended.")] = 20,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Number of steps after which a replay is ended.")] = 20,
+    canaries: Annotated[
+        int, typer.Option("--canaries", min=0, help="Number of canaries of the one run; 0 leaves it out. It needs a factory.")
+    ] = 500,
+    games: Annotated[int, typer.Option("--games", min=0, help="Number of games, which train again and again.")] = 0,
+    limit: Annotated[
+        float, typer.Option("--limit", min=1.0, help="Seconds after which a training of a replay is ended.")
+    ] = 600.0,
+    jobs: Annotated[int, typer.Option("--jobs", help="Number of games at a time; -1 for all cores.")] = 1,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder where the games are kept; an audit goes on with those that are there."),
+    ] = None,
     seed: Seed = None,
     ignore: Annotated[
         list[str] | None,
@@ -535,18 +575,19 @@ def code(
     force: opt.Force = False,
     json: opt.Json = False,
 ) -> None:
-    """Replay a training on data that differ in one record, with the same random numbers, and see that it keeps its promises.
+    """Audit training code by one ladder: a replay (seconds), one run with many canaries (a minute), and games on request.
 
-    It takes seconds. Exits with 1 if a promise is broken, and says which one, at which step and at which parameter.
+    The replay trains on data that differ in one record, with the same random numbers, and says which promise breaks, at which
+    step and parameter. The word code may be left out. Exits with 1 if something is found; the verdict says what was not compared.
 
     \b
     Examples:
-      betastar audit code my_training.py
-      betastar audit code my_training.py:fit --threat membership-add-remove --steps 50 --seed 1
-      betastar audit code my_training.py --ignore output --json
-      betastar audit code my_training.py --into runs/adult
+      betastar audit my_training.py
+      betastar audit my_training.py:fit --threat membership-add-remove --steps 50 --seed 1
+      betastar audit my_training.py --games 200 --jobs 2 -o audits/mine
+      betastar audit my_training.py --ignore output --json --into runs/adult
     """
-    from betastar.audit import code as replay
+    from betastar.audit import training_code
 
     _keep(into, force, "code")
     told = _told(file)
@@ -555,8 +596,9 @@ def code(
             raise ValueError(f"--threat must be one of {', '.join(REPLAYED)}, got {threat!r}.")
         told["threat"] = REPLAYED[threat]
         told.pop("secret", None)
-    with printing.phase(f"replaying {file}"):
-        result = replay(**told, record=record, steps=steps, seed=seed, ignore=tuple(ignore or ()))
+    told |= {"record": record, "steps": steps, "limit": limit, "ignore": tuple(ignore or ()), "seed": seed}
+    with printing.phase(f"auditing {file}"):
+        result = training_code(**told, canaries=canaries, games=games, jobs=jobs, folder=output)
     _keep(into, force, "code", result.as_dict())
     printing.as_json(result.as_dict()) if json else printing.console().print(result)
     if result.violated:
@@ -570,20 +612,17 @@ def _told(file: str) -> Json:
     if missing := [one for one in (name, "data") if one not in names]:
         raise ValueError(f"{path} must define {missing[0]}, got {', '.join(one for one in names if one[:1] != '_')}.")
     told = {one: names[one] for one in OF_CODE if one in names} | {"train": names[name], "data": names["data"]}
-    takes = _arguments(names[name], f"{name} of {path}")
-    if takes == 2 and "factory" in names:
+    if not callable(names[name]):
+        raise ValueError(f"{name} of {path} must be a function, got {names[name]!r}.")
+    given = [one for one in inspect.signature(names[name]).parameters.values() if one.default is one.empty]
+    if len(given) not in (1, 2):
+        raise ValueError(
+            f"{name} of {path} must take data, or (data, seed), or (model, data) beside a factory of models, got {len(given)} "
+            "arguments."
+        )
+    if len(given) == 2 and "factory" in names and given[1].name != "seed":
         told["factory"] = names["factory"]
-    elif takes != 1:
-        raise ValueError(f"{name} of {path} must take data, or (model, data) beside a factory of models, got {takes} arguments.")
     return told
-
-
-def _arguments(function: object, what: str) -> int:
-    """The number of arguments that a function needs."""
-    if not callable(function):
-        raise ValueError(f"{what} must be a function, got {function!r}.")
-    given = inspect.signature(function).parameters.values()
-    return sum(one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in given)
 
 
 # ---- What all audits print and keep

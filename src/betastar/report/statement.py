@@ -476,7 +476,7 @@ def _run_numbers(facts: Facts) -> dict[str, Any]:
 
 #: What was played, by the kind of the audit.
 KINDS = {
-    "code": "Replay of the training code",
+    "code": "The training code",
     "mechanism": "Games on the mechanism",
     "training": "Games on real training",
     "one-run": "One run, many canaries",
@@ -591,6 +591,15 @@ def _of_one_run(told: Json) -> Table:
 
 
 def _of_code(told: Json) -> Table:
+    """The rungs of the ladder: a replay's broken promises, or what was played instead."""
+    replay, remarks = told["replay"], [str(one) for one in told["not_compared"]]
+    for name, kind, describe in (("one_run", "one-run", _of_one_run), ("games", "training", _of_training)):
+        if told[name] is not None:
+            title, rows, heads, more = describe(told[name])
+            pairs = [", ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=True)) for row in rows]
+            remarks = [f"{KINDS[kind]} ({title}): {'; '.join(pairs)}. {told[name]['sentence']}", *more, *remarks]
+    if replay is None:
+        return "", (), FINDING_HEADS, tuple(remarks)
     rows = tuple(
         (
             f"{one['promise']}: {PROMISES[one['promise']]}",
@@ -599,12 +608,12 @@ def _of_code(told: Json) -> Table:
             "" if one["measured"] is None else significant(one["measured"], 3),
             "" if one["allowed"] is None else significant(one["allowed"], 3, False),
         )
-        for one in told["findings"]
+        for one in replay["findings"]
     )
-    records = ", ".join(map(str, told["records"]))
-    which = f"record {records}" if len(told["records"]) == 1 else f"one of the records {records}"
-    remark = f"Replayed: {told['steps']} steps, on data that differ in {which} ({'; '.join(told['changes'])})."
-    return str(told["threat"]), rows, FINDING_HEADS, (remark, *map(str, told["notes"]))
+    records = ", ".join(map(str, replay["records"]))
+    which = f"record {records}" if len(replay["records"]) == 1 else f"one of the records {records}"
+    remark = f"Replayed: {replay['steps']} steps, on data that differ in {which} ({'; '.join(replay['changes'])})."
+    return str(replay["threat"]), rows, FINDING_HEADS, (remark, *remarks)
 
 
 _TABLES = {"code": _of_code, "mechanism": _of_mechanism, "training": _of_training, "one-run": _of_one_run}
