@@ -57,15 +57,22 @@ def each_run(
         yield case, seed, result
 
 
-def kept(folder: RunFolder, make: Callable[[], Json]) -> Json:
-    """The result that is kept in a folder; it is made first, if there is none."""
+def kept(folder: RunFolder, about: object, make: Callable[[], Json]) -> Json:
+    """The result that is kept in a folder; it is made first, if there is none.
+
+    about: what was configured. A result of another configuration is refused, and neither returned nor written over.
+    """
     if not (folder / RESULT).exists():
-        result = make()
+        result = {"result": make(), "about": repr(about)}
         folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.write(RESULT, json.dumps(result) + "\n")
         (folder / "model.safetensors").unlink(missing_ok=True)  # hundreds of them, and they are not needed
     told: Json = json.loads((folder / RESULT).read_text())
-    return told
+    if told.get("about") != repr(about):
+        was = told.get("about", "an unknown configuration")
+        raise StudyError(f"{folder / RESULT} is the result of {was}, not of {about!r}: delete it, or choose another folder.")
+    made: Json = told["result"]
+    return made
 
 
 def write_results(path: Path, head: Json, runs: Sequence[Json]) -> Json:

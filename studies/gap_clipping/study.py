@@ -119,7 +119,7 @@ def _one(case: Case, seed: int, path: Path, threads: int) -> Json:
     """Accuracy after the last epoch, for all records and for groups of them, and what is proved."""
     folder = RunFolder(path)
     with quietly(threads):
-        return kept(folder, lambda: _trained(*case.load(seed), folder))
+        return kept(folder, (case, seed), lambda: _trained(*case.load(seed), folder))
 
 
 def _trained(config: Config, study: Study, folder: RunFolder) -> Json:

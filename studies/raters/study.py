@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +165,8 @@ def noises() -> list[Json]:
 def _one(case: Case, seed: int, path: Path, threads: int) -> Json:
     folder = RunFolder(path)
     with quietly(threads):
-        return kept(folder, lambda: _without(case, seed) if case.kind == "no-privacy" else _private(case, seed, folder))
+        private, without = partial(_private, case, seed, folder), partial(_without, case, seed)
+        return kept(folder, (case, seed), without if case.kind == "no-privacy" else private)
 
 
 def _without(case: Case, seed: int) -> Json:

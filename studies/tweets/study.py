@@ -49,7 +49,7 @@ def study(output: str | Path, seeds: int = 1, quick: bool = False, tell: Callabl
             tell(f"{number} of {len(every)}: {name}, seed {config.seed}")
         folder = RunFolder(path / "runs" / name / f"seed-{config.seed}")
         with quietly(torch.get_num_threads()):
-            result = kept(folder, partial(_result, name, config, sample, folder))
+            result = kept(folder, (name, config, sample), partial(_result, name, config, sample, folder))
         entry = {"case": name, "seed": config.seed, **result}
         if name == "dp-sgd":
             entry["largest_distance"] = float(folder.distances["exact"].max())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,7 +125,8 @@ def study(
 def _one(case: Case, seed: int, path: Path, threads: int) -> Json:
     config, folder = replace(case.config, seed=seed), RunFolder(path)
     with quietly(threads):
-        return kept(folder, lambda: _without(case, config) if case.kind == "no-privacy" else _private(case, config, folder))
+        private, without = partial(_private, case, config, folder), partial(_without, case, config)
+        return kept(folder, replace(case, config=config), without if case.kind == "no-privacy" else private)
 
 
 def _without(case: Case, config: Config) -> Json:

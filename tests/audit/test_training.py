@@ -17,6 +17,7 @@ import betastar as bs
 from betastar import audit
 from betastar.audit.attackers import CanaryObserver, Evidence, RecordGradients, RecordObserver, UpdateAttacker, watching
 from betastar.audit.challenges import Canaries, challenge_of, marks
+from betastar.audit.training_audit import digest
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, one_run, play, table
 
@@ -327,3 +328,37 @@ def test_streams_have_nothing_in_common() -> None:
 
     assert len({*streams(1, 3), *streams(2, 3)}) == 6
     assert streams(1, 3) == streams(1, 3)
+
+
+HELPED = """
+RATE, SETTINGS = 0.1, {"noise": [1.0, 2.0]}
+
+def helper(x):
+    return x * 2
+
+class Loop:
+    turns = 3
+
+    def go(self, x):
+        return x + self.turns
+
+def train(model, data, scale=1.0):
+    return [helper(x) * RATE * SETTINGS["noise"][0] + Loop().go(scale) for x in data]
+"""
+CHANGES = {"0.1": "0.2", "[1.0, 2.0]": "[1.5, 2.0]", "x * 2": "x * 3", "turns = 3": "turns = 4", "scale=1.0": "scale=2.0"}
+
+
+def test_kept_games_belong_to_their_code() -> None:
+    """Helpers, classes, defaults and globals that a training uses are part of its digest; a comment is not."""
+    challenge = challenge_of(table(), bs.Membership(), 3, None, None, 0)
+
+    def of(text: str) -> str:
+        names: dict[str, Any] = {"__name__": "mine"}
+        exec(compile(text, "mine.py", "exec"), names)
+        return digest([names["train"]], challenge)
+
+    own = of(HELPED)
+    assert own == of(HELPED + "# a comment")
+    changed = [HELPED.replace(a, b) for a, b in CHANGES.items()]
+    assert len({own, *map(of, changed)}) == 1 + len(changed)
+    assert digest([make(1.0)], challenge) == digest([make(1.0)], challenge) != digest([make(1.1)], challenge)

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 
-from betastar.runs import Config, network, train
+from betastar.runs import Config, RunFolder, StudyError, network, train
 from studies import command
 from studies.audits.__main__ import write as write_audits
 from studies.gap_clipping import study as gap_clipping
 from studies.one_run_power import __main__ as one_run_power
 from studies.purchase import purchase
 from studies.raters.data import raters
+from studies.trainings import kept
 from studies.tweets import study as tweets
 from studies.voters import page as voters_page
 from studies.voters import study as voters
@@ -146,3 +147,12 @@ def test_a_study_of_ones_own_is_trained(tmp_path: Path) -> None:
     (folder / "status.json").unlink()
     with pytest.raises(ValueError, match="the records are not those that the run"):
         train(config, tmp_path / "run", resume=True, study=other)
+
+
+def test_a_result_of_another_configuration_is_not_returned(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert kept(folder, {"noise": 1.0}, lambda: {"accuracy": 0.8}) == {"accuracy": 0.8}
+    assert kept(folder, {"noise": 1.0}, lambda: {"accuracy": 0.9}) == {"accuracy": 0.8}
+    with pytest.raises(StudyError, match=r"the result of \{'noise': 1.0\}, not of \{'noise': 2.0\}"):
+        kept(folder, {"noise": 2.0}, lambda: {"accuracy": 0.9})
+    assert kept(folder, {"noise": 1.0}, lambda: {}) == {"accuracy": 0.8}

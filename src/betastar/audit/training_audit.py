@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass, is_dataclass, replace
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from types import CodeType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from betastar import files, validation
 from betastar.audit import intervals, one_game
@@ -374,26 +376,77 @@ class GameFolder:
 
 
 def digest(functions: list[Callable[..., Any]], challenge: Challenge) -> str:
-    """A hash of the code of a training, as far as it can be seen, of the candidates and of some of the data."""
-    total = hashlib.sha256()
+    """A hash of the code of a training with what it uses, of the candidates and of some of the data.
+
+    Of a function: its bytecode, defaults, what it closes over, and the globals that it names, so also helpers that it calls;
+    of objects, their class and attributes; of modules of one's own, the file. Installed packages go by their names.
+    """
+    total, seen = hashlib.sha256(), set[int]()
     for function in functions:
-        for part in _code(getattr(function, "__code__", None)):
+        for part in _uses(function, seen):
             total.update(part)
-        for cell in getattr(function, "__closure__", None) or ():
-            total.update(repr(cell.cell_contents).encode() if isinstance(cell.cell_contents, int | float | str) else b"")
     for record in [*challenge.candidates, *(challenge.data[i] for i in range(min(len(challenge.data), SOME)))]:
         total.update(repr(list(leaves("", record))).encode())
     return total.hexdigest()
 
 
-def _code(code: CodeType | None) -> Iterator[bytes]:
-    if code is not None:
-        yield code.co_code + repr(code.co_names).encode()
-        for constant in code.co_consts:
-            if isinstance(constant, CodeType):
-                yield from _code(constant)
-            else:
-                yield repr(constant).encode()
+def _uses(value: Any, seen: set[int]) -> Iterator[bytes]:
+    """What a value is, and all that it uses."""
+    told = list(leaves("", value))
+    if told or value is None:
+        yield repr((type(value).__name__, told)).encode()
+    if id(value) in seen or isinstance(value, bool | int | float | complex | str | bytes | Tensor | np.ndarray):
+        return
+    seen.add(id(value))
+    parts: list[Any] = []
+    if isinstance(value, ModuleType):
+        yield value.__name__.encode()
+        if (file := getattr(value, "__file__", None)) and _is_own(file):
+            yield Path(file).read_bytes()
+    elif isinstance(value, CodeType):
+        yield value.co_code + repr((value.co_names, value.co_varnames)).encode()
+        parts = list(value.co_consts)
+    elif isinstance(value, FunctionType):
+        yield value.__qualname__.encode()
+        if _is_own(value.__code__.co_filename):
+            named = [value.__globals__[name] for name in sorted(_names(value.__code__)) if name in value.__globals__]
+            cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+            parts = [value.__code__, value.__defaults__, value.__kwdefaults__, *cells, *named]
+    elif isinstance(value, type):
+        yield value.__qualname__.encode()
+        file = getattr(sys.modules.get(value.__module__), "__file__", None)
+        parts = [vars(value)[name] for name in sorted(vars(value)) if name[:2] != "__" or name in ("__init__", "__call__")]
+        parts = [*parts, *value.__bases__] if file is None or _is_own(file) else []
+    elif isinstance(value, MethodType):
+        parts = [value.__func__, value.__self__]
+    elif isinstance(value, partial):
+        parts = [value.func, value.args, value.keywords]
+    elif isinstance(value, Mapping):
+        parts = [one for pair in value.items() for one in pair]
+    elif isinstance(value, list | tuple):
+        parts = list(value)
+    elif isinstance(value, set | frozenset):
+        parts = sorted(value, key=repr)
+    elif isinstance(value, staticmethod | classmethod | property):
+        parts = [value.fget, value.fset] if isinstance(value, property) else [value.__func__]
+    else:
+        file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
+        own_class = (file is None or _is_own(file)) and hasattr(value, "__dict__")
+        held = vars(value) if own_class else value.state_dict() if isinstance(value, nn.Module) else None
+        parts = [type(value), held, repr(value) if is_dataclass(value) else None]
+    for part in parts:
+        yield from _uses(part, seen)
+
+
+def _names(code: CodeType) -> set[str]:
+    """The names that code and the functions inside of it use."""
+    return set(code.co_names).union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is no part of Python, of betastar or of an installed package."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")] + [str(Path(files.__file__).parent)]
+    return not any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 # --- The verdicts on the three attackers, from what each of them saw in the games
