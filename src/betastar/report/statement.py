@@ -483,7 +483,7 @@ KINDS = {
 }
 #: What it means for a person that nothing was found, and that something was, by the kind of the audit.
 NOTHING_FOUND = {
-    "code": "The code did what private training promises, in these steps and for these records. That is no proof for others.",
+    "code": "What was compared keeps its promises, in these steps and for these records. That is no proof for anything else.",
     "mechanism": "The bound of this report withstood the strongest attacker on the mechanism. No model was trained.",
     "training": "Nobody did better than the bound allows. That is no proof: this many games show only larger faults.",
     "one-run": "The guesses do not contradict the claim. That is no proof, and one run sees less than many games.",
