@@ -358,6 +358,11 @@ def released(update: Any, without_noise: Any = None) -> Any:
     the same
         The update to apply: in a replay, that of the first training.
 
+    Raises
+    ------
+    ReplayError
+        In an audit, if the update holds something else than numbers.
+
     Examples
     --------
     >>> from betastar import audit
@@ -376,6 +381,16 @@ def recorded(optimizer: Optimizer) -> Iterator[list[dict[str, Tensor]]]:
     ----------
     optimizer : Optimizer
         Any optimizer of PyTorch, private or not.
+
+    Returns
+    -------
+    context manager
+        It gives the list, which grows with each step.
+
+    Raises
+    ------
+    AttributeError
+        If it is no optimizer.
 
     Examples
     --------

@@ -178,7 +178,7 @@ def training_code(
         Where games are kept.
     tell : callable, optional
         Called with what is done next.
-    **replayed
+    **replayed : objects
         What else the replay is told: record, replacements, values, steps, ignore, returns, limit.
 
     Returns
