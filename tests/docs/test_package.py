@@ -98,8 +98,7 @@ def test_what_is_declared_is_what_is_tested() -> None:
                 imported |= {alias.name.split(".")[0] for alias in node.names}
     owners = packages_distributions()
     owned = {owners[name][0].lower() for name in imported - set(sys.stdlib_module_names) - {"betastar"}}
-    # With Jinja2 comes markupsafe; dask is the user's own cluster.
-    assert owned - set(declared) == {"markupsafe", "distributed"}
+    assert owned - set(declared) == {"markupsafe"}  # it comes with Jinja2
     python = re.search(r'requires-python = ">=(3\.\d+)"', (ROOT / "pyproject.toml").read_text()).group(1)  # type: ignore[union-attr]
     assert f">= ({python.replace('.', ', ')})" in (ROOT / "Makefile").read_text()
     assert f"Python {python} or later" in (ROOT / "CONTRIBUTING.md").read_text()
