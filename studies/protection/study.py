@@ -87,7 +87,7 @@ def run(
 
 def _one(case: Case, seed: int, path: Path, threads: int) -> Json:
     with quietly(threads):
-        return kept(RunFolder(path), lambda: _trained(case, seed))
+        return kept(RunFolder(path), (case, seed), lambda: _trained(case, seed))
 
 
 def _trained(case: Case, seed: int) -> Json:
