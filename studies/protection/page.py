@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
 COLOURS = {0.9: "#c8553d", 0.95: "#3b6ea8"}
+#: Means that differ by less are called the same.
+SAME = 0.1
 WAYS = {"rate": "own rates", "clipping": "own norms"}
 
 
@@ -101,6 +103,8 @@ def _better(random: list[Run]) -> str:
     by_rate, by_clipping = (accuracies(select(random, by=by)) for by in WAYS)
     wins = sum(a > b for a, b in zip(by_rate, by_clipping, strict=True))
     difference = mean(by_rate) - mean(by_clipping)
+    if abs(difference) < SAME:
+        return "Own rates and own norms cost the same here: the means differ by less than 0.1 points"
     first = "Own rates" if difference > 0.0 else "Own norms"
     wins = wins if difference > 0.0 else len(by_rate) - wins
     return f"{first} cost less, by {abs(difference):.1f} points on average, and in {wins} of {len(by_rate)} seeds"
