@@ -21,7 +21,7 @@ from scipy.special import erfcinv
 from betastar import validation
 from betastar.analyze import TOLERANCE, analyze, reliable, takes_seconds
 from betastar.closed_forms import log_never_sampled, noiseless_curve
-from betastar.dpsgd import DPSGD, IN_EPOCHS, RateWarning, batches_per_epoch, missing_numbers, opacus_differs
+from betastar.dpsgd import DPSGD, IN_EPOCHS, RateWarning, all_plain, batches_per_epoch, missing_numbers, opacus_differs
 from betastar.exact import LEAST_NOISE
 from betastar.risk import METRICS, Bound, Metric, Outcome, Risk
 from betastar.rounding import CALIBRATED, plain, shortened, significant
@@ -33,6 +33,8 @@ from betastar.validation import WrongTypeError, WrongValueError
 
 #: Where the search ends: noise, sampling rate, steps.
 MOST_NOISE, LEAST_RATE, MOST_STEPS = 1e7, 1e-12, 10**12
+#: The least noise for distances that are tiny.
+LEAST_OF_ALL = 1e-9
 #: Relative accuracy of a calibrated noise or rate.
 ACCURACY = 1e-7
 #: The same where each figure to rely on takes seconds, and of a search among rough figures; their tolerance, at least.
@@ -346,11 +348,11 @@ def calibrate(
         if target.met(_sampling_only(without, law)):
             warnings.warn(
                 f"{target} needs no noise: a record is used at all with probability {-expm1(log_never_sampled(without)):.3g} "
-                f"only. Returning the least noise that is considered, noise_multiplier={LEAST_NOISE}.",
+                f"only. Returning the least noise that is considered, noise_multiplier={search.low:g}.",
                 NoNoiseNeeded,
                 stacklevel=2,
             )
-            return make(LEAST_NOISE)[0]
+            return make(search.low)[0]
     value = found(search, target, method, tolerance, effort, law)
     sizes = {"batch_size": batch_size, "dataset_size": dataset_size, name: round(value) * unit}
     chosen = opacus is not None or sampling != "poisson" or not (sizes["batch_size"] and sizes["dataset_size"])
@@ -399,7 +401,8 @@ def _search(
     if probe.shape != ():
         raise TypeError("calibrate needs numbers, got arrays; call it for each setting.")
     if name == "noise_multiplier":
-        return Search(name, make, LEAST_NOISE, MOST_NOISE, False, False, guess_noise(threat.steps(probe), target))
+        steps = threat.steps(probe)
+        return Search(name, make, _least_noise(probe, threat, steps), MOST_NOISE, False, False, guess_noise(steps, target))
     if name == "sample_rate":
         return Search(name, make, LEAST_RATE, largest_rate, True, False, min(0.01, largest_rate))
     if name == "batch_size":
@@ -410,6 +413,14 @@ def _search(
         return Search(name, make, 1.0, most, False, True, 100.0, unit)
     per_unit = unit if name == "steps" else ceil(given["dataset_size"] / given["batch_size"])
     return Search(name, make, 1.0, float(floor(MOST_STEPS / per_unit)), True, True, 100.0, unit)
+
+
+def _least_noise(run: DPSGD, threat: Threat, steps: tuple[Step, ...]) -> float:
+    """The least noise that is considered. Small distances are protected by less: who sees the coins still errs."""
+    widest = max((step.distance for step in steps if isinstance(step, PoissonStep)), default=0.0)
+    if not (all_plain(run) and getattr(threat, "symmetric", True) and widest > 0.0):
+        return LEAST_NOISE
+    return shortened(max(LEAST_NOISE * min(1.0, widest / FARTHEST), LEAST_OF_ALL), CALIBRATED, True)
 
 
 def _in_braces(names: Iterable[str]) -> str:

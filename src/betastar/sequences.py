@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import asin, cos, sqrt
 from typing import Any
 
@@ -136,8 +137,8 @@ def _in_order(segments: Sequence[SegmentSteps]) -> tuple[PoissonStep, ...] | Non
 
 #: Distance of two opposite gradients of norm 1.
 OPPOSITE = 2.0
-#: Different distances, at most, whose epochs are put on a grid: each takes about a second.
-DIFFERENT_EPOCHS = 4
+#: Different distances of epochs that are looked at, at most; others are rounded: each takes some tenths of a second, or more.
+DIFFERENT_EPOCHS = 2
 #: With less noise an epoch is bounded by a step without sampling as well: its own curve is not integrated, or loses its tail.
 LITTLE_NOISE = 0.25
 
@@ -316,15 +317,11 @@ def _balls_in_bins(segment: Segment, distances: Distances) -> SegmentSteps:
     exact = (AllocationStep(length, sigma, True, number),)
     if all(distance == OPPOSITE for distance, _ in largest):
         return SegmentSteps((exact, open_) if sigma < LITTLE_NOISE else (exact,), None, exact if largest == smallest else ())
-    leaking = [(distance, count) for distance, count in smallest if distance > 0.0]
+    leaking = [(distance, count) for distance, count in _few(smallest, min) if distance > 0.0]
     mirrored = tuple(AllocationStep(length, sigma * OPPOSITE / distance, True, count) for distance, count in leaking)
     alone = tuple(AllocationStep(length, sigma / min(distance, 1.0), False, count) for distance, count in leaking)
-    proved = [open_, exact]
-    if len(largest) <= DIFFERENT_EPOCHS:
-        proved.append(
-            tuple(AllocationStep(length, sigma, True, count, distance) for distance, count in largest if distance > 0.0)
-        )
-    return SegmentSteps(tuple(proved), None, mirrored, alone)
+    each = tuple(AllocationStep(length, sigma, True, count, distance) for distance, count in _few(largest, max) if distance > 0.0)
+    return SegmentSteps((open_, exact, each), None, mirrored, alone)
 
 
 def _several_times(segment: Segment, records: int, mirrored: bool, distances: Distances | None = None) -> SegmentSteps:
@@ -381,6 +378,15 @@ def _by_epoch(
         return _counted(rows.max(axis=1)), _counted(rows.min(axis=1))
     every = np.sort(np.repeat([step.distance for step in distances.steps], [step.count for step in distances.steps]))
     return _counted(every[-number:]), _counted(every[:number])
+
+
+def _few(rows: list[tuple[float, int]], pick: Callable[..., float]) -> list[tuple[float, int]]:
+    """Distances and their numbers of epochs as few of them: of neighbours, one is picked."""
+    if len(rows) <= DIFFERENT_EPOCHS:
+        return rows
+    cuts = np.linspace(0, len(rows), DIFFERENT_EPOCHS + 1).astype(int)
+    parts = [rows[start:end] for start, end in pairwise(cuts)]
+    return [(pick([distance for distance, _ in part]), sum(count for _, count in part)) for part in parts]
 
 
 def _counted(values: NDArray[Any]) -> list[tuple[float, int]]:

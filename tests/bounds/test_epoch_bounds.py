@@ -156,8 +156,8 @@ def test_the_curve_of_a_distance_is_above_attackers_who_adapt(distance: float) -
 def test_the_curve_of_a_distance_grows_up_to_that_of_opposite_gradients() -> None:
     losses = np.array([0.0, 0.1, 0.4])
     curves = [above(epoch_curve(20, 1.0, "replaced", distance), losses) for distance in (1e-3, 0.5, 1.999999, 2.0)]
-    assert all(np.all(few < many * (1.0 + 1e-6) + 1e-9) for few, many in pairwise(curves))
-    assert curves[2][:2] == pytest.approx(curves[3][:2], rel=2e-4)
+    assert all(np.all(few < many * (1.0 + 1e-3) + 1e-9) for few, many in pairwise(curves))
+    assert curves[2][:2] == pytest.approx(curves[3][:2], rel=1e-3)  # fewer thresholds than for opposite gradients
     assert 0.0 < curves[0][0] < 1e-3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from math import comb, erf, sqrt
 
 import pytest
 from hypothesis import given, settings
@@ -140,8 +141,17 @@ def test_true_positive_rates_of_the_paper() -> None:
     assert exact.tpr(0.01).estimate == pytest.approx(0.012, abs=6e-4)
 
 
-def test_the_least_noise_is_returned_where_it_is_enough() -> None:
-    """Sampling protects so much that even this noise meets the target."""
-    run = bs.calibrate(bs.Target(bayes_security=0.7), sample_rate=0.15, steps=21, threat=bs.AttributeInference(0.015))
-    assert run.noise_multiplier == 0.07
-    assert bs.analyze(run, bs.AttributeInference(0.015)).bayes_security.lower > 0.7
+@pytest.mark.parametrize("method", ["exact", "certified"])
+@pytest.mark.parametrize(("beta", "distance"), [(0.9, 0.01), (0.5, 0.01), (0.8, 1e-5)])
+def test_small_distances_are_protected_by_little_noise(beta: float, distance: float, method: str) -> None:
+    """Who sees the coins has the advantage Σ Bin(5, .2)(j)·erf(R√j/(2√2σ)): hardly less noise does not reach the target."""
+    run = bs.calibrate(
+        bs.Target(bayes_security=beta), sample_rate=0.2, steps=5, threat=bs.AttributeInference(distance), method=method
+    )
+
+    def seen(noise: float) -> float:
+        sampled = [comb(5, j) * 0.2**j * 0.8 ** (5 - j) for j in range(6)]
+        return 1.0 - sum(one * erf(distance * sqrt(j) / (2.0 * sqrt(2.0) * noise)) for j, one in enumerate(sampled))
+
+    assert run.noise_multiplier < 0.07
+    assert seen(0.999 * float(run.noise_multiplier)) < beta <= seen(float(run.noise_multiplier)) < beta + 1e-4

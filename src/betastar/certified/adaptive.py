@@ -106,7 +106,7 @@ COARSE = Fineness((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15), 5, 0, verified=Fal
 MODERATE = Fineness((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06), 10, 64, 30, False)
 #: The same of steps that differ: a few hundred ones, and more.
 SHORT = Fineness((13, 5), 8192, 0.001, 0.25, 0.05, (0.15, 0.06), 10, 64, 400, False)
-MANY = Fineness((9, 5), 3072, 0.008, 0.35, 0.12, (0.2, 0.08), 8, 64, 400, False)
+MANY = Fineness((9, 4), 3072, 0.008, 0.35, 0.12, (0.2, 0.08), 8, 64, 400, False)
 
 
 #: And with a proof.

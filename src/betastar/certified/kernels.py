@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import ceil, cos, inf, log, log2, sin, sqrt
 from typing import Any
 
@@ -183,11 +183,14 @@ def merged(rate: float, pair: GradientPair, cells: tuple[float, float]) -> tuple
     return gain[keep], mass[keep]
 
 
+@lru_cache(maxsize=256)
 def edges(low: float, high: float, width: float) -> NDArray[Any]:
     """Cells of that width, and wider ones towards the ends, where hardly anything is."""
     inner = np.linspace(low + FAR, high - FAR, ceil((high - low - 2.0 * FAR) / width) + 1)
     outer = np.linspace(0.0, FAR, ceil(FAR / (3.0 * width)) + 1)[:-1]
-    return np.concatenate([low + outer, inner, high - outer[::-1]])
+    cuts = np.concatenate([low + outer, inner, high - outer[::-1]])
+    cuts.flags.writeable = False  # it is kept
+    return cuts
 
 
 def weights(cuts: NDArray[Any], mean: float) -> NDArray[Any]:

@@ -35,6 +35,8 @@ DENSE, PER_OCTAVE = 192, 64
 RARE, DEVIATIONS, LARGEST = 1e-2, 7.0, 2.0
 #: Thresholds on each side: steps per deviation of the loss up to this many deviations, then this many per octave.
 PER_DEVIATION, LINEAR, SPARSE = 50, 2.5, 20
+#: The same where the values are not attained.
+FEWER_PER_DEVIATION, SPARSER = 20, 10
 #: Cells of an outcome that an attacker sees, and cells of their statistic in one of its deviations.
 ROUNDED, STATISTIC = 20_000, 2000
 #: Hockey sticks below this one are not looked at, nor losses above the other one.
@@ -101,8 +103,9 @@ def epoch_curve(batches: int, noise: float, direction: Direction, distance: floa
         mu = distance * s
     else:
         width, mu = min(sqrt(expm1(min(s * s, 600.0)) / batches), s), s
-    fine = width / PER_DEVIATION * np.arange(ceil(PER_DEVIATION * LINEAR))
-    coarse = LINEAR * width * 2.0 ** (np.arange(12 * SPARSE) / SPARSE)
+    dense, sparse = (PER_DEVIATION, SPARSE) if distance == 2.0 else (FEWER_PER_DEVIATION, SPARSER)
+    fine = width / dense * np.arange(ceil(dense * LINEAR))
+    coarse = LINEAR * width * 2.0 ** (np.arange(12 * sparse) / sparse)
     losses: list[float] = []
     lines: list[Line] = []
     stalled = False
