@@ -315,10 +315,11 @@ class _Replays:
         sampling, untold = sampling_findings(self.first, run, self.probed)
         for finding in (*found, *sampling, *step_findings(self.first, self.promised)):
             self.findings.add(finding)
-        if run is not None and len(self.first.steps) > run.steps:
+        taken = sum(step.settings is not None or not self.private for step in self.first.steps)
+        if run is not None and taken > run.steps:
             more = "" if self.first.ended else " or more"
-            told = f"The training takes {len(self.first.steps)}{more} steps, and {int(run.steps)} are claimed."
-            self.findings.add(Finding("steps", told, None, None, len(self.first.steps), float(run.steps)))
+            told = f"The training takes {taken}{more} steps, and {int(run.steps)} are claimed."
+            self.findings.add(Finding("steps", told, None, None, taken, float(run.steps)))
         return [*notes, *untold]
 
     def _noise(self, run: DPSGD | None, other: Recording) -> tuple[list[Finding], list[str]]:
