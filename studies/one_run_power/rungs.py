@@ -133,12 +133,12 @@ def page(rows: list[dict[str, Any]]) -> str:
         "# Power of the rungs of an audit",
         "",
         f"The claim: noise multiplier 1, rate 1/6, 12 steps. How often each rung finds noise that is too small by a factor, at "
-        f"{100 * (1 - LEVEL):g} % confidence: {BROKEN} audits ({REPLAYED} replays) of each, {CORRECT} ({5 * REPLAYED} replays) of "
-        "correct trainings. The replay trains with Opacus on 60 records, and accuses at a level of its own, one in a million. "
+        f"{100 * (1 - LEVEL):g} % confidence: {BROKEN} audits ({REPLAYED} replays) of each, {CORRECT} ({5 * REPLAYED} replays) "
+        "of correct trainings. The replay trains with Opacus on 60 records, and accuses at a level of its own, one in a million. "
         "One run and games are played on the mechanism: one run by adding or removing a record, games by substitution. "
         "jax_privacy's `CanaryScoreAuditor` (2.0, threshold chosen on half of the canaries) gets the scores of the one run, and "
         f"finds the fault if the ε that it refutes at δ = {DELTA:g} is above the claimed one. The p-values of `betastar audit` "
-        "are compared with 0.001, not with 0.05, so that it accuses fewer correct trainings.",
+        "are compared with 0.001, not with 0.05, so it accuses fewer correct trainings.",
         "",
         "![Share of audits that find too little noise, by rung](rungs.png)",
         "",
