@@ -196,7 +196,7 @@ def test_a_folder_without_a_format_is_read(config: Config, copy: Path) -> None:
         (
             "config.json",
             {"label_range": [1.0]},
-            "label_range must be a list of 2 items, each of which is a number or null",
+            "label_range must be a list of 2 items, each of which is a number or null, got [1.0]",
         ),
         ("config.json", {"shuffling": "yes"}, "the entry 'shuffling' is unknown"),
         ("status.json", {"versions": {"torch": 2}}, "versions['torch'] must be text, got 2"),
