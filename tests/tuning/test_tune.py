@@ -115,7 +115,9 @@ def test_a_random_study_is_charged_the_best_of_several() -> None:
 
 
 @pytest.mark.parametrize(
-    "study", [{"sampler": TPESampler(seed=1)}, {"sampler": RandomSampler(), "pruner": MedianPruner()}], ids=str
+    "study",
+    [{"sampler": TPESampler(seed=1)}, {"sampler": RandomSampler(), "pruner": MedianPruner()}],
+    ids=["a sampler that learns", "a pruner"],
 )
 def test_other_samplers_and_pruners_are_charged_all_models(study: dict[str, Any]) -> None:
     made = optuna.create_study(direction="maximize", **{"pruner": NopPruner(), **study})
