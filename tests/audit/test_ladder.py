@@ -175,6 +175,25 @@ def test_what_was_not_compared_is_in_the_verdict() -> None:
     assert "Steps after 3 were not compared" in long.sentence
 
 
+@pytest.mark.parametrize(("noise", "found"), [(1.0, False), (0.5, True)])
+def test_a_loop_without_a_model(noise: float, found: bool) -> None:
+    """A logistic regression of tensors alone, whose noise has a generator of its own."""
+
+    def train(data: Any, seed: int) -> None:
+        generator, (x, y) = torch.Generator().manual_seed(seed), data.tensors
+        w = torch.randn(6, generator=generator)
+        for _ in range(broken.STEPS):
+            batch = torch.rand(len(x), generator=generator) < broken.BATCH / broken.RECORDS
+            each = x[batch] * (torch.sigmoid(x[batch] @ w) - y[batch])[:, None]
+            total = (each / each.norm(dim=1, keepdim=True).clamp(min=1.0)).sum(dim=0)
+            w = w - 0.1 * audit.released((total + noise * torch.randn(6, generator=generator)) / broken.BATCH)
+
+    for seed in range(5):
+        result = audited(train, seed=seed, **TOLD_BY_HAND)
+        assert result.violated == found, str(result)
+        assert "Noise of the first step was not compared: no model was used before it." in result.not_compared
+
+
 def test_weights_may_be_returned_in_place_of_updates() -> None:
     def train(data: Any, seed: int, clip: bool = True) -> list[np.ndarray]:
         updates = broken.hand_listed(data, seed, clip)

@@ -141,7 +141,7 @@ def test_noise_that_comes_later_is_not_audited() -> None:
     def train(model: nn.Module, data: Any) -> None:
         step_through(model, Own(model.parameters(), lr=0.1), DataLoader(data, batch_size=BATCH))
 
-    with pytest.raises(ValueError, match="or make its optimizer private with Opacus, got a step of Own alone"):
+    with pytest.raises(ValueError, match="or divisor must be given, got a step of Own alone"):
         play(train=train)
 
 

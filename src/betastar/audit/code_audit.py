@@ -342,16 +342,20 @@ class _Replays:
             silent, double = (self._silent(self.first, factor, always) for factor in (0.0, 2.0))
             if silent is None or double is None:
                 break
-            noise = noise_of(self.first, run, self.promised, silent)
+            # Before the first step, without a model, normal numbers may be weights: that step's noise is not compared.
+            skipped = 1 if not always and not self.first.steps[0].uses else 0
+            noise = noise_of(self.first, run, self.promised, silent)[skipped:]
             if not any(part.any() for step in noise for part in step.parts.values()):
                 continue
-            if not _linear(noise, noise_of(double, run, self.promised, self.first)):
+            if not _linear(noise, noise_of(double, run, self.promised, self.first)[skipped:]):
                 untold = (
                     "normal numbers are also drawn for something else. Call betastar.audit.released(update, without_noise=...)."
                 )
                 break
             again = self._silent(other, 0.0, always)
-            return noise_findings(noise, [] if again is None else noise_of(other, run, self.promised, again)), []
+            untold = "Noise of the first step was not compared: no model was used before it."
+            others = [] if again is None else noise_of(other, run, self.promised, again)[skipped:]
+            return noise_findings(noise, others), [untold] * skipped
         if missing := self._without_noise():
             return [
                 Finding(
