@@ -777,7 +777,7 @@ def delta_at_least(advantage: float, epsilon: float) -> float:
 
 def mu_from_overlap(bayes_security: float) -> float:
     """μ of the Gaussian curve with this β*: 2Φ^{-1}(1 - β*/2)."""
-    return -2.0 * float(ndtri(0.5 * bayes_security)) if bayes_security > 0.0 else inf
+    return 0.0 - 2.0 * float(ndtri(0.5 * bayes_security)) if bayes_security > 0.0 else inf
 
 
 # The Gaussian curve that lies above a trade-off curve: its μ, proved from above, and by how much it overstates.
@@ -799,7 +799,7 @@ def gaussian_mu(curve: Curve, smallest_fpr: float) -> tuple[float, float, float]
     are the reversed curve's.
     """
     value, error = curve.overlap()
-    candidates = [[mu_from_overlap(max(value - side * error, 0.0)) for side in SIDES]]
+    candidates = [[mu_from_overlap(min(max(value - side * error, 0.0), 1.0)) for side in SIDES]]
     rate, slack = curve.true_positives(smallest_fpr)
     lowest, middle, highest = (max(rate + side * slack, smallest_fpr) for side in SIDES)
     if lowest <= 1.0 - smallest_fpr:

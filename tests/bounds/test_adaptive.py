@@ -359,6 +359,25 @@ def test_many_distances_in_blocks_and_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("distances", "fineness"),
+    [
+        (np.linspace(0.5, 2.0, 24), replace(adaptive.SHORT, verified=True, alone=0)),
+        (np.tile([0.7, 1.4, 2.0], 20), replace(adaptive.SHORT, pause=0.5)),
+    ],
+    ids=["coins", "blocks of the strategy"],
+)
+def test_steps_at_distance_two_beside_others(distances: np.ndarray, fineness: Fineness) -> None:
+    """At distance 2 there is one pair, at others there are many: they are combined all the same."""
+    steps = [PoissonStep(0.02, 0.9, float(distance), 1) for distance in distances]
+    solution, plain = adaptive.solve(steps, fineness), adaptive.solve(steps, replace(adaptive.SHORT, kinds=30))
+    assert solution is not None
+    assert plain is not None
+    low, high = ends(solution)
+    assert low <= ends(plain)[1]
+    assert ends(plain)[0] <= high <= 1.06 * low
+
+
+@pytest.mark.parametrize(
     ("rate", "noise", "distance", "steps"),
     [
         (1e-8, 1.0, 0.3, 1000),

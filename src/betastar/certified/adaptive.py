@@ -250,7 +250,8 @@ def _proved(
             scale = 1.0
             for i, kernel in enumerate(own):
                 lacks = np.maximum(kernel.source_on(half) - slack, 0.0)
-                coin = sum(part * some[i].source_on(half) for (_, part), some in zip(parts, others, strict=True))
+                like = [some[min(i, len(some) - 1)] for some in others]  # at distance 2 there is only one pair
+                coin = sum(part * other.source_on(half) for (_, part), other in zip(parts, like, strict=True))
                 scale = max(scale, float(np.max(lacks / np.maximum(coin, 1e-300))))
             parts = tuple((kind, part * scale * (1.0 + 1e-9)) for kind, part in parts)
         more[step] = parts
@@ -496,6 +497,8 @@ class _StrategyLaws:
         fine = max(1, min(plan.fine, int(LARGEST_LAW * plan.grid / (12.0 * sqrt(variance) + 3.0 * plan.tail))))
         grid = plan.grid / fine
         single = [_laws(self.levels[level], self.deviation[level], 1, grid, 1, plan.tail, number, cells) for level, _ in key]
+        most = max(map(len, single))
+        single = [some * most if len(some) == 1 else some for some in single]  # at distance 2 there is only one pair
         return [
             kernels.composed([(one, times) for one, (_, times) in zip(pairs, key, strict=True)], grid, variance, plan.grid)
             for pairs in zip(*single, strict=True)
