@@ -59,7 +59,7 @@ class Page(HTMLParser):
 def every_page_is_built(site: Path) -> None:
     sources = [path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")]
     results = [path.relative_to(ROOT).with_suffix(".html") for path in ROOT.glob("studies/*/results/*.md")]
-    assert len(results) == 7
+    assert len(results) == 9
     for source in [*sources, *results]:
         built = source.parent / "index.html" if source.name == "README.html" else source
         assert (site / built).exists(), built
