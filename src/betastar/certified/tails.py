@@ -83,6 +83,8 @@ def _side(laws: Sequence[Law], counts: NDArray[Any], step: float, overfull: floa
     shells = [_Shell(laws, counts, step, -inf, levels[0])]
     shells += [_Shell(laws, counts, step, low, high) for low, high in zip(levels, [*levels[1:], inf], strict=True)]
     shells = [shell for shell in shells if shell.occurs]
+    if not all(len(shell.thetas) for shell in shells):  # every tilt overflows, as in a hopeless run
+        return None
     asked = np.linspace(min(max(-base, float(losses[0])), float(losses[-1])), float(losses[-1]), COMPARED)
     likely = np.max([shell.likely(asked) for shell in shells], axis=0)
     mass, wrong = np.zeros(length), np.zeros(length)
