@@ -39,7 +39,7 @@ SETTINGS = [
     (0.001, 0.5, 0.01, 10_000),
     (0.01, 5.0, 0.01, 1_000_000),
 ]
-#: Largest ratio of the proved to the attained advantage for runs of at most so many steps.
+#: Largest ratio of the proved to the attained advantage for runs of at most this many steps.
 LIMITS = {10_000: 1.02, 1_000_000: 1.05}
 #: Processor seconds of a certified and of a quick figure, and memory in MiB.
 SECONDS, QUICK_SECONDS, MEMORY = 5.0, 0.1, 1024

@@ -37,6 +37,6 @@ def train(model, data):
 
 
 def run(records=RECORDS):
-    """What you claim to run, on so many records (canaries add some)."""
+    """What you claim to run, on this many records (canaries add some)."""
     batches = -(-records // BATCH)
     return bs.DPSGD(noise_multiplier=NOISE, sample_rate=1 / batches, steps=EPOCHS * batches)

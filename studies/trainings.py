@@ -192,7 +192,7 @@ def packaged(package: str, name: str, what: str) -> DataFrame:
 
 
 def drawn(frame: DataFrame, sample: int | None, seed: int, what: str, fewest: int) -> DataFrame:
-    """So many records of a table, drawn at random, or all of them; raises StudyError for more than there are or too few."""
+    """A random sample of the records of a table, or all of them; raises StudyError for more than there are or too few."""
     if sample is None:
         return frame
     if not fewest <= sample <= len(frame):

@@ -1,4 +1,4 @@
-"""Attackers who are told when the record takes part: a mixture of Gaussians in closed form (theory, section 11).
+"""Attackers who know when the record takes part: a mixture of Gaussians in closed form (theory, section 11).
 
 Given the coins of Poisson sampling, the steps in which the record takes part add up to N(0, 1) against N(μ, 1), μ² = Σ (R/σ)²,
 whatever the attacker chooses by what they saw; the other steps tell nothing. So the pair that shows μ, whose law is known, and an
@@ -25,7 +25,7 @@ from betastar.curves import Curve, Value
 from betastar.steps.base import EPS
 from betastar.steps.poisson import PoissonStep
 
-#: μ beyond which everything is told: log P/Q is then below 700 with a probability below 1e-70.
+#: μ beyond which the world is known: log P/Q is then below 700 with a probability below 1e-70.
 LARGEST = 60.0
 #: Ratio of neighbouring nodes of μ, and the smallest one as a share of the largest R/σ (or of LARGEST).
 RATIO, SMALLEST = 1.01, 1e-4
@@ -33,7 +33,7 @@ RATIO, SMALLEST = 1.01, 1e-4
 MULTIPLES = 1 << 14
 #: Rounding of the probability of a multiple.
 NOISE = 1e-15
-#: Numbers of steps that are less likely than this, relative to the likeliest one, are told (or taken away).
+#: Numbers of steps that are less likely than this, relative to the likeliest one, count as revealed (or are left out).
 UNLIKELY = 1e-24
 #: Different numbers of steps beyond which other bounds are better.
 MOST_NUMBERS = 1 << 12

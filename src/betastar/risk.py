@@ -45,7 +45,7 @@ class Metric:
     usual: float | None = None
     #: A large number is safe, so its lower end is the one to rely on; otherwise it is the upper end.
     protects: bool = False
-    #: It is a probability that people are told as a percentage.
+    #: It is a probability that is shown as a percentage.
     share: bool = False
     #: It lies between 0 and 1.
     limited: bool = True
@@ -291,7 +291,7 @@ SMALLEST_FPR = 1e-5
 
 
 class Risk(Displayed):
-    """The answer of `analyze`: what an attacker can do. People do not make one themselves.
+    """The answer of `analyze`: what an attacker can do. It comes from `analyze`, not from a constructor.
 
     Each metric is a Bound(lower, estimate, upper); for a sweep, of arrays of its shape. `source` says what the metrics are read
     off: the trade-off curve, or β* alone for methods that have no curve. Printed, a risk is a sentence and its β*; rich and
@@ -1027,7 +1027,7 @@ def not_known(method: str, titles: Sequence[str], certified: str = "method='cert
 
 
 def _approximate(risk: Risk) -> bool:
-    """Whether the ends of the bound say little, so that people are told the estimate. A heuristic has no ends at all."""
+    """Whether the ends of the bound say little, so that the estimate is shown. A heuristic has no ends at all."""
     return risk.heuristic is not None or risk.method == "paper"
 
 

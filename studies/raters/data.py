@@ -72,7 +72,7 @@ def raters(seed: int = 0, sensitive: str = LABEL, max_records_per_person: int | 
     sensitive : "liked"
         The secret is whether the user liked the film, which is the label.
     max_records_per_person : int, optional
-        Of more training ratings of a user, so many are kept at random.
+        Of more training ratings of a user, this many are kept at random.
     """
     if sensitive != LABEL:
         raise StudyError(f"sensitive must be {LABEL!r} for raters, got {sensitive!r}.")
@@ -113,7 +113,7 @@ def _parts(frame: DataFrame, seed: int, most: int | None) -> tuple[DataFrame, Da
 
 
 def _limited(codes: NDArray[np.int64], train: NDArray[np.int64], seed: int, most: int | None) -> NDArray[np.int64]:
-    """Of the training ratings, at most so many of each user, chosen at random. `codes` has the user of every rating."""
+    """Of the training ratings, at most `most` of each user, chosen at random. `codes` has the user of every rating."""
     import pandas as pd
 
     if most is None:

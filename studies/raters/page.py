@@ -116,7 +116,7 @@ def _small(beta: float) -> str:
 
 
 def _risk_of(results: Json, ratings: int) -> Json:
-    """The entry of a person with so many ratings."""
+    """The entry of a person with this many ratings."""
     entry: Json = next(one for one in results["risk"] if one["ratings"] == ratings)
     return entry
 

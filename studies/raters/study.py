@@ -1,6 +1,6 @@
 """The study of raters: what a recommender tells about a person with many ratings, and what it costs to protect the person.
 
-It is trained on all ratings and on at most so many of each user: without privacy, with DP-SGD for a rating, and with the noise
+It is trained on all ratings and on a limited number of each user: without privacy, with DP-SGD for a rating, and with the noise
 that a person needs.
 """
 
@@ -113,7 +113,7 @@ def claimed(noise: float = NOISE, sampling: str = SAMPLINGS[0]) -> DPSGD:
 
 @cache
 def noise_of(target: float, ratings: int, sampling: str) -> float:
-    """The noise with which a person with so many ratings has this β*, proved where the sampling is balls in bins."""
+    """The noise with which a person with this many ratings has this β*, proved where the sampling is balls in bins."""
     asked = {"sample_rate": 1.0 / BATCHES, "steps": BATCHES * EPOCHS, "sampling": sampling}
     made = calibrate(Target(bayes_security=target), threat=Membership(records=ratings), **asked)  # type: ignore[arg-type]
     return float(made.noise_multiplier)
@@ -142,7 +142,7 @@ def people(study: Raters) -> Json:
 
 
 def risks() -> list[Json]:
-    """β* of a person with so many ratings, for both samplings: the end to rely on, and the other end."""
+    """β* of a person with this many ratings, for both samplings: the end to rely on, and the other end."""
     told = []
     for ratings in RATINGS:
         bounds = {one: analyze(claimed(sampling=one), Membership(records=ratings)).bayes_security for one in SAMPLINGS}
@@ -151,7 +151,7 @@ def risks() -> list[Json]:
 
 
 def noises() -> list[Json]:
-    """The noise that a person with so many ratings needs for each target, for both samplings."""
+    """The noise that a person with this many ratings needs for each target, for both samplings."""
     return [
         {"ratings": ratings, "target": target, **{one: noise_of(target, ratings, one) for one in SAMPLINGS}}
         for target in TARGETS

@@ -107,7 +107,7 @@ def tweets(seed: int = 0, sensitive: str = "person", sample: int | None = None) 
     sensitive : "person" or "place"
         What the secret is.
     sample : int, optional
-        So many tweets are used, chosen at random; by default all.
+        The number of tweets used, chosen at random; by default all.
     """
     if sensitive not in SECRETS:
         raise StudyError(f"sensitive must be {' or '.join(map(repr, SECRETS))} for tweets, got {sensitive!r}.")

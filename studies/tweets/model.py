@@ -84,7 +84,7 @@ def _transformer(encoder: TextEncoder) -> GPT2Model:
 
 
 def _pretrain(gpt: GPT2Model, public: Tensor) -> None:
-    """Train the transformer to predict the next token of each text; a token is told from others by its embedding."""
+    """Train the transformer to predict the next token of each text; tokens differ by their embeddings."""
     batches = -(-len(public) // BATCH)
     optimizer = torch.optim.AdamW(gpt.parameters(), lr=RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=EPOCHS * batches)

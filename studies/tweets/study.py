@@ -28,7 +28,7 @@ QUICK, QUICK_SAMPLE = replace(FULL, batch_size=100, epochs=2), 2_000
 
 
 def load(config: Config, sample: int) -> Tweets:
-    """The study of a configuration, with so many tweets."""
+    """The study of a configuration, with this many tweets."""
     return config.applied_to(tweets(config.data_seed(), config.sensitive or SECRET, sample))
 
 

@@ -145,7 +145,7 @@ def voters(
     drop : sequence of str
         Columns that the model does not see.
     sample : int, optional
-        So many respondents are used, chosen at random; by default all who answered.
+        The number of respondents used, chosen at random; by default all who answered.
     """
     if label not in LABELS:
         raise StudyError(f"label must be {' or '.join(map(repr, LABELS))} for voters, got {label!r}.")

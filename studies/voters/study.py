@@ -105,7 +105,7 @@ def cases(quick: bool = False) -> list[Case]:
 
 
 def load(config: Config, sample: int) -> Voters:
-    """The study of a configuration, with so many respondents."""
+    """The study of a configuration, with this many respondents."""
     columns = config.target or OPINION, config.sensitive or VOTE, config.along, config.drop
     return config.applied_to(voters(config.data_seed(), *columns, sample))
 

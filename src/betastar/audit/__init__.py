@@ -1,4 +1,4 @@
-"""The audit: play the attacker's game many times, and see that nobody beats the bound.
+"""The audit: play the attacker's game many times, and check that no attacker beats the bound.
 
 `mechanism` and `one_run_mechanism` need NumPy alone; `training`, `one_run` and `code` train models and
 are loaded when they are used.

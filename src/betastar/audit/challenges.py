@@ -281,7 +281,7 @@ def _keys(records: Tensor) -> list[bytes]:
 
 
 def marks(inputs: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """Make so many inputs that are like those given, and equal to none of them or each other.
+    """Make `number` inputs that are like those given, and equal to none of them or each other.
 
     Numbers are moved by a thousandth of their deviation; whole numbers (tokens, pixels) are taken from other records, place by
     place.

@@ -589,7 +589,7 @@ def _promised(threat: Threat | None, secret: Secret | None, norm: float | None, 
 
 # --- The data sets that are compared: the data, and the same with one record changed or left out
 
-#: A record whose numbers are so many times larger has a gradient that has to be clipped.
+#: A record whose numbers are this many times larger has a gradient that has to be clipped.
 LARGER = 100.0
 #: The number of other values of a secret that are replayed, at most.
 VALUES = 4

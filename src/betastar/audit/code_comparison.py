@@ -408,10 +408,10 @@ def _short(text: str | None) -> str:
 
 # --- The noise and the sampling of a recorded training
 #
-# Noise z of so many entries, each with the deviation s, has |z|²/s² distributed as χ². Noise is called too small if so small a
+# Noise z of that many entries, each with the deviation s, has |z|²/s² distributed as χ². Noise is called too small if so small a
 # sum has probability below `LEVEL`, over all tests together, and if it is too small by more than `SMALLER`.
 
-#: A correct training is accused because of its noise at most once in so many tests of training code, 1 / LEVEL.
+#: A correct training is accused because of its noise at most once in this number of tests of training code, 1 / LEVEL.
 LEVEL = 1e-6
 #: Noise that is smaller by less than this share is not reported, however surely it is.
 SMALLER = 0.01
@@ -528,7 +528,7 @@ def _same_in_each_training(noise: Sequence[StepNoise], other: Sequence[StepNoise
         if len(first) == len(second) and first.any() and float((first - second).norm()) < 1e-3 * float(first.norm()):
             told = f"The noise of step {one.number + 1} is the same in trainings with different seeds"
             return Finding(
-                "noise", f"{told}: train sets a seed itself, and whoever knows it can subtract the noise.", one.number + 1
+                "noise", f"{told}: train sets a seed itself, and anyone who knows it can subtract the noise.", one.number + 1
             )
     return None
 

@@ -21,7 +21,7 @@ def clopper_pearson(hits: int, games: int, confidence: float) -> Bound:
 
 
 def p_value(hits: int, games: int, rate: float) -> float:
-    """Pr[Binomial(games, rate) ≥ hits]: how likely so many hits are, at most, if the rate is not above `rate`."""
+    """Pr[Binomial(games, rate) ≥ hits]: how likely at least `hits` hits are if the rate is not above `rate`."""
     return float(betainc(hits, games - hits + 1, rate)) if hits > 0 else 1.0
 
 
@@ -67,12 +67,12 @@ def enough_games(games: object, width: float, guessing_error: float, confidence:
 
 
 def ranks(rates: NDArray[Any], games: int) -> list[int]:
-    """The different numbers of false alarms, among so many games, that are nearest to the rates; at least 1, below all."""
+    """The different numbers of false alarms, among `games` games, that are nearest to the rates; at least 1, below all."""
     return sorted({round(float(rate) * games) for rate in rates} - {0, games})
 
 
 def rate_at_rank(rank: int, games: int, confidence: float) -> Bound:
-    """Share of a continuous law above the rank-th largest of so many draws from it.
+    """Share of a continuous law above the rank-th largest of `games` draws from it.
 
     That share is the rank-th smallest of uniform numbers, hence has the law Beta(rank, games - rank + 1), exactly.
     """

@@ -179,7 +179,7 @@ def training_code(
     tell : callable, optional
         Called with what is done next.
     **replayed : objects
-        What else the replay is told: record, replacements, values, steps, ignore, returns, limit.
+        Further arguments of the replay: record, replacements, values, steps, ignore, returns, limit.
 
     Returns
     -------

@@ -27,7 +27,7 @@ FEWEST, HALVINGS = 16, 6
 ROOM = 0.01
 #: Priors that were used to draw the games are refused in at most one of a billion cases.
 UNLIKELY = 1e-9
-#: Up to so many features a tree of the outputs is faster than all distances; those are computed for so many outputs at a time.
+#: Up to `TREE` features, a tree of the outputs is faster than all distances, which are computed for `BLOCK` outputs at a time.
 TREE, BLOCK = 10, 256
 
 CAVEAT = (

@@ -75,7 +75,7 @@ def mechanism(
         The widest interval of the advantage that is accepted.
     actual : DPSGD, optional
         What was really run, if that is not what `run` claims; attacker and bound go by the claim. This shows which faults an
-        audit of so many games would find.
+        audit of that many games would find.
 
     Returns
     -------
@@ -252,7 +252,7 @@ def play(
     seed: np.random.SeedSequence,
     trials: Trials | None = None,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Play so many games: the world of each, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
+    """Play `games` games: the world of each, the attacker's evidence log P/Q over all steps, and a number that breaks ties.
 
     Outputs are drawn from the actual steps; the attacker weighs them by those that they believe in. Both have the same counts.
     trials: of each game, this many models are trained, and the one with the largest |log P/Q| is seen.
@@ -399,7 +399,7 @@ def one_run_mechanism(
 ) -> OneRun:
     """Play one run of the mechanism with many canaries, and test the claimed trade-off curve by guesses about them.
 
-    No model is trained. This shows which faults an audit in one run finds, with so many canaries.
+    No model is trained. This shows which faults an audit in one run finds, with that many canaries.
 
     Parameters
     ----------
@@ -477,7 +477,7 @@ class MechanismCanaries:
 
 
 def corners(distance: float, values: int) -> NDArray[Any]:
-    """So many gradients of norm 1, each two of them at this distance, or as far from each other as norm 1 allows."""
+    """`values` gradients of norm 1, each two of them at this distance, or as far from each other as norm 1 allows."""
     around = distance / sqrt(2.0) * (np.eye(values) - 1.0 / values)
     radius = distance * sqrt(0.5 * (values - 1) / values)
     along = np.full((values, 1), sqrt(max(0.0, 1.0 - radius * radius)))

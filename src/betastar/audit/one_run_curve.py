@@ -95,14 +95,14 @@ class ClaimedCurve:
 # After Mahloujifar, Melis, Chaudhuri, "Auditing f-Differential Privacy in One Run" (2024), for guesses among any number of
 # values, with a proof of its own (theory, section 16).
 
-#: What sums of so many terms may lose, with room; a p-value is rounded up by it.
+#: What sums of that many terms may lose, with room; a p-value is rounded up by it.
 SUM_ROUNDING = 1e-8
-#: A p-value is too large by at most this, relative to itself; smaller ones than the second number are not told apart.
+#: A p-value is too large by at most this, relative to itself; smaller ones than the second number are not distinguished.
 TOLERANCE, SMALLEST_P_VALUE = 1e-5, 1e-30
 
 
 def curve_p_value(right: int, guesses: int, canaries: int, claim: ClaimedCurve, values: int = 2) -> float:
-    """How likely so many right guesses are, at most, if no attack on a canary exceeds the lines of the claim.
+    """Bound the probability of this many right guesses if no attack on a canary exceeds the lines of the claim.
 
     Each of m canaries has one of M values, all equally likely. The attacker guesses for r of them, r fixed beforehand, and p_a
     is the probability of a right guesses. With R_i = Σ_{a≥i} a·p_a and H_i = Σ_{a≥i} (r - a)·p_a/(M - 1), the claim says
@@ -137,7 +137,7 @@ def curve_p_value(right: int, guesses: int, canaries: int, claim: ClaimedCurve, 
 
 
 def refutes(right: int, guesses: int, canaries: int, claim: ClaimedCurve, level: float, values: int = 2) -> bool:
-    """Whether the claim gives so many right guesses a probability below `level`.
+    """Whether the claim gives this many right guesses a probability below `level`.
 
     That is so if the least sum of the p_a with τ = `level` at v exceeds 1. Going down from i = v - 1:
     H_i = max(H_{i+1}, max over lines of e^-ε·(R_{i+1} - m·δ)), p_i = (M - 1)·(H_i - H_{i+1})/(r - i), R_i = R_{i+1} + i·p_i.
@@ -167,7 +167,7 @@ def refutes(right: int, guesses: int, canaries: int, claim: ClaimedCurve, level:
 
 
 def gaussian_at_least(right: int, guesses: int, canaries: int, confidence: float, values: int = 2) -> float:
-    """The largest μ of Gaussian DP that so many right guesses refute; 0 if none. Too large with probability ≤ 1 - confidence."""
+    """The largest μ of Gaussian DP that these right guesses refute; 0 if none. Too large with probability ≤ 1 - confidence."""
     miss = 1.0 - validation.probability("confidence", confidence, strict=True)
     return largest_refuted(lambda mu: refutes(right, guesses, canaries, ClaimedCurve.gaussian(mu), miss, values))
 
@@ -182,7 +182,7 @@ TAIL_ROUNDING = 1e-9
 
 
 def epsilon_delta_p_value(right: int, guesses: int, canaries: int, epsilon: float, delta: float, values: int = 2) -> float:
-    """How likely so many right guesses are, at most, if the training is (ε, δ)-DP for a canary that changes its value.
+    """Bound the probability of this many right guesses if the training is (ε, δ)-DP for a canary that changes its value.
 
     Each of m canaries has one of M values, all equally likely ("in" and "out" are two values); the attacker sees what the
     training gives out, guesses for r of them, r fixed beforehand, and is right for v. With q = e^ε/(M - 1 + e^ε), X
@@ -222,7 +222,7 @@ def epsilon_delta_p_value(right: int, guesses: int, canaries: int, epsilon: floa
 
 
 def epsilon_at_least(right: int, guesses: int, canaries: int, delta: float, confidence: float, values: int = 2) -> float:
-    """The largest ε that so many right guesses refute at this δ; 0 if none. Too large with probability at most 1 - confidence."""
+    """The largest ε that these right guesses refute at this δ; 0 if none. Too large with probability at most 1 - confidence."""
     right, guesses, canaries = counts(right, guesses, canaries)
     delta, values = validation.probability("delta", delta), validation.whole("values", values, low=2)
     miss = 1.0 - validation.probability("confidence", confidence, strict=True)

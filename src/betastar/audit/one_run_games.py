@@ -67,8 +67,8 @@ def one_run(
 
     Each canary has a weight of its own, which no other record moves. The right guesses test the trade-off curve that the run
     claims for adding or removing a record, whatever the model and the data (theory, section 16). With `values`, all canaries are
-    used, each has one of so many values and a weight for each of them, and the attacker guesses the values: an audit of attribute
-    inference.
+    used, each has one of that many values and a weight for each of them, and the attacker guesses the values: an audit of
+    attribute inference.
 
     Parameters
     ----------

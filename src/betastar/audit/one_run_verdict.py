@@ -65,7 +65,7 @@ class OneRun(Displayed):
     right : int
         The number of right ones among these.
     p_value : float
-        The probability of so many right guesses, at most, if the claimed trade-off curve holds.
+        An upper bound on the probability of this many right guesses if the claimed trade-off curve holds.
     epsilon : float
         The true ε at δ is not below this one, at `confidence`.
     delta : float
@@ -126,7 +126,7 @@ class OneRun(Displayed):
         if not self.violated:
             return f"No violation: {guessed}, which the claim allows (p-value {down(self.p_value, 3)}). {self._measured()}"
         return (
-            f"Bound violated: {guessed}; if the claim held, so many right guesses would have probability {tiny(self.p_value)} "
+            f"Bound violated: {guessed}; if the claim held, this many right guesses would have probability {tiny(self.p_value)} "
             f"at most. {self._measured()}"
         )
 
@@ -358,13 +358,13 @@ def _refuted(result: OneRun, run: DPSGD, threat: Threat) -> RefutedRun | None:
 
 #: Fewest canaries that are worth guessing.
 FEWEST = 20
-#: Shares of the canaries that may be guessed. Whoever guesses fewer has the surest ones.
+#: Shares of the canaries that may be guessed. Fewer guesses are about the surest canaries.
 SHARES = (1.0, 0.5, 0.33, 0.2, 0.15, 0.1, 0.05)
 #: Without a claim, this share is guessed.
 USUAL = 0.2
-#: The number of guesses is the best one against noise that is too small by this factor, among so many simulated canaries.
+#: The number of guesses is the best one against noise that is too small by this factor, among this many simulated canaries.
 FACTOR, SIMULATED = 2.5, 20_000
-#: So many standard deviations fewer right guesses than expected are planned for.
+#: The plan allows for this many standard deviations fewer right guesses than expected.
 DOUBT = 3.0
 #: The false-positive rate at which a claim is likened to a Gaussian.
 LIKENED = 0.1
@@ -403,7 +403,7 @@ def _even(number: float, most: int) -> int:
 
 
 def right_guesses(scores: ArrayLike, truth: ArrayLike, guesses: int, seed: int = 0) -> int:
-    """How many of so many guesses are right.
+    """The number of right guesses among `guesses`.
 
     Parameters
     ----------

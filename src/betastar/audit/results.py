@@ -156,7 +156,7 @@ class Audit(Displayed):
         tuned = self.tuned.lower > self.success.lower
         measured = self._measured(self.tuned, self.games // 2) if tuned else self._measured(self.success, self.games)
         return (
-            f"Bound violated: {measured}, where at most {limit} is possible; if the bound held, so many right guesses would "
+            f"Bound violated: {measured}, where at most {limit} is possible; if the bound held, this many right guesses would "
             f"have probability {tiny(p_value)} at most."
         )
 
@@ -231,7 +231,7 @@ class AuditSetting:
         return _advantage(risk.success(self.prior), self.guessing_error)
 
     def verdict(self, pair: str, right: int, games: int, tuned: Bound, p_value: float, roc: Sequence[RocPoint] = ()) -> Audit:
-        """The audit of an attacker who guessed right in so many of the games."""
+        """The audit of an attacker who guessed right in `right` of the games."""
         success = intervals.clopper_pearson(right, games, self.confidence)
         return Audit(
             run=self.run,

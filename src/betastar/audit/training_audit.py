@@ -235,7 +235,7 @@ def _batch(challenge: Challenge, run: DPSGD) -> int:
 
 
 def _priors(prior: float | Sequence[float], number: int) -> tuple[float, ...]:
-    """The probability of each of so many worlds."""
+    """The probability of each of `number` worlds."""
     if np.ndim(prior) == 0:
         first = float(validation.probability("prior", prior, strict=True))
         if number == 2:

@@ -171,7 +171,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
 
 
 def _with_coins(steps: Sequence[Step], symmetric: bool, known: Certificate) -> Certificate:
-    """With what is proved of an attacker who is told when the record takes part, and, with little noise, of one who sees it."""
+    """With what is proved of an attacker who knows when the record takes part, and, with little noise, of one who sees it."""
     poisson = [step for step in steps if isinstance(step, PoissonStep)]
     upper = known.upper
     even = not symmetric or len(poisson) < len(steps) or attained_steps(steps, symmetric) == steps

@@ -2,9 +2,9 @@
 
 The transform of a composed law has an absolute error, beside which a probability of 1e-15 is nothing. So each law is multiplied
 by e^{θ·loss}, composed, and divided by that again: the error then falls like e^{-θ·loss}, too, and each loss has the tilt θ for
-which it is the least. No tilt serves a law whose tail is a single large loss: it would see nothing else. So outcomes are told
-apart by the largest loss of a step in them: below a first level, above it but below the next one, and so on. Each of these shells
-is composed by itself, with tilts of its own.
+which it is the least. No tilt serves a law whose tail is a single large loss: it would see nothing else. So outcomes are
+sorted by the largest loss of a step in them: below a first level, above it but below the next one, and so on. Each of these
+shells is composed by itself, with tilts of its own.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _side(laws: Sequence[Law], counts: NDArray[Any], step: float, overfull: floa
 
 
 def _levels(laws: Sequence[Law], counts: NDArray[Any], step: float) -> list[float]:
-    """Losses that are exceeded so many times in the whole run, or hardly more often."""
+    """Losses that are exceeded that many times in the whole run, or hardly more often."""
     every = np.concatenate([step * index for _, index, *_ in laws])
     times = np.concatenate([n * np.where(index > 0, mass, 0.0) for n, (_, index, mass, _) in zip(counts, laws, strict=True)])
     order = np.argsort(every)

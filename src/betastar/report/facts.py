@@ -565,7 +565,7 @@ def of_own_training(path: Path) -> Facts:
     least = attributes[0].lower if made_by == MONITOR and attributes else 0.0
     command = _analysis(" + ".join(f"bs.{part!r}" for part in parts))
     return Facts(
-        title=f"{path.resolve().name}: {int(run.steps):,} steps of DP-SGD in a loop of one's own",
+        title=f"{path.resolve().name}: {int(run.steps):,} steps of DP-SGD in a custom loop",
         name=path.resolve().name,
         run=run,
         parameters=_own_parameters(run, secrets),

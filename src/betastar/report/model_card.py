@@ -28,7 +28,7 @@ PARAMETERS = {
     "max_grad_norm": "clipping norm",
     "learning_rate": "learning rate",
 }
-#: The figures of quality that are told, of classes and of numbers.
+#: The measures of quality that the card states, for classes and for numbers.
 JUDGED = ("accuracy", "baseline", "rmse", "mae", "r2", "baseline_rmse", "baseline_mae")
 LIMITS = (
     "The attacker of these figures knows all other records, the algorithm and every update. Those who have the model know less.",

@@ -78,7 +78,7 @@ class Attacked:
                 pass
 
     def run(self, records: int | None = None) -> DPSGD:
-        """What training on so many records is."""
+        """The run that training on this many records is."""
         recipe = self.study.recipe
         size = len(self.data) if records is None else records
         config = self.config
@@ -110,7 +110,7 @@ class Attacked:
 
 
 def attacked(config: Config, sample: int | None = None, include: int | None = None, study: Study | None = None) -> Attacked:
-    """The training records of a configuration, or so many of them, one of which may be named. study: as for `train`."""
+    """The training records of a configuration, or `sample` of them, one of which may be named. study: as for `train`."""
     config = replace(config, seed=config.chosen_seed())
     study = config.load() if study is None else study
     size = len(study.train)

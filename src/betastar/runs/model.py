@@ -1,6 +1,6 @@
 """The model of a run: its layers, its weights as bytes and back, and the trained model that predicts.
 
-Reading weights or states that somebody else made runs no code of theirs.
+Reading weights or states that another person made runs no code of theirs.
 """
 
 from __future__ import annotations

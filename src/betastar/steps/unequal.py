@@ -48,7 +48,7 @@ FAR = 100.0
 
 @dataclass(frozen=True)
 class UnequalStep(Step):
-    """`count` steps in which two records are told apart whose gradients and rates may differ.
+    """`count` steps that distinguish two records whose gradients and rates may differ.
 
     rate, norm : the probability that the record is drawn, and the norm of its gradient, in clipping norms.
     other_rate, other_norm : the same of the record that may be in its place.

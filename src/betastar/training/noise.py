@@ -60,7 +60,7 @@ class GaussianNoise:
 
     @property
     def digest(self) -> str:
-        """A hash of the entropy, by which two seeds are told apart without showing them."""
+        """A hash of the entropy, which distinguishes two seeds without showing them."""
         return sha256(f"entropy {self._entropy}".encode()).hexdigest()
 
     def like(self, tensors: Sequence[Tensor], step: int) -> list[Tensor]:

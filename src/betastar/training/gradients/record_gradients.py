@@ -60,7 +60,7 @@ class RecordLosses:
         leaves, structure = pytree.tree_flatten((output, target))
         rows = self._rows.get(len(leaves), []) if self._rows else _counted(leaves, records)
         if not any(rows) or any(map(gt, rows, _counted(leaves, records))):
-            raise ValueError("the model must give one row of output for each record, so that its loss can be told apart.")
+            raise ValueError("the model must give one row of output for each record, so that each record has its own loss.")
 
         def alone(*parts: Tensor) -> Tensor:
             given = iter(parts)
