@@ -14,10 +14,13 @@ import torch
 from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
+from typer.testing import CliRunner
 
 import betastar as bs
+from betastar.cli.main import app
 from betastar.groups import calibrate_groups
 from betastar.report.facts import load, public
+from betastar.report.model_card import CARD
 from betastar.report.statement import verdicts
 from betastar.runs.reading import FolderError
 from betastar.training import Budget, NotProved, PrivateTraining, Protection
@@ -200,7 +203,8 @@ def test_persons_and_gap_clipping_and_budgets_go_with_groups() -> None:
     assert norm <= 1e-3 * small.groups.norms["careful"] * (1 + 1e-5)  # type: ignore[union-attr]
 
 
-def test_the_report_states_each_group(tmp_path: Path) -> None:
+def test_the_report_and_the_model_card_state_each_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("betastar.report.report.draw", lambda facts: iter(()))
     training = protected(relation="same-group")
     training.step()
     folder = training.save(tmp_path / "mine")
@@ -211,9 +215,19 @@ def test_the_report_states_each_group(tmp_path: Path) -> None:
         "Membership inference",
         *(f"Membership inference: group '{group}'" for group in GROUPS),
     ]
-    assert "which of two records of the group 'careful' was used" in said[1].sentence
+    assert "whether a record of the group 'careful' was used, or another of this group" in said[1].sentence
     assert "Who is in which group is taken as public" in said[1].sentence
     assert said[1].lower == training.guarantee.groups.risk("careful").bayes_security.lower  # type: ignore[union-attr]
+    answer = CliRunner().invoke(app, ["report", str(folder)])
+    assert f"the model card in {folder / CARD}." in answer.stdout
+    card = (folder / CARD).read_text()
+    for one in said:
+        assert f"{one.title}: **β\\* ≥ {one.beta}, proved." in card
+    assert "| group 'careful' | probability 0.0" in card
+    persons = protected(records=3)
+    persons.step()
+    said = verdicts(load(persons.save(tmp_path / "persons")))
+    assert "guesses whether a person with 3 records of the group 'usual' was used or left out" in said[-1].sentence
     retiring = made(budget=Budget(0.8, per_record=True), batch_size=20, noise_multiplier=4.0)
     retiring.step()
     worst, promise = verdicts(load(retiring.save(tmp_path / "retiring")))

@@ -124,15 +124,19 @@ def report(
       betastar report runs/adult --public --author "A. Person" --purpose "before the model is given to partners"
       echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
     """
+    from betastar.report import model_card
     from betastar.report.report import write
     from betastar.report.statement import next_steps, verdicts
 
     wanted = None if target is None else Target.parse(target)
     with printing.phase("computing the certified curves, and drawing the figures"):
         facts, written = write(source, output, format, list_records, force, public, author, purpose, wanted, prior)
+        if facts.private:  # `betastar train` writes the card of its model itself
+            written.append(model_card.write(source))
     said = verdicts(facts, wanted)
     if not json:
-        print("\n".join([*(printing.printable(f"{one.line} {one.sentence}") for one in said), f"The report is in {written[0]}."]))
+        where = f"The report is in {written[0]}" + (f", the model card in {written[-1]}." if facts.private else ".")
+        print("\n".join([*(printing.printable(f"{one.line} {one.sentence}") for one in said), where]))
         return
     answer = {
         "files": [str(file) for file in written],

@@ -185,6 +185,8 @@ class Facts:
     #: Groups of records with rates or clipping norms of their own; and the β* that a budget has proved of membership.
     groups: GroupPlan | None = None
     membership_budget: float | None = None
+    #: Whether a `PrivateTraining` was saved, so that the model may have a card.
+    private: bool = False
     #: How many models were trained, if this is the best of several.
     trials: Trials | None = None
 
@@ -582,6 +584,7 @@ def of_own_training(path: Path) -> Facts:
         max_records_per_person=records,
         groups=groups,
         membership_budget=promised,
+        private=made_by == PRIVATE_TRAINING,
         versions=versions,
         seed="own",
         shares=shares,

@@ -48,15 +48,14 @@ TRIED = (
 
 
 def write(path: str | Path, facts: Facts | None = None) -> Path:
-    """Write the model card of a complete run into its folder, over an earlier one."""
-    folder = RunFolder(path)
-    write_all({folder / CARD: render(load(path) if facts is None else facts, folder)})
+    """Write the model card of a complete run, or of a `PrivateTraining` that was saved, into its folder, over an earlier one."""
+    folder, facts = RunFolder(path), load(path) if facts is None else facts
+    write_all({folder / CARD: render(facts, None if facts.private else folder.encoder)})
     return folder / CARD
 
 
-def render(facts: Facts, folder: RunFolder) -> str:
-    """The text of the card."""
-    encoder = folder.encoder
+def render(facts: Facts, encoder: TableEncoder | None) -> str:
+    """The text of the card. Only a model that `betastar train` trained has an encoder."""
     proved = tuple(one for one in facts.attributes if one.kind == "proved")
     facts = replace(facts, attributes=proved, exposures={}, members={}, restated=())
     hidden = facts.parameters.get("hidden", ())
@@ -66,17 +65,24 @@ def render(facts: Facts, folder: RunFolder) -> str:
         .render(
             facts=facts,
             encoder=encoder,
-            model=encoder.model_words(tuple(hidden)),
-            predicted=_predicted(encoder),
-            scale=encoder.label_scale,
+            model=None if encoder is None else encoder.model_words(tuple(hidden)),
+            predicted=None if encoder is None else _predicted(encoder),
+            scale=None if encoder is None else encoder.label_scale,
             number=plain,
             notices=[*(one.text for one in statement.notices(facts)), *_guessable(facts)],
             verdicts=statement.verdicts(facts),
             parameters=_parameters(facts),
             quality=_quality(facts),
-            limits=LIMITS if facts.trials is None else (*LIMITS[:2], TRIED.format(facts.trials), *LIMITS[3:]),
+            limits=_limits(facts),
         )
     )
+
+
+def _limits(facts: Facts) -> list[str]:
+    about, persons, others, quality = LIMITS
+    others = others if facts.trials is None else TRIED.format(facts.trials)
+    several = facts.private and facts.records_per_person not in (None, 1)  # a figure is about them
+    return [about, *([] if several else [persons]), others, *([] if facts.private else [quality])]
 
 
 def _predicted(encoder: TableEncoder) -> str:
@@ -105,4 +111,12 @@ def _parameters(facts: Facts) -> list[tuple[str, str]]:
     known = facts.parameters
     given = [(title, known[name]) for name, title in PARAMETERS.items() if name in known]
     rows = [(title, f"{value:,}" if isinstance(value, int) else plain(value)) for title, value in given]
+    if (plan := facts.groups) is not None:
+        rows += [
+            (
+                f"group {group!r}",
+                f"probability {plain(plan.rates[group])}, clipping norm {plain(plan.norms[group])} of the largest",
+            )
+            for group in plan.rates
+        ]
     return [*rows, ("made with", facts.versions)] if facts.versions else rows

@@ -192,11 +192,11 @@ def verdicts(facts: Facts, target: Target | None = None) -> list[Verdict]:
     return [*said, *_of_membership_budget(facts, target), *_of_budget(facts, target)]
 
 
-#: What an attacker guesses of a record of a group, by what else could have been in its place.
+#: What an attacker guesses of a record of a group, or of a person with several, by what else could have been in its place.
 GUESSED = {
-    "add-remove": "whether a record of the group {} was used or left out",
-    "same-group": "which of two records of the group {} was used",
-    "substitution": "whether a record of the group {} was used, or anybody's in its place,",
+    "add-remove": "whether {} of the group {!r} was used or left out",
+    "same-group": "whether {} of the group {!r} was used, or another of this group in its place,",
+    "substitution": "whether {} of the group {!r} was used, or anybody's in its place,",
 }
 
 
@@ -208,7 +208,8 @@ def _of_groups(facts: Facts) -> list[tuple[Against, str]]:
     for group in facts.groups.rates:
         run, threat = facts.groups.question(group)
         one = Against(threat, f"group {group}", "worst", run, group=group)
-        guessed = GUESSED[facts.groups.relation].format(repr(group))
+        whose = "a record" if facts.groups.records == 1 else f"a person with {facts.groups.records} records"
+        guessed = GUESSED[facts.groups.relation].format(whose, group)
         text = (
             f"An attacker who sees every update and guesses {guessed} is right at most {right(one.lower)} of the time, against "
         )
