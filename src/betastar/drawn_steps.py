@@ -124,7 +124,7 @@ class DrawnSteps:
 
     def add(self, noise: float, drawn: DrawnBatch, steps: int = 1) -> None:
         """Add a step, or several that are alike."""
-        if not drawn.scheme.in_epochs:
+        if drawn.epoch and not drawn.scheme.in_epochs:
             drawn = DrawnBatch(drawn.scheme)
         if self._groups and self._groups[-1][:2] == (noise, drawn):
             self._groups[-1] = (noise, drawn, self._groups[-1][2] + steps)

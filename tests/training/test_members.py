@@ -331,7 +331,7 @@ def _meets(games: int, small: float) -> None:
         ((1.0, 0.1, [0], [1.5]), "norms must be between 0 and 1"),
         ((1.0, 0.1, [0], [-0.1]), "norms must be between 0 and 1"),
         ((1.0, 0.1, [0, 1], [0.5]), "norms must be one for each of the 2 records, got 1"),
-        ((1.0, 0.1, [3], [0.5]), r"records must be between 0 and 2, got \[3\]"),
+        ((1.0, 0.1, [3], [0.5]), r"records must be between 0 and 2, got 3 to 3"),
         ((1.0, 1.5, [0], [0.5]), "drawn must be greater than 0 and at most 1, got 1.5"),
         ((0.0, 0.1, [0], [0.5]), "noise must be a finite number greater than 0"),
     ],
@@ -344,7 +344,7 @@ def test_bad_input_of_the_ledger(step: tuple[Any, ...], text: str) -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="scope must be one of 'batch', 'dataset', got 'all'"):
         MembershipLedger(3, "all")
-    with pytest.raises(ValueError, match="records must be all 3 records in dataset scope, got 1"):
+    with pytest.raises(ValueError, match="records must be all 3 records in their order in dataset scope, got \\[2, 1, 0\\]"):
         MembershipLedger(3, "dataset").step(1.0, 0.1, [0], [0.5])
     with pytest.raises(ValueError, match="no step was taken yet"):
         MembershipLedger(3).bayes_security()
@@ -365,7 +365,7 @@ def test_what_is_refused() -> None:
     monitor.records(120 + np.arange(len(x)))
     nn.functional.cross_entropy(parts[0](x), y).backward()
     parts[1].step()
-    with pytest.raises(ValueError, match=f"indices must be between 0 and 119, got 120 to {119 + len(x)}"):
+    with pytest.raises(ValueError, match=f"records must be between 0 and 119, got 120 to {119 + len(x)}"):
         _ = monitor.ledger.times
     dropout = nn.Sequential(nn.Linear(6, 9), nn.Dropout(), nn.Linear(9, 2))
     with pytest.raises(GradientError, match="the model has dropout"):

@@ -6,12 +6,13 @@ leaks itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from betastar import validation
@@ -119,7 +120,8 @@ class MembershipLedger(Displayed):
         self._drawn = DrawnSteps()
         self._last: NDArray[Any] | None = None  # of dataset scope, the norms that were measured last
         self._charge: tuple[float, float, NDArray[Any]] | None = None  # rate, noise and leakage that belong to them
-        self._waiting: list[tuple[float, float, Callable[[], Any]]] = []  # steps that are not yet added up
+        #: Steps that are not yet added up: what they have in common with others, records and norms.
+        self._waiting: list[tuple[tuple[float, float, float, bool], Sequence[Any], Sequence[Any]]] = []
 
     @property
     def label(self) -> str:
@@ -177,31 +179,38 @@ class MembershipLedger(Displayed):
         """
         if not isinstance(drawn, DrawnBatch):
             drawn = poisson(float(validation.fraction("drawn", drawn)))
-        numbers, sizes = (None, None) if norms is None else self._checked(records, norms)
-        self.keep(float(validation.positive("noise", noise)), drawn, lambda: (None if records is None else numbers, sizes))
+        noise = float(validation.positive("noise", noise))
+        if norms is None:
+            self.keep(noise, drawn)
+            return
+        numbers, sizes = self._checked(records, norms)
+        self.keep(noise, drawn, None if records is None else [numbers], [sizes])
 
-    def keep(self, noise: float, drawn: DrawnBatch, told: Callable[[], tuple[NDArray[Any] | None, NDArray[Any] | None]]) -> None:
-        """Add one step whose numbers are known to be right. In batch scope they are asked for later, many at once.
+    def keep(
+        self, noise: float, drawn: DrawnBatch, records: Sequence[Any] | None = None, norms: Sequence[Any] = (), unit: float = 1.0
+    ) -> None:
+        """Add one step without checking it. In batch scope, many steps are added up at once: what is given must not change.
 
         Parameters
         ----------
         noise, drawn : objects
             As for `step`.
-        told : callable
-            Gives records and norms as for `step`. Norms above 1 count as 1.
+        records, norms : sequences of tensor or array
+            What each part of the batch has as `step` takes it. Norms above 1 count as 1.
+        unit : float
+            What norms are divided by.
         """
         self._drawn.add(noise, drawn)
         rate = drawn.scheme.sample_rate
         if self.scope == "batch":
-            self._waiting.append((rate, noise, told))
+            self._waiting.append(((rate, noise, unit, records is None), records or (), norms))
             if len(self._waiting) >= WAITING:
                 self._add_up()
             return
-        _, norms = told()
-        if norms is not None:
-            self._last, self._charge = norms, None
+        if len(norms):
+            self._last, self._charge = _joined([norms]) / unit, None
             self._times += 1
-            self._histogram += _counted(norms)
+            self._histogram += _counted(self._last)
         if self._last is not None:
             if self._charge is None or self._charge[:2] != (rate, noise):
                 self._charge = rate, noise, self._leakage(rate, noise, self._last)
@@ -210,27 +219,33 @@ class MembershipLedger(Displayed):
     def _add_up(self) -> None:
         """Add up the steps that wait."""
         waiting, self._waiting = self._waiting, []
-        for rate, noise in dict.fromkeys(one[:2] for one in waiting):
-            alike = [told() for *key, told in waiting if key == [rate, noise]]
-            found = [(records, np.where(norms < 1.0, norms, 1.0)) for records, norms in alike if norms is not None]
-            self._histogram += _counted(np.concatenate([norms for _, norms in found] or [np.zeros(0)]))
-            known = [(records, norms) for records, norms in found if records is not None]
-            if known:
-                numbers, sizes = (np.concatenate(column) for column in zip(*known, strict=True))
-                np.add.at(self._times, numbers, 1)
-                np.add.at(self._sums, numbers, self._leakage(rate, noise, sizes))
+        for kind in dict.fromkeys(kind for kind, _, _ in waiting):
+            rate, noise, unit, unknown = kind
+            norms = _joined([norms for one, _, norms in waiting if one == kind]) / unit
+            norms = np.where(norms < 1.0, norms, 1.0)
+            self._histogram += _counted(norms)
+            if not unknown:
+                records = self._known(_joined([records for one, records, _ in waiting if one == kind]).astype(np.int64))
+                np.add.at(self._times, records, 1)
+                np.add.at(self._sums, records, self._leakage(rate, noise, norms))
+
+    def _known(self, records: NDArray[Any]) -> NDArray[Any]:
+        """Refuse numbers that no record has."""
+        if len(records) and not 0 <= records.min() <= records.max() < len(self._times):
+            low, high = int(records.min()), int(records.max())
+            raise validation.wrong("records", f"must be between 0 and {len(self._times) - 1}, got {low} to {high}.")
+        return records
 
     def _checked(self, records: Any, norms: Any) -> tuple[NDArray[Any], NDArray[Any]]:
         """The numbers of records, and their norms."""
         sizes = np.asarray(norms, dtype=np.float64).ravel()
-        unknown = np.arange(len(self._times) if self.scope == "dataset" else len(sizes))
-        numbers = unknown if records is None else np.asarray(records).ravel().astype(np.int64)
-        if self.scope == "dataset" and len(numbers) != len(self._times):
-            raise validation.wrong("records", f"must be all {len(self._times)} records in dataset scope, got {len(numbers)}.")
+        every = np.arange(len(self._times) if self.scope == "dataset" else len(sizes))
+        numbers = every if records is None else self._known(np.asarray(records).ravel().astype(np.int64))
+        if self.scope == "dataset" and not np.array_equal(numbers, np.arange(len(self._times))):
+            text = f"must be all {len(self._times)} records in their order in dataset scope, got {validation._show(records)}."
+            raise validation.wrong("records", text)
         if len(sizes) != len(numbers):
             raise validation.wrong("norms", f"must be one for each of the {len(numbers)} records, got {len(sizes)}.")
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < len(self._times):
-            raise validation.wrong("records", f"must be between 0 and {len(self._times) - 1}, got {numbers.tolist()[:5]}.")
         if not (np.isfinite(sizes) & (sizes >= 0.0) & (sizes <= 1.0 + 1e-6)).all():
             raise validation.wrong("norms", f"must be between 0 and 1 (units of the clipping norm), got {sizes.tolist()[:5]}.")
         return numbers, np.minimum(sizes, 1.0)
@@ -379,6 +394,12 @@ class MembershipLedger(Displayed):
     def __repr__(self) -> str:
         steps = f"{self.steps} {'step' if self.steps == 1 else 'steps'}"
         return f"MembershipLedger({int(self.measured.sum())} of {len(self.times)} records measured, {steps}, {self.scope} scope)"
+
+
+def _joined(parts: Sequence[Sequence[Any]]) -> NDArray[Any]:
+    """Tensors or arrays one after the other, in double precision."""
+    every = [torch.as_tensor(one).detach().flatten() for some in parts for one in some]
+    return torch.cat(every).cpu().double().numpy() if every else np.zeros(0)
 
 
 def _counted(norms: NDArray[Any]) -> NDArray[Any]:

@@ -1131,23 +1131,20 @@ class PrivateTraining(SavedTraining):
         """Tell the ledger of a step. With several processes, each has measured its share."""
         assert self.ledger is not None
         noted, self._noted = self._noted, []
-
-        def told() -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-            if self.ledger is not None and self.ledger.scope == "dataset":
-                return None, self._measured_norms() if number % self._ledger_every == 0 else None
-            if not noted:
-                return np.zeros(0, dtype=np.int64), np.zeros(0)
-            return torch.cat([one for one, _ in noted]).numpy(), torch.cat([one for _, one in noted]).cpu().numpy()
-
-        if processes.together() and self.ledger.scope == "batch":
-            numbers, norms = told()
+        drawn = self._draws.drawn(number)
+        if self.ledger.scope == "dataset":
+            due = number % self._ledger_every == 0
+            self.ledger.keep(self.noise_multiplier, drawn, norms=[self._measured_norms()] if due else [])
+            return
+        numbers: list[Any] = [one for one, _ in noted]
+        norms: list[Any] = [one for _, one in noted]
+        if processes.together():
             every = np.full(len(self._source), -1.0)
-            every[numbers] = norms
+            for some, sizes in noted:
+                every[some.numpy()] = sizes.cpu().numpy()
             every = processes.maxima(every)
-            both = np.flatnonzero(every >= 0.0), every[every >= 0.0]
-            self.ledger.keep(self.noise_multiplier, self._draws.drawn(number), lambda: both)
-        else:
-            self.ledger.keep(self.noise_multiplier, self._draws.drawn(number), told)
+            numbers, norms = [np.flatnonzero(every >= 0.0)], [every[every >= 0.0]]
+        self.ledger.keep(self.noise_multiplier, drawn, numbers, norms)
 
     # ------------------------------------------------------------------ answers
 

@@ -196,6 +196,7 @@ class OpacusAdapter(TrainedModel):
         require_parts(optimizer, () if self.flat else internals.OF_LAYERWISE_OPTIMIZER)
         if not model.batch_first:
             raise ValueError("model must have the records in its first dimension; make it private with batch_first=True.")
+        self._poisson: DrawnBatch | None = None  # how all batches are drawn, if by Poisson sampling
         #: Whether the code inside `silence` is running.
         self.quiet = False
         self.outer: nn.Module = model._module
@@ -254,7 +255,11 @@ class OpacusAdapter(TrainedModel):
 
     def drawn(self) -> DrawnBatch:
         """How the last batch of the loader was drawn."""
-        return drawn_by(self.loader)
+        sampler, known = self.loader.batch_sampler, self._poisson
+        if known is None or type(sampler) not in samplers.POISSON or sampler.sample_rate != known.scheme.sample_rate:
+            known = drawn_by(self.loader)
+            self._poisson = known if known.scheme.plain else None
+        return known
 
     def read_norms(self, seen: list[Tensor] | None) -> None:
         """Let Opacus tell the norms by which it clips, when it divides the clipping norm by them; None: no longer.
@@ -310,7 +315,7 @@ class _Told(float):
 
     def __truediv__(self, other: Any) -> Any:
         if isinstance(other, Tensor):
-            self.seen.append(other.detach())
+            self.seen.append(other.detach() if other.requires_grad else other)
         return float(self) / other
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,7 +148,8 @@ class MembershipMonitor(SavedTraining):
         ValueError
             Later, when steps are added up, if the data set has no such record.
         """
-        self._numbers.append(torch.as_tensor(indices).flatten().clone())  # loops may reuse a tensor
+        # A copy: loops may reuse a tensor.
+        self._numbers.append(indices.clone() if isinstance(indices, Tensor) else torch.as_tensor(np.array(indices)))
 
     def detach(self) -> None:
         """Stop measuring. The figures of the steps so far stay."""
@@ -161,47 +161,32 @@ class MembershipMonitor(SavedTraining):
     def _sees_model(self, args: tuple[Any, ...]) -> None:
         if self.ledger.scope == "batch" and self._adapter.trains:
             self._adapter.read_norms(self._seen)
-            self._rows += len(args[0]) if args and isinstance(args[0], Tensor) else 0
+            self._rows += args[0].shape[0] if args and isinstance(args[0], Tensor) else 0
 
     def _stepping(self, *args: Any) -> None:
         """Record a step that the optimizer is about to take."""
         noise, drawn, norm = self._adapter.noise_multiplier(), self._adapter.drawn(), self._adapter.max_grad_norm()
         if self.ledger.scope == "dataset":
-            due = self.ledger.steps % self.every == 0
-            self.ledger.keep(noise, drawn, lambda: (None, self._measured() if due else None))
+            self.ledger.keep(noise, drawn, norms=[self._measured()] if self.ledger.steps % self.every == 0 else [])
             return
         rows, seen, numbers = self._rows, self._seen.copy(), self._numbers
         self._rows, self._numbers = 0, []
         self._seen.clear()
         if rows and not seen:
             raise UnsupportedOpacus("does not divide the clipping norm by the norms of gradients, which are read there")
-        layers = [] if self._adapter.flat else list(self._adapter.layer_norms().values())
-        number, given = sum(map(len, seen)) // max(1, len(layers)), sum(map(len, numbers))
-        if numbers and given != number:
+        if not self._adapter.flat:
+            seen = _of_all_layers(seen, list(self._adapter.layer_norms().values()))
+        if numbers and (given := sum(one.numel() for one in numbers)) != (number := sum(one.numel() for one in seen)):
             raise ValueError(f"indices must be one for each of the {number} records of the step, got {given}.")
-        told: Callable[[], tuple[NDArray[Any] | None, NDArray[Any]]] = partial(self._told, numbers, seen, norm, layers)
         if processes.together():
             if not numbers:
                 raise ValueError("records must be called before each forward pass with several processes.")
-            every, (mine, norms) = np.full(self._size, -1.0), told()
-            every[mine] = norms
+            every = np.full(self._size, -1.0)
+            every[torch.cat(numbers).flatten().cpu().numpy()] = torch.cat(seen).cpu().double().numpy()
             every = processes.maxima(every)
-            told = partial(_both, np.flatnonzero(every >= 0.0), every[every >= 0.0])
-        self.ledger.keep(noise, drawn, told)
-
-    def _told(
-        self, numbers: list[Tensor], seen: list[Tensor], norm: float, layers: list[float]
-    ) -> tuple[NDArray[Any] | None, NDArray[Any]]:
-        """The numbers of records, if the loop told them, and the norms that Opacus told, in clipping norms."""
-        told = torch.cat(numbers).long().cpu().numpy() if numbers else None
-        if told is not None and len(told) and not 0 <= told.min() <= told.max() < self._size:
-            raise ValueError(f"indices must be between 0 and {self._size - 1}, got {told.min()} to {told.max()}.")
-        norms = [one.float().cpu().numpy() for one in seen]
-        if not layers:
-            return told, _joined(norms) / norm
-        squares = [np.minimum(one, layers[i % len(layers)]) ** 2 for i, one in enumerate(norms)]  # of one layer after the other
-        passes = [np.sum(squares[i : i + len(layers)], axis=0) for i in range(0, len(squares), len(layers))]
-        return told, np.sqrt(_joined(passes)) / norm
+            self.ledger.keep(noise, drawn, [np.flatnonzero(every >= 0.0)], [every[every >= 0.0]], norm)
+        else:
+            self.ledger.keep(noise, drawn, numbers or None, seen, norm)
 
     def _measured(self) -> NDArray[Any]:
         """The norms of all records at the current weights. Each process measures its share."""
@@ -251,10 +236,7 @@ class MembershipMonitor(SavedTraining):
         return f"MembershipMonitor({self.ledger!r})"
 
 
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """Arrays one after the other."""
-    return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def _both(numbers: NDArray[Any], norms: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    return numbers, norms
+def _of_all_layers(norms: list[Tensor], most: list[float]) -> list[Tensor]:
+    """The norms of whole clipped gradients, of each pass, from those of one layer after the other."""
+    squares = [one.clamp(max=most[i % len(most)]).square() for i, one in enumerate(norms)]
+    return [torch.stack(squares[i : i + len(most)]).sum(dim=0).sqrt() for i in range(0, len(squares), len(most))]
