@@ -255,7 +255,8 @@ class OpacusAdapter(TrainedModel):
 
     def drawn(self) -> DrawnBatch:
         """How the last batch of the loader was drawn."""
-        sampler, known = self.loader.batch_sampler, self._poisson
+        sampler: Any = self.loader.batch_sampler
+        known = self._poisson
         if known is None or type(sampler) not in samplers.POISSON or sampler.sample_rate != known.scheme.sample_rate:
             known = drawn_by(self.loader)
             self._poisson = known if known.scheme.plain else None
