@@ -174,12 +174,103 @@ def test_a_state_goes_on_with_the_same_groups_only() -> None:
             other.load_state_dict(state)
 
 
+def swapped_records() -> TensorDataset:
+    """Two records in each other's place, neither of which is looked at before the first step of a larger data set."""
+    x, y = table().tensors
+    order = torch.arange(RECORDS)
+    order[[4, 5]] = order[[5, 4]]
+    return TensorDataset(x[order], y[order])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"noise_multiplier": None, "protection": Protection(GROUPS, TARGETS), "steps": 10},
+        {"noise_multiplier": 4.0, "budget": Budget(0.8, per_record=True), "batch_size": 20},
+        {"secret": FLAG, "budget": Budget(0.9, per_record=True), "noise_multiplier": 20.0},
+        {"sampling": "balls-in-bins"},
+    ],
+)
+def test_records_keep_their_numbers(given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By these, a training knows who is in a group, what a record has spent, and whether an epoch has drawn it."""
+    monkeypatch.setattr("betastar.training.preparing.SPREAD", 3)
+    training = made(**given)
+    training.step()
+    state = training.state_dict()
+    made(**given).load_state_dict(state)
+    with pytest.raises(ValueError, match="the state belongs to another training: its dataset is"):
+        made(data=swapped_records(), **given).load_state_dict(state)
+    data = TensorDataset(*(tensor.clone() for tensor in table().tensors))
+    training = made(data=data, **given)
+    training.step()
+    for tensor in data.tensors:
+        tensor.copy_(tensor.flip(0))
+    with pytest.raises(NotProved, match="in another order"):
+        training.fit(epochs=1, progress=False)
+    with pytest.raises(NotProved, match="in another order"):
+        _ = training.guarantee
+
+
 def test_weights_that_others_change_void_the_guarantee_of_groups() -> None:
     training = protected()
     training.step()
     next(training.model.parameters()).data.add_(1.0)
     with pytest.raises(NotProved):
         _ = training.guarantee
+
+
+#: What measures or protects single records, and what it may go with; a text is what it is refused with.
+COINS = "sampling 'poisson' without max_batch_size"
+ALONE: dict[str, dict[str, Any]] = {
+    "rates": {"noise_multiplier": None, "protection": Protection(GROUPS, TARGETS), "steps": 10},
+    "norms": {"noise_multiplier": None, "protection": Protection(GROUPS, TARGETS, "clipping"), "steps": 10},
+    "budget": {"noise_multiplier": 4.0, "batch_size": 20, "budget": Budget(0.8, per_record=True)},
+    "batch": {},
+    "dataset": {},
+}
+WITH: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "gap": (
+        {"secret": FLAG, "gap": 0.2},
+        {"norms": "choose by='rate'", "budget": "gap and budget", "dataset": "scope must be 'batch' with gap clipping"},
+    ),
+    "persons": ({"records": 2}, {}),
+    "bins": ({"sampling": "balls-in-bins"}, dict.fromkeys(("rates", "norms", "budget"), COINS)),
+    "fixed size": ({"sampling": "fixed-size"}, dict.fromkeys(("rates", "norms", "budget"), COINS)),
+    "truncated": ({"max_batch_size": 30}, dict.fromkeys(("rates", "norms", "budget"), COINS)),
+    "shuffled": ({"sampling": "shuffled"}, dict.fromkeys(ALONE, "sampling must be one of")),
+}
+
+
+@pytest.mark.parametrize("other", WITH)
+@pytest.mark.parametrize("one", ALONE)
+def test_each_works_with_each_or_says_why_not(one: str, other: str) -> None:
+    """Several processes: test_processes.py; loaders of Opacus: test_samplers_in_loops.py."""
+    options, refusals = WITH[other]
+
+    def begun() -> PrivateTraining:
+        training = made(**(ALONE[one] | options))
+        if one in ("batch", "dataset"):
+            training.watch_members(scope=one)
+        training.step()
+        return training
+
+    if one in refusals:
+        with pytest.raises((TypeError, ValueError), match=refusals[one]):
+            begun()
+        return
+    training = begun()
+    said, persons = str(training.guarantee), other == "persons"
+    who = "a person's 2 records" if persons else "a record"
+    assert f"asks whether {who} {'were' if persons else 'was'} trained on faces β* ≥" in said
+    assert ("value of 'flag' faces" in said) == (other == "gap")
+    assert ("of 'careful'" in said or "in 'careful'" in said) == (one in ("rates", "norms"))
+    assert ("budget fixed in advance" in said) == (one == "budget")
+    if training.ledger is not None:
+        relation = "add-remove" if persons else "substitution"
+        assert training.ledger.person == training.records
+        assert training.ledger.bayes_security(relation).min() >= training.ledger.any_record(relation)
+        bound = training.membership(relation).bayes_security
+        assert training.ledger.any_record(relation) <= bound.upper + 1e-9, "nobody is told less risk than is known"
 
 
 def test_persons_and_gap_clipping_and_budgets_go_with_groups() -> None:

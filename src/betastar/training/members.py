@@ -242,7 +242,8 @@ class MembershipLedger(Displayed):
         every = np.arange(len(self._times) if self.scope == "dataset" else len(sizes))
         numbers = every if records is None else self._known(np.asarray(records).ravel().astype(np.int64))
         if self.scope == "dataset" and not np.array_equal(numbers, np.arange(len(self._times))):
-            text = f"must be all {len(self._times)} records in their order in dataset scope, got {validation._show(numbers.tolist())}."
+            got = validation._show(numbers.tolist())
+            text = f"must be all {len(self._times)} records in their order in dataset scope, got {got}."
             raise validation.wrong("records", text)
         if len(sizes) != len(numbers):
             raise validation.wrong("norms", f"must be one for each of the {len(numbers)} records, got {len(sizes)}.")

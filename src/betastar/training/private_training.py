@@ -92,6 +92,10 @@ CHANGED = (
     "weights or buffers of the model were changed since the last step, or the optimizer was called. If the change is a function "
     "of earlier weights alone (an average, a projection, going back), call accept_weights(); otherwise nothing is proved."
 )
+MOVED = (
+    "the data set gives other records than before, or in another order: a group, a budget and an epoch know a record by its "
+    "number. Make a data set that keeps its order; the steps draw records at random anyway."
+)
 UNKNOWN_END = "nothing is proved about membership: the budget ends training at a step that depends on the records."
 COPIED = (
     "a PrivateTraining cannot be copied, as both copies would add the same noise: make another one and load state_dict() into it."
@@ -372,6 +376,7 @@ class PrivateTraining(SavedTraining):
         self._account = self._prepare_budget(secrets)
         self._spending = self._prepare_spending(secrets)
         self._clipped = self._prepare_gaps(secrets)
+        self._order = self._digest_of(preparing.spread(self._source)) if self._by_number else None
         if processes.together():
             for tensor in self._state():
                 torch.distributed.broadcast(tensor, src=0)
@@ -858,6 +863,10 @@ class PrivateTraining(SavedTraining):
         _check_optimizer(self.model, self.optimizer)
         if len(self._source) != self._draws.records:
             raise ValueError(f"the data set had {self._draws.records} records, and has {len(self._source)} now.")
+        begins = self._order is not None and len(self._steps) % self.steps_per_epoch == 0
+        if begins and self._order != self._digest_of(preparing.spread(self._source)):
+            self._void = MOVED
+            raise NotProved(self._void)
 
     def _measure(self, number: int) -> None:
         """Measure all records for a budget, and refuse the step that would break it."""
@@ -1088,7 +1097,8 @@ class PrivateTraining(SavedTraining):
         """Measure how exposed single records are to membership inference, without any proof.
 
         What it tells is about single records and for your eyes only: to show it leaks. With gap clipping, the norm of a record is
-        the largest one over the values of the secret. With groups that have rates of their own, the largest rate counts.
+        the largest one over the values of the secret. With groups that have rates of their own, the largest rate counts. It is a
+        call, though it costs little, because a saved state and a saved folder then tell about single records.
 
         Parameters
         ----------
@@ -1339,14 +1349,25 @@ class PrivateTraining(SavedTraining):
             self.ledger.load_state_dict(state["ledger"])
         self._weights = self._checksum()
 
+    def _digest_of(self, indices: Sequence[int]) -> str:
+        """A hash of the number of records and of some of them, in this order."""
+        found = sha256(str(len(self._source)).encode())
+        for _, records in self._source.portions(indices):
+            for tensor in records.rows().values():
+                found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+                found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
+
     @cached_property
     def _data_digest(self) -> str:
-        """A hash of the number of records and of some of them."""
-        found = sha256(str(len(self._source)).encode())
-        for tensor in self._source.read(preparing.spread(self._source)).rows().values():
-            found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-            found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return found.hexdigest()
+        """What a saved state says of the data set: of all records, if what is kept of a record is kept by its number."""
+        return self._digest_of(range(len(self._source)) if self._by_number else preparing.spread(self._source))
+
+    @property
+    def _by_number(self) -> bool:
+        """Whether a record is known by its number: by its group, by what it has spent, or because an epoch draws it once."""
+        charged = self._spending is not None or (self._account is not None and self._account.budget.per_record)
+        return self.groups is not None or charged or self._draws.scheme.in_epochs
 
     def _made(self) -> dict[str, Any]:
         """What a saved state must have been made with."""
