@@ -61,7 +61,7 @@ def analyze(
     require: opt.Require = None,
     advise: Annotated[
         bool,
-        typer.Option("--advise", help="Say what would reach --require, or the next band of β*; this takes some seconds more."),
+        typer.Option("--advise", help="Say what would reach --require, or the next band of β*; this takes a few seconds more."),
     ] = False,
     json: opt.Json = False,
 ) -> None:

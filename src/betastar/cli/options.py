@@ -96,14 +96,15 @@ Sampling = Annotated[
     ),
 ]
 TimesPerEpoch = Annotated[
-    int, _training("--times-per-epoch", help="With sampling balls-in-bins: in how many batches of an epoch each record is.")
+    int,
+    _training("--times-per-epoch", help="With sampling balls-in-bins: number of batches of an epoch that contain each record."),
 ]
 MaxBatchSize = Annotated[
     int | None,
     _training(
         "--max-batch-size",
         "--max-batch",
-        help="With Poisson sampling: of a larger batch, this many records are kept at random (with the number of records).",
+        help="With Poisson sampling: cut larger batches to this many random records (with the number of records).",
     ),
 ]
 
@@ -111,15 +112,14 @@ NumberOfTrials = Annotated[
     float | None,
     _training(
         "--trials",
-        help="Number of models that are trained like this, independently, of which only the best one is released.",
+        help="Number of independently trained models, of which only the best one is released.",
     ),
 ]
 TrialsLaw = Annotated[
     str,
     _training(
         "--trials-law",
-        help="How the number of models is drawn, before the first one is trained: fixed, or poisson or geometric with --trials "
-        "as its mean.",
+        help="Distribution of the number of models, drawn in advance: fixed, or poisson or geometric with --trials as its mean.",
         **one_of(TRIALS_LAWS),
     ),
 ]
@@ -172,7 +172,7 @@ Effort = Annotated[
     str,
     _attack(
         "--effort",
-        help="How closely exact and certified look at attackers who adapt: best (seconds), normal (a tenth of a second) or quick "
+        help="How closely exact and certified examine adaptive attackers: best (seconds), normal (a tenth of a second) or quick "
         "(milliseconds, and a wider bound).",
         **one_of(EFFORTS),
     ),
@@ -199,7 +199,7 @@ Require = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Force = Annotated[bool, typer.Option("--force", help="Write over an existing file.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 Plot = Annotated[
     Path | None,
     typer.Option("--plot", help="File for a figure of the bound and what was measured: .png, .svg or .pdf."),

@@ -113,9 +113,9 @@ def report(
     force: opt.Force = False,
     json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
 ) -> None:
-    """Write a report for people, with a verdict on each threat.
+    """Write a report with a verdict on each threat.
 
-    An appendix has figures, numbers and how to repeat it.
+    An appendix has figures, numbers and the commands to repeat them.
 
     \b
     Examples:

@@ -42,7 +42,7 @@ _table, _training, _protection, _models = map(opt.of, ("Table", "Training", "Pro
 
 def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run; must be new unless --resume is given.")],
-    study: Annotated[str, typer.Argument(metavar="TABLE", help="CSV or Parquet file, or 'adult', which comes along.")] = "adult",
+    study: Annotated[str, typer.Argument(metavar="TABLE", help="CSV or Parquet file, or 'adult', which is included.")] = "adult",
     label: Annotated[str | None, _table("--label", help="The column that the model predicts.")] = None,
     label_range: Annotated[
         str | None,
@@ -164,7 +164,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run that is in the folder.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print status and last epoch as JSON.")] = False,
 ) -> None:
-    """Train with DP-SGD, and say what the model gives away.
+    """Train with DP-SGD, and report what the model reveals.
 
     \b
     Examples:

@@ -44,7 +44,7 @@ def spaces(texts: tuple[str, ...]) -> dict[str, str]:
             allowed = ", ".join(SEARCHED)
             raise StudyError(
                 f"--search must be as in lr=1e-4:1e-2log or hidden=32,64, with one of {allowed}, got {text!r}. Noise, batch size "
-                "and epochs change what a run gives away: they are the same for all."
+                "and epochs change what a run reveals: they are the same for all."
             )
         if SEARCHED[word] in found:
             raise StudyError(f"--search has {word} twice: give it once.")
