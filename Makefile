@@ -40,7 +40,7 @@ oldest: $(OLDEST)/.ready$(TORCH)
 		"opacus", opacus.__version__, "numpy", numpy.__version__)'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 --dist loadfile -W default -m "not slow" tests/test_golden.py \
 		tests/cli/test_commands.py tests/figures/test_plots.py tests/training/test_accountant.py \
-		tests/training/test_monitor.py tests/training/test_gap_clipping.py tests/training/test_callbacks.py tests/studies/test_smoke.py tests/crosscheck/test_dp_accounting.py
+		tests/training/test_monitor.py tests/training/test_gap_clipping.py tests/training/test_trainers.py tests/studies/test_smoke.py tests/crosscheck/test_dp_accounting.py
 
 $(OLDEST)/.ready$(TORCH): pyproject.toml requirements.lock tests/lowest.py
 	rm -rf $(OLDEST) && $(PYTHON) -m venv $(OLDEST)

@@ -1,8 +1,8 @@
 """The Trainer of Hugging Face with Opacus: how much does fine-tuning reveal about one word of each text?
 
 The data are synthetic: 160 texts of eight tokens, the second of which is one of four names. The name is the secret. The model is
-a small BERT with random weights. `MonitorCallback` adds what is measured to the logs of the Trainer. It is measured on the
-sampled texts, so that it is an estimate, and no guarantee.
+a small BERT with random weights. A callback adds what is measured to the logs of the Trainer. It is measured on the sampled
+texts, so that it is an estimate, and no guarantee.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import torch
 from opacus import PrivacyEngine
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
 from betastar.training import AttributeMonitor, Secret, by_name
-from betastar.training.callbacks.transformers import MonitorCallback
 
 NAMES = [11, 12, 13, 14]
 LENGTH = 8
@@ -60,6 +59,20 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **rest: Any) -> Any:
         labels = inputs["labels"]
         return self.criterion(model(**{name: value for name, value in inputs.items() if name != "labels"}), labels)
+
+
+class MonitorCallback(TrainerCallback):  # type: ignore[misc]
+    """Adds the figures of a monitor to the logs."""
+
+    def __init__(self, monitor: AttributeMonitor) -> None:
+        self.monitor = monitor
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.monitor.optimizer.zero_grad()  # the Trainer clears the model's gradients only, and Opacus keeps more
+
+    def on_log(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        if self.monitor.steps:
+            state.log_history[-1].update(self.monitor.metrics())
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Lightning with Opacus: how much does a training reveal about one column of its records?
 
-The data are synthetic: 600 records with five numbers and a flag. The flag is the secret. `MonitorCallback` logs what is measured,
-and saves it in the checkpoints of Lightning. It is measured on the sampled records, so that it is an estimate, and no guarantee.
+The data are synthetic: 600 records with five numbers and a flag. The flag is the secret. The task logs what is measured, and saves
+it in the checkpoints of Lightning. It is measured on the sampled records, so that it is an estimate, and no guarantee.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from betastar.training import AttributeMonitor, Secret
-from betastar.training.callbacks.lightning import MonitorCallback
 
 FLAG = 5
 
@@ -45,11 +44,23 @@ class Task(LightningModule):
             max_grad_norm=1.0,
         )
         self.criterion = nn.CrossEntropyLoss()
+        secret = Secret.column(FLAG, values=[0.0, 1.0], name="flag")
+        self.monitor = AttributeMonitor(self.model, self.private_optimizer, self.loader, self.criterion, secret)
 
     def training_step(self, batch: Any, index: int) -> Tensor:
         x, y = batch
         loss: Tensor = self.criterion(self.model(x), y)
         return loss
+
+    def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
+        if self.monitor.steps:
+            self.log_dict(self.monitor.metrics(), prog_bar=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["monitor"] = self.monitor.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.monitor.load_state_dict(checkpoint["monitor"])
 
     def configure_optimizers(self) -> Any:
         return self.private_optimizer
@@ -63,12 +74,9 @@ def main() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.manual_seed(0)
     task = Task()
-    secret = Secret.column(FLAG, values=[0.0, 1.0], name="flag")
-    monitor = AttributeMonitor(task.model, task.private_optimizer, task.loader, task.criterion, secret)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(
             max_epochs=3,
-            callbacks=[MonitorCallback(monitor)],
             accelerator="cpu",
             logger=False,
             enable_progress_bar=False,
@@ -77,8 +85,8 @@ def main() -> None:
         )
         trainer.fit(task)
     logged = float(trainer.callback_metrics["privacy/batch/bayes_security_attribute"])
-    print(f"Lightning logged β* ≈ {logged:.4f} for the flag after {len(monitor.distances)} steps.")
-    print(monitor)
+    print(f"Lightning logged β* ≈ {logged:.4f} for the flag after {task.monitor.steps} steps.")
+    print(task.monitor)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import torch
 
 import betastar as bs
 from betastar import audit, plots, training
-from betastar.training.callbacks import lightning, transformers
 
 NAMES = {f"betastar.{name}": getattr(bs, name) for name in bs.__all__}
 NAMES |= {f"betastar.audit.{name}": getattr(audit, name) for name in audit.__all__ if name != "ALARM"}
@@ -83,11 +82,6 @@ def test_methods_describe_their_arguments_and_results_and_properties_what_they_a
             arguments = [argument for argument in signature.parameters if argument not in ("self", "cls")]
             assert sorted(listed(described.get("Parameters", ""))) == sorted(arguments), name
             assert ("Returns" in described) == (signature.return_annotation != "None"), name
-
-
-def test_callbacks_describe_their_argument() -> None:
-    for callback in (lightning.MonitorCallback, transformers.MonitorCallback):
-        assert listed(sections(callback)["Parameters"]) == list(inspect.signature(callback).parameters)
 
 
 EXAMPLES = {name: text for name, one in (NAMES | FIGURES).items() if ">>>" in (text := inspect.getdoc(one) or "")}

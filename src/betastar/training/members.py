@@ -106,7 +106,7 @@ class MembershipLedger(Displayed):
     MembershipLedger(2 of 3 records measured, 100 steps, batch scope)
     >>> [one.record for one in ledger.most_exposed(2)]
     [2, 0]
-    >>> bool(ledger.bayes_security()[1] == ledger.any_record())
+    >>> bool(ledger.bayes_security()[1] >= ledger.any_record())
     True
     """
 

@@ -1,1 +1,0 @@
-"""Callbacks that attach a monitor to the training loops of Lightning and of Hugging Face."""
