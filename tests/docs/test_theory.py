@@ -6,6 +6,7 @@ from math import erf, exp, sqrt
 
 import numpy as np
 import pytest
+from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtr
 
 import betastar as bs
@@ -102,3 +103,28 @@ def test_the_budget_covers_steps_that_are_chosen_by_history() -> None:
     assert root.sum() == pytest.approx(exp(-each[2.0]), rel=1e-6)
     assert root @ np.exp(-chosen) >= exp(-largest)
     assert closed_forms.proved(largest) <= 1.0 - sqrt(1.0 - exp(-2.0 * largest)) + 1e-12
+
+
+def test_composed_curves_do_not_cover_them() -> None:
+    """After three steps, one more or 30 with more noise: the same advantage, and a larger one if the history chooses."""
+    p, noise = 0.05, 0.5
+    start, one, many = bs.DPSGD(noise, p, 3), bs.DPSGD(noise, p, 1), bs.DPSGD(3.507, p, 30)
+    x, w = np.polynomial.legendre.leggauss(90)
+    first, second = (mixture(4.0 * x[:, None], np.array([mean]), p, noise) for mean in (1.0, -1.0))
+    first, second = first / (w @ first), second / (w @ second)
+    mass = np.einsum("i,j,k->ijk", w * second, w * second, w * second).ravel()
+    loss = np.log(first / second)
+    loss = np.add.outer(np.add.outer(loss, loss), loss).ravel()
+    taus = 12.0 * np.linspace(0.0, 1.0, 61) ** 3
+
+    def gains(run: bs.DPSGD) -> np.ndarray:
+        """∫(rP - Q)₊ of a continuation, for each history with likelihood ratio r."""
+        risk = bs.analyze(run)
+        h = PchipInterpolator(taus, [risk.delta(tau).estimate for tau in taus.tolist()])(np.minimum(np.abs(loss), 12.0))
+        return np.where(loss < 0.0, np.exp(np.minimum(loss, 0.0)) * h, np.expm1(np.maximum(loss, 0.0)) + h)
+
+    short, long = gains(one), gains(many)
+    for chosen, run in ((short, one), (long, many)):
+        assert mass @ chosen == pytest.approx(bs.analyze(start + run).advantage.upper, abs=1e-4)
+        assert mass @ chosen == pytest.approx(0.1378, abs=1e-4)
+    assert mass @ np.maximum(short, long) == pytest.approx(0.1420, abs=1e-4)
