@@ -121,7 +121,7 @@ def proved(exponent: float) -> float:
     return square / (1.0 + sqrt(-expm1(-2.0 * exponent)))
 
 
-# What a step is charged with under each sampling: an upper bound of its leakage λ° (theory, sections 5, 11 and 12).
+# What a step is charged with under each sampling: an upper bound of its leakage λ° (theory, sections 5, 13 and 15).
 
 
 def step_leakage(segment: Segment, distances: Any) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Groups of records with targets of their own, reached by own sampling rates or own clipping norms (theory, section 16).
+"""Groups of records with targets of their own, reached by own sampling rates or own clipping norms (theory, section 19).
 
 A record of a group is drawn with the rate p of its group at each step, and its gradient has at most the norm c of its group. Its
 risk depends on what else could have been in its place:

@@ -1,4 +1,4 @@
-"""What tuning costs: several models are trained, the best one is released (theory, section 15).
+"""What tuning costs: several models are trained, the best one is released (theory, section 18).
 
 `best_of` says what was done. `tuned` turns what is known of one run into what is known of the whole: at even odds by the
 theorem, E[tanh(½·max |L_i|)]; elsewhere by the better of the rank bound and the composition of all runs; from below by attacks.
@@ -518,7 +518,7 @@ def _lower_hull(taus: NDArray[Any], values: NDArray[Any]) -> list[int]:
     return hull
 
 
-# At even odds: the theorem (theory, section 15).
+# At even odds: the theorem (theory, section 18).
 
 
 def advantage_above(polygon: Polygon, trials: Trials) -> float:

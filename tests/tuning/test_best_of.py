@@ -147,7 +147,7 @@ def test_a_list_of_three_different_configurations_is_not_covered() -> None:
     assert composition == pytest.approx(0.6875)
 
 
-#: One run, best of 5, 20, 100, and the composition of as many (theory, section 15).
+#: One run, best of 5, 20, 100, and the composition of as many (theory, section 18).
 TABLE = [
     (gaussian(0.1), (0.03988, 0.07836, 0.10798, 0.13660), (0.03988, 0.0890, 0.1769, 0.3829)),
     (gaussian(0.3), (0.11924, 0.23207, 0.31576, 0.39280), (0.11924, 0.2627, 0.4977, 0.8664)),

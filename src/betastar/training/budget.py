@@ -177,7 +177,7 @@ class BudgetAccount:
         self.exhausted = bool(state["exhausted"])
 
 
-# ---- Membership: records that sit out (theory, section 16)
+# ---- Membership: records that sit out (theory, section 20)
 
 #: Norms are rounded up to multiples of one by this number.
 NODES = 512

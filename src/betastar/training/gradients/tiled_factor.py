@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-# ---- Calls of layers whose weight serves all positions of a record: its gradient is a sum over positions (theory, section 14).
+# ---- Calls of layers whose weight serves all positions of a record: its gradient is a sum over positions (theory, section 7).
 #
 # A gradient is a matrix with rows. Code that needs it writes out some rows at a time: a whole gradient is never in memory.
 
