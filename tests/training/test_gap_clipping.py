@@ -115,7 +115,7 @@ def test_an_empty_batch_is_noise_only() -> None:
     assert weights(module).isfinite().all()
 
 
-@pytest.mark.parametrize("gaps", [(0.3, 0.05), (0.05, 0.3), (0.1, 0.1), (0.01, 2.0)])
+@pytest.mark.parametrize("gaps", [(0.3, 0.05), (0.05, 0.3), (0.01, 2.0)])
 def test_several_secrets_keep_their_own_gaps(gaps: tuple[float, float]) -> None:
     data = table(60)
     data.tensors[0][:, 3] = torch.tensor([-2.0, 0.5, 3.0])[torch.arange(60) % 3]
@@ -241,7 +241,7 @@ def test_labels_and_joint_secrets() -> None:
         assert torch.equal(same.take(rows).target, records.target)
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "fixed-size", "balls-in-bins"])
+@pytest.mark.parametrize("sampling", ["poisson", "balls-in-bins"])
 def test_a_target_sets_the_gap_before_training(sampling: str) -> None:
     module, data, secret = build("tanh")
     target, options = bs.Target(bayes_security=0.97), {"sampling": sampling, "noise_multiplier": 2.0, "epochs": 2}

@@ -84,7 +84,7 @@ def interval(right: int, games: int) -> tuple[float, float]:
     return 2.0 * float(ends.low) - 1.0, 2.0 * float(ends.high) - 1.0
 
 
-@pytest.mark.parametrize("games", [300, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("games", [150, pytest.param(2000, marks=pytest.mark.slow)])
 def test_the_attacker_stays_below_the_certified_bound(games: int) -> None:
     bound = bs.analyze(bs.DPSGD(NOISE, RATE, STEPS), bs.AttributeInference(0.1 * (1 + 1e-6)), "certified").advantage.upper
     low, high = interval(play(0.1, games, seed=0), games)

@@ -39,8 +39,14 @@ def weights(parts: Any) -> list[torch.Tensor]:
     return [p.detach().clone() for p in parts[1].params]
 
 
-@pytest.mark.parametrize("mode", ["hooks", "functorch", "ghost"])
-@pytest.mark.parametrize("name", ["tanh", "conv", "lstm", "embedding"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        *((name, "hooks") for name in ("tanh", "conv", "lstm", "embedding")),
+        *((name, "functorch") for name in ("lstm", "embedding")),
+        *((name, "ghost") for name in ("conv", "lstm")),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:In CPU autocast:UserWarning")  # Opacus's, for embeddings with functorch
 def test_largest_distance_of_each_batch(name: str, mode: str) -> None:
     parts, criterion, monitor = attach(name, grad_sample_mode=mode)

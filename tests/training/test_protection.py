@@ -266,27 +266,26 @@ def test_each_works_with_each_or_says_why_not(one: str, other: str) -> None:
     assert ("of 'careful'" in said or "in 'careful'" in said) == (one in ("rates", "norms"))
     assert ("budget fixed in advance" in said) == (one == "budget")
     if training.ledger is not None:
-        relation = "add-remove" if persons else "substitution"
         assert training.ledger.person == training.records
-        assert training.ledger.bayes_security(relation).min() >= training.ledger.any_record(relation)
-        bound = training.membership(relation).bayes_security
-        assert training.ledger.any_record(relation) <= bound.upper + 1e-9, "nobody is told less risk than is known"
+    if training.ledger is not None and other != "bins":  # which takes long: see test_members.py
+        bound = training.membership("add-remove").bayes_security
+        assert training.ledger.any_record("add-remove") <= bound.upper + 1e-9, "nobody is told less risk than is known"
 
 
-def test_persons_and_gap_clipping_and_budgets_go_with_groups() -> None:
-    persons = protected(records=3)
+def test_the_question_about_a_group_is_that_of_persons_and_of_the_largest_rate() -> None:
+    persons, gap = protected(records=3), protected(secret=FLAG, gap=0.1)
     assert persons.groups is not None
     assert persons.groups.question("careful")[1] == bs.Membership("add-remove", records=3)
-    assert "whether a person's 3 records in 'careful' were trained on or left out" in str(persons.planned_guarantee())
-    gap = protected(secret=FLAG, gap=0.1)
     gap.step()
-    assert gap.guarantee.attribute is not None
     assert gap.run.segments[0].sample_rate == gap.groups.largest[0]  # type: ignore[union-attr]
+
+
+def test_a_budget_charges_each_record_with_the_rate_and_the_norm_of_its_group() -> None:
     retiring = protected(budget=Budget(0.93, per_record=True), steps=40)
     retiring.step()
     spending = retiring._spending
     assert spending is not None
-    assert spending.spent[5] < 0.1 * spending.spent[0], "charged with the rate of its group"
+    assert spending.spent[5] < 0.1 * spending.spent[0]
     small = protected("clipping", budget=Budget(0.93, per_record=True), steps=40, max_grad_norm=1e-3)
     small.step()
     total = sums_of(small, torch.tensor([5]))

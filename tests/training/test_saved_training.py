@@ -42,6 +42,13 @@ def clipping(steps: int = 6, gap: float = 0.1) -> PrivateTraining:
     return made
 
 
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take most of the time that a report takes, and have tests of their own."""
+    monkeypatch.setattr("betastar.report.report.draw", lambda facts: iter(()))
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
     """Its numbers are those of the monitor."""
     monitor = watched(scope="dataset", ledger=True)
@@ -65,7 +72,7 @@ def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
     done = call("report", str(folder))
     assert done.returncode == 0, done.stderr
     text = (folder / "report.html").read_text()
-    assert "mine: 6 steps of DP-SGD in a loop of one" in text
+    assert "mine: 6 steps of DP-SGD in a custom loop" in text
     _, data, secret = build("tanh")
     held = secret.own(Records((data.tensors[0],), data.tensors[1])).bincount(minlength=7) / 120
     assert list(facts.shares.values()) == pytest.approx(held.tolist())
@@ -74,6 +81,7 @@ def test_the_report_of_a_monitored_loop(tmp_path: Path) -> None:
     assert facts.command.startswith('python -c "import betastar as bs; print(bs.analyze(bs.DPSGD(')
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_of_a_private_training(tmp_path: Path) -> None:
     made = clipping()
     folder = made.save(tmp_path / "mine")
@@ -84,6 +92,7 @@ def test_the_report_of_a_private_training(tmp_path: Path) -> None:
     assert attribute.lower == made.guarantee.attribute.bayes_security.lower
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_noise_that_changes(tmp_path: Path) -> None:
     monitor = watched(steps=2)
     monitor.adopt(0.5, None)

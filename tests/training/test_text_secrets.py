@@ -81,7 +81,7 @@ def texts(draw: Any, times: int) -> Text:
     return Text(parts, draw(st.integers(0, len(parts))), draw(st.lists(st.integers(0, 1), min_size=9, max_size=9)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(CANDIDATES, st.lists(texts(3), min_size=1, max_size=4), st.sampled_from(["right", "left"]), st.integers(0, 3), st.data())
 def test_words_are_cut_out_and_joined_as_in_lists(
     candidates: list[tuple[int, ...]], some: list[Text], side: str, spare: int, data: Any
@@ -101,7 +101,7 @@ def test_words_are_cut_out_and_joined_as_in_lists(
     assert same(secret.variants(batch, values), wanted)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3).map(tuple), min_size=2, max_size=4, unique=True),
     st.lists(st.sampled_from([1, 2, 3, 4, 51, 52, 53]), min_size=1, max_size=7),

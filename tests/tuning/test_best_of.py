@@ -115,7 +115,7 @@ def test_orders_of_random_outcomes_that_are_not_mirror_images() -> None:
                 assert np.all(np.maximum(one - np.exp(taus)[:, None] * other, 0.0).sum(axis=1) <= bounds + 1e-13)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(LAWS), st.integers(2, 6), st.booleans())
 def test_random_orders_are_never_above(seed: int, trials: bs.Trials, pairs: int, zero: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -291,7 +291,7 @@ def test_a_single_step_is_attacked_with_one_pair() -> None:
 
 
 @pytest.mark.parametrize("threat", [bs.Membership(), bs.Membership("add-remove")], ids=["substitution", "add-remove"])
-@pytest.mark.parametrize("trials", [2, 5, 20])
+@pytest.mark.parametrize("trials", [2, 20])
 def test_epsilon_is_never_above_that_of_the_composition(threat: bs.Membership, trials: int) -> None:
     for run in (gaussian(0.3), ADULT, bs.DPSGD(0.7, 0.01, 300)):
         segment = run.segments[0]
@@ -381,13 +381,12 @@ DEAR = [pytest.param(run, ("exact",), marks=pytest.mark.slow) for run in (EXTREM
 )
 @pytest.mark.parametrize("threat", [bs.Membership(), bs.Membership("add-remove"), bs.AttributeInference(0.1)], ids=repr)
 def test_extremes(run: bs.DPSGD, methods: Sequence[str], threat: Any) -> None:
-    for law in (bs.Trials.fixed(1000), bs.Trials.poisson(1e5)):
-        for method in methods:
-            one, best = bs.analyze(run, threat, method), bs.analyze(bs.best_of(run, law), threat, method)
-            for metric in (lambda risk: risk.advantage, lambda risk: risk.tpr(0.01), lambda risk: risk.delta(1.0)):
-                bound = metric(best)
-                assert 0.0 <= bound.lower <= bound.estimate <= bound.upper <= 1.0
-                assert bound.upper >= metric(one).lower * (1.0 - 1e-9) - 1e-15
+    for law, method in zip((bs.Trials.poisson(1e5), bs.Trials.fixed(1000)), methods, strict=False):
+        one, best = bs.analyze(run, threat, method), bs.analyze(bs.best_of(run, law), threat, method)
+        for metric in (lambda risk: risk.advantage, lambda risk: risk.tpr(0.01), lambda risk: risk.delta(1.0)):
+            bound = metric(best)
+            assert 0.0 <= bound.lower <= bound.estimate <= bound.upper <= 1.0
+            assert bound.upper >= metric(one).lower * (1.0 - 1e-9) - 1e-15
 
 
 def test_trials_and_their_generating_functions() -> None:
