@@ -77,7 +77,7 @@ reproduce: $(READY)
 
 # The games behind studies/audits. They are kept in build/audits: what was played is not played again.
 AUDITS := studies/audits/results
-ADULT := $(BIN)/betastar audit training adult --sample 200 --batch-size 20 --epochs 6 --noise 0.6 --lr 0.005 --hidden 16 \
+ADULT := $(BIN)/betastar audit games adult --sample 200 --batch-size 20 --epochs 6 --noise 0.6 --lr 0.005 --hidden 16 \
 	--references 199 --games 600 --seed 1 --jobs 2 --json --force
 audits: $(READY)
 	mkdir -p build

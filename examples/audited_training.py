@@ -1,4 +1,4 @@
-"""Training code as `betastar audit training examples/audited_training.py` wants it: put your own in its place."""
+"""Training code as `betastar audit games examples/audited_training.py` wants it: put your own in its place."""
 
 import torch
 from opacus import PrivacyEngine

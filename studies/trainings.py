@@ -142,7 +142,7 @@ def played(one: Attacked, folder: Path, games: int, jobs: int, values: Sequence[
         The values between which the attacker hesitates about the most exposed record. Without them, the challenge is a canary.
     """
     secret = None if values is None else one.study.secret
-    trials = audit.training(
+    trials = audit.games(
         one.factory,
         one.train,
         one.data,

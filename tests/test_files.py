@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from betastar import files
-from betastar.audit.training_audit import GameFolder
+from betastar.audit.rungs.games import GameFolder
 from betastar.training import JsonLines
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from betastar import files, validation
 from betastar.analyze import RegimeWarning, analyze
 from betastar.audit import Audit
-from betastar.audit.results import WHO
+from betastar.audit.verdict.games import WHO
 from betastar.dpsgd import DPSGD, IN_EPOCHS, all_plain, length_of
 from betastar.quality import main_figure
 from betastar.risk import LEVELS, METRICS, Risk
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-    from betastar.audit import Trials
+    from betastar.audit import Games
     from betastar.threats import Threat
 
 #: Colours of the lines about each threat, which people with any colour vision tell apart beside each other.
@@ -863,13 +863,13 @@ def audit(result: Audit, ax: Axes | None = None, log: bool = False) -> Axes:
     return ax
 
 
-def trials(result: Trials, ax: Axes | None = None, log: bool = False) -> Axes:
+def trials(result: Games, ax: Axes | None = None, log: bool = False) -> Axes:
     """Draw the measured ROC of each attacker on real training beside the bound.
 
     Parameters
     ----------
-    result : Trials
-        What `betastar.audit.training` found.
+    result : Games
+        What `betastar.audit.games` found.
     ax : Axes, optional
         Where to draw; a new figure by default.
     log : bool
@@ -884,10 +884,9 @@ def trials(result: Trials, ax: Axes | None = None, log: bool = False) -> Axes:
     --------
     >>> import betastar as bs
     >>> from betastar import audit
-    >>> from betastar.audit import Trials
     >>> from betastar import plots
     >>> result = audit.mechanism(bs.DPSGD(1.0, 0.05, 20), games=1000, seed=1)
-    >>> ax = plots.trials(Trials("a canary", {"updates": result}, leakage=None))
+    >>> ax = plots.trials(audit.Games("a canary", {"updates": result}, leakage=None))
     >>> ax.get_legend_handles_labels()[1]
     ['guessing without the model', 'bound', 'sees every update']
     """
@@ -905,6 +904,6 @@ def trials(result: Trials, ax: Axes | None = None, log: bool = False) -> Axes:
     return ax
 
 
-def _verdict(result: Audit | Trials, threat: Threat) -> str:
+def _verdict(result: Audit | Games, threat: Threat) -> str:
     verdict = f"bound violated (p = {nearest(result.p_value, 1)})" if result.violated else "bound not violated"
     return f"{threat.describe()}: {verdict}"

@@ -82,7 +82,7 @@ def replays(factor: float, audits: int) -> list[bool]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [audit.code(train, data, CLAIM, max_grad_norm=1.0, seed=seed).violated for seed in range(audits)]
+        return [audit.replay(train, data, CLAIM, max_grad_norm=1.0, seed=seed).violated for seed in range(audits)]
 
 
 def scores(factor: float, audits: int) -> tuple[Any, Any]:
@@ -116,7 +116,7 @@ def play(python: str | None, quick: bool = False) -> list[dict[str, Any]]:
         audits = 3 if quick else CORRECT if factor == 1.0 else BROKEN
         found: dict[str, list[bool]] = {"replay": replays(factor, min(audits, 5 * REPLAYED if factor == 1.0 else REPLAYED))}
         told, truth = scores(factor, audits)
-        found["one run"] = [audit.judge_curve(a, b, curve).p_value < LEVEL for a, b in zip(told, truth, strict=True)]
+        found["one run"] = [audit.judge_run(a, b, curve).p_value < LEVEL for a, b in zip(told, truth, strict=True)]
         games = (audit.mechanism(CLAIM, None, GAMES, seed, width=1.0, actual=_actual(factor)) for seed in range(audits))
         found["games"] = [one.p_value < LEVEL for one in games]
         if python is not None:

@@ -339,8 +339,8 @@ def early_stop(data: Any) -> None:
                 return
 
 
-def hard_examples(data: Any) -> None:
-    """The records with the largest losses are taken at each step."""
+def hard_examples(data: Any, share: Callable[[Tensor], Tensor] | None = None) -> None:
+    """The records with the largest losses are taken at each step; or records are drawn with these shares of their losses."""
     model, optimizer, _ = private(data)
     x, y = data.tensors
     for _ in range(STEPS):
@@ -348,10 +348,16 @@ def hard_examples(data: Any) -> None:
             model.eval()
             losses = functional.cross_entropy(model(x), y, reduction="none")
             model.train()
-        batch = losses.topk(BATCH).indices
+        batch = losses.topk(BATCH).indices if share is None else share(losses)
         optimizer.zero_grad()
         functional.cross_entropy(model(x[batch]), y[batch]).backward()
         optimizer.step()
+
+
+def by_rank(losses: Tensor) -> Tensor:
+    """The record with the largest loss is drawn about three times as often as the one with the least."""
+    ranks = losses.argsort().argsort() / (len(losses) - 1)
+    return (torch.rand(len(losses)) < (0.5 + ranks) * BATCH / RECORDS).nonzero()[:, 0]
 
 
 # --- By hand
@@ -517,6 +523,14 @@ def hand_twice(data: Any) -> Iterator[tuple[Tensor, Tensor]]:
         yield torch.cat([x, x]), torch.cat([y, y])
 
 
+def hand_early(data: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """The training ends when the labels of a batch are nearly all alike."""
+    for x, y in poisson(data):
+        if len(y) and float(y.float().mean()) > 0.8:
+            return
+        yield x, y
+
+
 OPACUS: dict[str, Callable[..., Any]] = {
     "half the noise": half_noise,
     "noise of the mean": noise_by_mistake_of_batch,
@@ -547,6 +561,8 @@ OPACUS: dict[str, Callable[..., Any]] = {
     "a printed loss": printed_loss,
     "an early stop by the loss": early_stop,
     "hard examples are taken": hard_examples,
+    "hard examples are drawn more often": lambda data: hard_examples(data, lambda losses: torch.multinomial(losses, BATCH)),
+    "hard examples are drawn by their rank": lambda data: hard_examples(data, by_rank),
 }
 BY_HAND: dict[str, Callable[..., Any]] = {
     "half the noise": lambda data: hand(data, noise=0.5),
@@ -570,6 +586,7 @@ BY_HAND: dict[str, Callable[..., Any]] = {
     "statistics of the batch as features": hand_features,
     "adaptive clipping": lambda data: hand(data, sum_of=hand_median),
     "a divisor that follows the batch": lambda data: hand(data, divisor=lambda x: max(1, len(x))),
+    "an early stop by the labels": lambda data: hand(data, hand_early),
 }
 
 

@@ -35,7 +35,7 @@ def main() -> None:
     distributed.init_process_group("gloo")
     claim = bs.DPSGD(1.0, 0.5, 8)
     for name, noise in (("fine", 1.0), ("little noise", 0.3)):
-        result = audit.code(lambda data, noise=noise: train(data, noise), table(40), claim, max_grad_norm=1.0, seed=1)
+        result = audit.replay(lambda data, noise=noise: train(data, noise), table(40), claim, max_grad_norm=1.0, seed=1)
         if distributed.get_rank() == 0:
             print(f"{name}: {', '.join(finding.promise for finding in result.findings) or 'no promise broken'}", flush=True)
             print(result, flush=True)

@@ -33,7 +33,7 @@ def test_it_says_the_verdict_first() -> None:
     lines = run(GAME).stdout.splitlines()
     assert " ".join(lines[:2]).split() == result.sentence.split()
     assert any("advantage" in line for line in lines)
-    assert any(line.strip() == "the best there is, gradients on a line" for line in lines)
+    assert any(line.strip() == "on a line" for line in lines)
     assert lines[-1] == "Played: membership inference (substitution), seed 3."
 
 

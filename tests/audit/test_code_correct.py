@@ -42,7 +42,7 @@ def falling_norm(optimizer: Any) -> Any:
     return ExponentialGradClip(optimizer, gamma=0.8)
 
 
-#: A training, its data, and what else `betastar.audit.code` is told.
+#: A training, its data, and what else `betastar.audit.replay` is told.
 CORRECT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "plain": (trained(), DATA, {"run": POISSON, "max_grad_norm": 1.0}),
     "plain, without a record": (trained(), DATA, {"run": POISSON, "max_grad_norm": 1.0, **REMOVED}),
@@ -82,7 +82,7 @@ CORRECT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CORRECT)
 def test_a_correct_training_is_not_accused(name: str) -> None:
     train, data, told = CORRECT[name]
-    result = quiet(lambda: audit.code(train, data, seed=3, **told))
+    result = quiet(lambda: audit.replay(train, data, seed=3, **told))
     assert not result.violated, str(result)
     assert 0.0 < result.largest <= 1.001
     assert result.sentence.startswith("No promise broken")
@@ -90,21 +90,21 @@ def test_a_correct_training_is_not_accused(name: str) -> None:
 
 def test_clipping_is_tested_to_its_limit() -> None:
     """The larger record of an add-remove replay reaches the whole clipping norm."""
-    result = quiet(lambda: audit.code(trained(), DATA, bs.DPSGD(1.0, 1 / 6, 12), seed=3, **REMOVED))
+    result = quiet(lambda: audit.replay(trained(), DATA, bs.DPSGD(1.0, 1 / 6, 12), seed=3, **REMOVED))
     assert result.largest == pytest.approx(1.0, abs=1e-3)
     assert result.notes == ()
 
 
 def test_a_person_with_several_records_is_replayed_record_by_record() -> None:
     threat = bs.Membership("add-remove", records=3)
-    result = quiet(lambda: audit.code(trained(), DATA, POISSON, threat, seed=3, max_grad_norm=1.0))
+    result = quiet(lambda: audit.replay(trained(), DATA, POISSON, threat, seed=3, max_grad_norm=1.0))
     assert not result.violated
     assert result.notes == ("One of the person's 3 records was changed at a time: what each may change adds up.",)
 
 
 def test_seeds_do_not_matter() -> None:
     for seed in range(10):
-        result = quiet(lambda seed=seed: audit.code(trained(), DATA, POISSON, seed=seed, max_grad_norm=1.0))
+        result = quiet(lambda seed=seed: audit.replay(trained(), DATA, POISSON, seed=seed, max_grad_norm=1.0))
         assert not result.violated, str(result)
         assert result.seed == seed
 
@@ -113,5 +113,5 @@ def test_randomness_goes_on_as_before() -> None:
     torch.manual_seed(5)
     wanted = torch.rand(3)
     torch.manual_seed(5)
-    quiet(lambda: audit.code(trained(), DATA, seed=3))
+    quiet(lambda: audit.replay(trained(), DATA, seed=3))
     assert torch.equal(torch.rand(3), wanted)

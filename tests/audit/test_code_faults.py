@@ -32,8 +32,8 @@ PLAYED = {
 }
 
 
-def found(train: Any, data: Any = DATA, **told: Any) -> audit.CodeAudit:
-    return quiet(lambda: audit.code(train, data, **{"seed": 3, **told}))
+def found(train: Any, data: Any = DATA, **told: Any) -> audit.Replay:
+    return quiet(lambda: audit.replay(train, data, **{"seed": 3, **told}))
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -290,5 +290,4 @@ def test_what_is_the_same_in_each_training_is_no_finding() -> None:
 def test_json_has_what_is_printed() -> None:
     told = found(second_optimizer).as_dict()
     assert told["violated"] is True
-    assert told["kind"] == "code"
     assert {"promise", "sentence", "step", "parameter", "measured", "allowed", "means"} == set(told["findings"][0])

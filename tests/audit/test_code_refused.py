@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit import ReplayError
+from betastar.audit import AuditError
 from tests.audit.replayed import FLAG, quiet, trained
 from tests.audit.trainings import factory, table
 from tests.command import call
@@ -72,15 +72,6 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "no steps": (no_steps, DATA, {}, "got no step of one"),
     "no private optimizer": (without_opacus, DATA, {}, "got steps of SGD alone"),
     "a training that fails": (failing, DATA, {}, "raised RuntimeError: no such file"),
-    "augmentation without a record": (trained(), Augmented(), REMOVED, "draw random numbers"),
-    "dropout without a record": (
-        trained(model=lambda: nn.Sequential(factory(), nn.Dropout(0.5))),
-        DATA,
-        REMOVED,
-        "set dropout to 0",
-    ),
-    "physical batches without a record": (trained(physical=3), DATA, REMOVED, "leave BatchMemoryManager out"),
-    "a part of the data without a record": (trained(part=True), DATA, REMOVED, "the data themselves"),
     "adaptive clipping": (
         trained(
             clipping="adaptive",
@@ -100,12 +91,22 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_replayed_has_no_verdict(name: str) -> None:
     train, data, told, text = REFUSED[name]
-    with pytest.raises(ReplayError, match=text):
-        quiet(lambda: audit.code(train, data, seed=3, **told))
+    with pytest.raises(AuditError, match=text):
+        quiet(lambda: audit.replay(train, data, seed=3, **told))
 
 
-def test_augmentation_can_be_replayed_by_substitution() -> None:
-    assert not quiet(lambda: audit.code(trained(), Augmented(), seed=3)).violated
+@pytest.mark.parametrize("told", [{}, REMOVED])
+@pytest.mark.parametrize(
+    ("train", "data"),
+    [
+        (trained(), Augmented()),
+        (trained(model=lambda: nn.Sequential(factory(), nn.Dropout(0.5))), DATA),
+        (trained(physical=3), DATA),
+    ],
+    ids=["augmentation", "dropout", "physical batches"],
+)
+def test_random_numbers_and_batches_of_any_kind_can_be_replayed(train: Any, data: Any, told: dict[str, Any]) -> None:
+    assert not quiet(lambda: audit.replay(train, data, seed=3, **told)).violated
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_augmentation_can_be_replayed_by_substitution() -> None:
 )
 def test_arguments_are_checked(told: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        quiet(lambda: audit.code(**{"train": trained(), "data": DATA, "seed": 3, **told}))
+        quiet(lambda: audit.replay(**{"train": trained(), "data": DATA, "seed": 3, **told}))
 
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 The training is DP-SGD of a logistic regression, with a canary that has weights of its own: each record's gradient is clipped,
 batches are Poisson's, noise is added, and the weights move. Thousands of trainings run side by side in NumPy, and are judged by
-the code that judges the games of `betastar.audit.training`.
+the code that judges the games of `betastar.audit.games`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from scipy.stats import binom
 
 import betastar as bs
 from betastar.audit import Audit
-from betastar.audit.attackers import Evidence
-from betastar.audit.results import AuditSetting
-from betastar.audit.training_audit import audits_of
+from betastar.audit.evidence.attackers import Evidence
+from betastar.audit.rungs.games import audits_of
+from betastar.audit.verdict.games import Claim
 
 RUN = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.25, steps=6)
 RECORDS, COLUMNS, LEARNING_RATE = 12, 3, 0.5
@@ -28,7 +28,7 @@ GAMES = 60
 def trained(world: NDArray[Any], directions: NDArray[Any], random: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Train once for each world, at the same time. directions: where the canary of each world moves its weights, by 1 at most.
 
-    Returns what is left of each game, by the names of the columns that `Schedule.play` has.
+    Returns what is left of each game, by the names of the columns of games.
     """
     games, segment = len(world), RUN.segments[0]
     x = np.random.default_rng(0).normal(size=(RECORDS, COLUMNS))
@@ -58,7 +58,7 @@ def audited(
 ) -> tuple[list[dict[str, Audit]], dict[str, float]]:
     """So many audits, and the share of right guesses over all of their games: what each interval should contain."""
     random = np.random.default_rng(seed)
-    setting = AuditSetting(RUN, threat, priors[0] if len(priors) == 2 else priors, 0.9, seed)
+    setting = Claim(RUN, threat, priors[0] if len(priors) == 2 else priors, 0.9, seed)
     games = trained(random.choice(len(priors), size=audits * GAMES, p=priors), directions, random)
     parts = [slice(i * GAMES, (i + 1) * GAMES) for i in range(audits)]
     results = [audits_of({name: column[part] for name, column in games.items()}, setting, priors) for part in parts]
@@ -114,7 +114,7 @@ def test_several_values(priors: tuple[float, ...], audits: int) -> None:
 def test_it_would_notice_noise_that_is_too_small() -> None:
     """The same check fails if the claim has twice the noise."""
     random = np.random.default_rng(6)
-    claim = AuditSetting(bs.DPSGD(2.0, 0.25, 6), bs.Membership(), 0.5, 0.9, 6)
+    claim = Claim(bs.DPSGD(2.0, 0.25, 6), bs.Membership(), 0.5, 0.9, 6)
     games = trained(random.integers(2, size=40 * GAMES), SIGNS, random)
     parts = [slice(i * GAMES, (i + 1) * GAMES) for i in range(40)]
     results = [audits_of({name: column[part] for name, column in games.items()}, claim, (0.5, 0.5)) for part in parts]

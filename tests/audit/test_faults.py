@@ -20,9 +20,9 @@ FAULTS: dict[str, tuple[dict[str, Any], float, int]] = {
 }
 
 
-def hunt(noise: float, epochs: int, games: int, seed: int, **fault: Any) -> audit.Trials:
+def hunt(noise: float, epochs: int, games: int, seed: int, **fault: Any) -> audit.Games:
     train = make(noise, epochs, **fault)
-    return audit.training(factory, train, table(), claim(noise, epochs), max_grad_norm=NORM, games=games, seed=seed, width=0.6)
+    return audit.games(factory, train, table(), claim(noise, epochs), max_grad_norm=NORM, games=games, seed=seed, width=0.6)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -52,8 +52,6 @@ def test_twenty_correct_trainings_raise_no_alarm() -> None:
 def test_the_attacker_reaches_what_is_possible() -> None:
     """A canary is the worst case: success is that of the exact curve, up to sampling error."""
     run = claim(0.8, 2)
-    result = audit.training(
-        factory, make(0.8, 2), table(), run, max_grad_norm=NORM, games=200, seed=3, confidence=0.999, width=0.6
-    )
+    result = audit.games(factory, make(0.8, 2), table(), run, max_grad_norm=NORM, games=200, seed=3, confidence=0.999, width=0.6)
     assert result["updates"].allowed.estimate in result["updates"].success
     assert result["updates"].success.lower > 0.55

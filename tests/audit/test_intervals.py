@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom, binomtest
 
-from betastar.audit import intervals
+from betastar.audit.verdict import intervals
 
 
 @pytest.mark.parametrize(("hits", "games"), [(0, 10), (3, 10), (10, 10), (512, 1000), (1, 100_000)])
@@ -35,7 +35,7 @@ def test_all_rectangles_of_a_curve_hold_together() -> None:
     wrong = 0
     for _ in range(1000):
         positive, negative = generator.normal(1.0, size=300), generator.normal(size=400)
-        thresholds = np.sort(negative)[::-1][np.array(intervals.ranks(rates, 400)) - 1]
+        thresholds = np.sort(negative)[::-1][np.round(400 * rates).astype(int) - 1]
         rectangles = intervals.curve(positive, negative, rates, 0.8)
         truth = zip(ndtr(-thresholds), ndtr(1.0 - thresholds), strict=True)
         wrong += not all(a in fpr and b in tpr for (a, b), (fpr, tpr) in zip(truth, rectangles, strict=True))
@@ -44,5 +44,7 @@ def test_all_rectangles_of_a_curve_hold_together() -> None:
 
 
 def test_ranks_are_different_and_inside() -> None:
-    assert intervals.ranks(np.array([1e-5, 0.01, 0.011, 0.5, 0.9999]), 100) == [1, 50]
+    games = np.arange(100.0), np.arange(100.0) + 0.5
+    shown = intervals.curve(*games, np.array([1e-5, 0.01, 0.011, 0.5, 0.9999]), 0.9)
+    assert [fpr.estimate for fpr, _ in shown] == [0.01, 0.5]
     assert intervals.curve(np.zeros(0), np.arange(5.0), np.array([0.5]), 0.9) == []

@@ -14,8 +14,8 @@ from torch import nn
 
 import betastar as bs
 from betastar import audit
-from betastar.audit import ReplayError
-from betastar.audit.code_comparison import least_radius
+from betastar.audit import AuditError
+from betastar.audit.verdict.replay import least_radius
 from tests.audit import broken
 from tests.audit.broken import BY_HAND, CORRECT, OPACUS, TOLD, TOLD_BY_HAND, people
 from tests.audit.replayed import quiet
@@ -243,7 +243,7 @@ def unrepeatable(data: Any) -> None:
 def test_bad_trainings_get_one_sentence(train: Any, told: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text) as caught:
         audited(train, **TOLD_BY_HAND, **told)
-    assert isinstance(caught.value, ReplayError) or "must be" in str(caught.value)
+    assert isinstance(caught.value, AuditError) or "must be" in str(caught.value)
 
 
 def test_a_training_that_takes_too_long_is_compared_as_far_as_it_came() -> None:

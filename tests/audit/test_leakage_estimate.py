@@ -11,8 +11,8 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from betastar.audit import intervals, leakage_estimate
-from betastar.audit.leakage_estimate import Leakage, leakage
+from betastar.audit.verdict import intervals
+from betastar.audit.verdict.leakage import Leakage, _vote, leakage
 
 
 def gaussians(generator: Any, games: int, features: int, shift: float, worlds: int = 2) -> tuple[Any, Any]:
@@ -33,11 +33,10 @@ def exact(shift: float, worlds: int = 2) -> float:
     ("features", "worlds", "shift", "slack"), [(1, 2, 2.0, 0.02), (1, 2, 0.5, 0.06), (5, 2, 2.0, 0.06), (2, 4, 2.0, 0.06)]
 )
 def test_estimates_are_near_the_truth(features: int, worlds: int, shift: float, slack: float) -> None:
-    """From above, but for the luck of the games; the limit of one neighbour is below."""
+    """From above, but for the luck of the games."""
     estimate = leakage(*gaussians(np.random.default_rng(0), 10_000, features, shift, worlds), confidence=0.999)
     truth = exact(shift, worlds)
     assert estimate.bayes_security.lower - slack <= truth <= estimate.bayes_security.upper
-    assert estimate.limit.lower <= truth
     assert (estimate.worlds, estimate.games, estimate.examined, estimate.features) == (worlds, 10_000, 5000, features)
 
 
@@ -66,7 +65,7 @@ def test_worlds_that_are_alike_and_worlds_apart() -> None:
     assert alike.bayes_security.estimate > 0.95
     assert "no leakage was found, which does not prove that there is none" in alike.sentence
     apart = leakage(*gaussians(generator, 2000, 3, 50.0, worlds=3))
-    assert apart.bayes_security.estimate == apart.bayes_security.lower == apart.limit.estimate == 0.0
+    assert apart.bayes_security.estimate == apart.bayes_security.lower == 0.0
     assert apart.bayes_security.upper < 0.01
     assert apart.converged
     assert "is wrong in 0 of 1,000 games" in apart.sentence
@@ -113,17 +112,9 @@ def test_scales_do_not_matter(features: int) -> None:
     assert leakage(drawn, np.full((1000, 2), 0.1)).bayes_security.upper == 1.0
 
 
-def test_both_searches_find_the_same_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(8)
-    lesson, asked = generator.normal(size=(700, 4)), generator.normal(size=(600, 4))
-    tree = leakage_estimate._nearest(lesson, asked, 9)
-    monkeypatch.setattr(leakage_estimate, "TREE", 0)
-    np.testing.assert_array_equal(leakage_estimate._nearest(lesson, asked, 9), tree)
-
-
 def test_the_nearest_decides_a_tie() -> None:
-    assert leakage_estimate._vote(np.array([[2, 0, 0, 2, 1], [1, 0, 2, 2, 0], [0, 1, 2, 2, 2]]), 3).tolist() == [2, 0, 2]
-    assert leakage_estimate._vote(np.array([[2, 1, 0]]), 3).tolist() == [2]
+    assert _vote(np.array([[2, 0, 0, 2, 1], [1, 0, 2, 2, 0], [0, 1, 2, 2, 2]]), 3).tolist() == [2, 0, 2]
+    assert _vote(np.array([[2, 1, 0]]), 3).tolist() == [2]
 
 
 def test_other_priors_and_the_same_seed() -> None:
@@ -149,7 +140,7 @@ def test_what_it_tells() -> None:
     assert isinstance(estimate, Leakage)
     told = json.loads(json.dumps(estimate.as_dict()))
     assert told["bayes_security"]["upper"] == estimate.bayes_security.upper
-    assert told["convergence"][-1] == {"games": 1000, "bayes_security": estimate.bayes_security.estimate}
+    assert told["convergence"][-1] == [1000, estimate.bayes_security.estimate]
     assert told["converged"] is estimate.converged
     assert told["caveat"] == estimate.caveat
     shown = np.ceil(1e3 * estimate.bayes_security.upper) / 1e3

@@ -10,8 +10,8 @@ from scipy.special import ndtr
 from scipy.stats import binom, kstest
 
 import betastar as bs
-from betastar.audit import intervals
-from betastar.audit.attackers import ATTACKS, Seen, chosen, learn, likelihood_ratio, linear_discriminant, pairwise_ratios
+from betastar.audit.evidence.attackers import ATTACKS, Seen, chosen, learn, likelihood_ratio, linear_discriminant, pairwise_ratios
+from betastar.audit.verdict import intervals
 from tests.audit.trainings import claim, make, play, table
 
 FAIR = np.array([0.5, 0.5])
@@ -72,7 +72,7 @@ def test_pairs_by_hand() -> None:
     """Two candidates and four records: the first beats three of them, the second none."""
     level = np.log([[0.5] * 6, [0.5] * 6, [0.5] * 6, [0.5] * 6])
     asked = np.log([[0.9, 0.1, 0.5, 0.6, 0.7, 0.95]])
-    from betastar.audit.attackers import _beaten
+    from betastar.audit.evidence.attackers import _beaten
 
     shares = 1.0 / (1.0 + np.exp(-_beaten(asked - level[0], 2)))
     np.testing.assert_allclose(shares, [[3.5 / 5.0, 0.5 / 5.0]])
@@ -115,17 +115,17 @@ def test_no_signal_gives_right_guesses_as_by_chance(worlds: int, audits: int) ->
 def test_on_real_training_the_likelihood_ratio_beats_a_line() -> None:
     """A canary in or out, in batches of 1/5 over 20 steps with little noise: its weight is spread widely if it is in, and hardly
     if it is out. The likelihood ratio puts the threshold where the densities meet; a line puts it halfway between the means."""
-    from betastar.audit.training_audit import Schedule  # the games are played once, and judged in both ways
+    from betastar.audit.rungs import games  # they are played once, and judged in both ways
 
     kept: list[Any] = []
-    own = Schedule.play
+    own = games.played
 
-    def remembered(self: Any, *told: Any) -> Any:
-        kept.append(own(self, *told))
+    def remembered(*told: Any) -> Any:
+        kept.append(own(*told))
         return kept[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Schedule, "play", remembered)
+        patch.setattr(games, "played", remembered)
         result = play(threat=bs.Membership("add-remove"), train=make(0.1, 4), run=claim(0.1, 4), games=120)
     weight, world = kept[0]["white"], kept[0]["world"].astype(int)
     lesson, asked = features_only(weight[::2]), features_only(weight[1::2])

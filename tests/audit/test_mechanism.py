@@ -14,7 +14,9 @@ import pytest
 from scipy.stats import binom
 
 import betastar as bs
-from betastar.audit import ALARM, Audit, mechanism, mechanism_audit, results
+from betastar.audit import ALARM, Audit, mechanism
+from betastar.audit.evidence import mechanism as played
+from betastar.audit.verdict.games import Claim, judge
 from betastar.steps import poisson
 from betastar.threats import Threat
 
@@ -32,7 +34,7 @@ SETTINGS: list[Setting] = [
 def fixed_pair(run: bs.DPSGD, threat: Threat) -> float:
     """The exact advantage of the attacker of the game, who keeps one pair of gradients; an attacker who adapts can do more."""
     steps = threat.steps(run)
-    return 1.0 - mechanism_audit.worst(steps, threat.symmetric, 0.5).curve(steps).overlap().value
+    return 1.0 - played.worst(steps, threat.symmetric, 0.5).curve(steps).overlap().value
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_intervals_cover_on_many_games() -> None:
 def test_other_priors(prior: float, threat: Threat) -> None:
     run = bs.DPSGD(0.6, 0.3, 8)
     audit = mechanism(run, threat, games=50_000, seed=2, confidence=0.99, prior=prior, width=0.5)
-    pair = mechanism_audit.worst(threat.steps(run), threat.symmetric, prior)
+    pair = played.worst(threat.steps(run), threat.symmetric, prior)
     curve = pair.curve(threat.steps(run))
     exact = 1.0 - prior + prior * curve.hockey_stick(np.log((1.0 - prior) / prior)).value
     assert exact in audit.success
@@ -151,14 +153,12 @@ def test_loss_is_that_of_a_step() -> None:
     x = np.linspace(-6.0, 6.0, 101)
     for rate, noise, distance in ((1e-3, 0.5, 2.0), (0.3, 2.0, 1.0), (1.0, 1.0, 0.4), (0.01, 0.02, 2.0)):
         one = poisson.PoissonStep(rate, noise, distance, 1)
-        np.testing.assert_allclose(
-            mechanism_audit.loss(x[None], one, mechanism_audit.LINE), poisson.loss(x, rate, noise, distance), rtol=1e-12
-        )
+        np.testing.assert_allclose(played.loss(x[None], one, played.LINE), poisson.loss(x, rate, noise, distance), rtol=1e-12)
         np.testing.assert_array_equal(
-            mechanism_audit.loss(x[None], one, mechanism_audit.LINE_EXCHANGED),
-            -mechanism_audit.loss(x[None], one, mechanism_audit.LINE),
+            played.loss(x[None], one, played.LINE_EXCHANGED),
+            -played.loss(x[None], one, played.LINE),
         )
-        a, b = (np.array(place) for place in mechanism_audit.side_by_side(distance))
+        a, b = (np.array(place) for place in played.side_by_side(distance))
         assert np.linalg.norm(a - b) == pytest.approx(distance)
         assert np.linalg.norm(a) == pytest.approx(1.0)
 
@@ -196,7 +196,7 @@ def test_as_dict_is_json() -> None:
 
 def test_the_sentence_rounds_to_the_safe_side() -> None:
     audit = mechanism(bs.DPSGD(1.0, 0.1, 10), games=1000, seed=4)
-    odd = replace(audit, success=bs.Bound(0.51239, 0.5345, 0.55551), allowed=bs.Bound(0.5, 0.54, 0.540001), p_value=0.7399)
+    odd = replace(audit, success=bs.Bound(0.51239, 0.5345, 0.55551), bound=bs.Bound(0.0, 0.08, 0.080002), p_value=0.7399)
     assert "51.23 to 55.56 %" in odd.sentence
     assert "the bound allows 54.01 % (p-value 0.739)" in odd.sentence
 
@@ -235,9 +235,9 @@ def test_any_game_can_be_judged() -> None:
     generator = np.random.default_rng(0)
     positive = generator.random(1000) < 0.5
     run, threat = bs.DPSGD(1.0, 0.1, 10), bs.Membership()
-    setting, chance = results.AuditSetting(run, threat, prior=0.5, confidence=0.95, seed=0), generator.random(1000)
+    setting, chance = Claim(run, threat, prior=0.5, confidence=0.95, seed=0), generator.random(1000)
     evidence = np.where(positive, 9.0, -9.0)
-    sure = results.judge(setting, positive, evidence, chance, "canary")
+    sure = judge(setting, positive, evidence, chance, "canary")
     assert isinstance(sure, Audit)
     assert sure.violated
     assert sure.right == 1000

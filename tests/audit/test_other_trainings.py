@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.attackers import Evidence, GapClippedGradients, RecordGradients, log_of_hits
-from betastar.audit.challenges import with_arguments
+from betastar.audit.evidence.attackers import Evidence, GapClippedGradients, RecordGradients, log_of_hits
+from betastar.audit.evidence.challenges import with_arguments
 from betastar.training import PrivateTraining, Records, Secret, TextField, by_name, private_loader
 from tests.audit.replayed import FLAG, Columns, Text, flags, several_inputs, texts
 from tests.audit.trainings import BATCH, NORM, QUICK, RECORDS, Listed, factory, play, table
@@ -252,7 +252,7 @@ def test_several_inputs(kind: str, challenge: Any) -> None:
         "dictionaries": {"factory": Named, "train": BY_NAME, "data": dictionaries(), "split": by_name()},
         "tuples": {"factory": Columns, "train": BY_PLACE, "data": several_inputs(RECORDS), "split": two_inputs},
     }[kind]
-    result = audit.training(**told, run=ONE_EPOCH, challenge=challenge, references=10, **QUICK)
+    result = audit.games(**told, run=ONE_EPOCH, challenge=challenge, references=10, **QUICK)
     assert not result.violated
     assert set(result.audits) == {"updates", "weights"} | ({"outputs"} if challenge == 4 else set())
 
@@ -269,18 +269,18 @@ def test_one_run_with_several_inputs() -> None:
 def test_a_word_in_a_text_and_a_text_alone() -> None:
     data = word_in(dictionaries())
     told: dict[str, Any] = {"secret": TOKEN, "challenge": 4, "split": by_name(), "references": 10}
-    result = audit.training(Named, BY_NAME, data, ONE_EPOCH, **told, **QUICK)
+    result = audit.games(Named, BY_NAME, data, ONE_EPOCH, **told, **QUICK)
     assert result.challenge == "word of record 4 of the data"
     assert not result.violated
     alone = make_split(lambda batch: ((batch[0],), {}, batch[1]))
-    assert not audit.training(Text, alone, texts(RECORDS), ONE_EPOCH, challenge=4, references=10, **QUICK).violated
+    assert not audit.games(Text, alone, texts(RECORDS), ONE_EPOCH, challenge=4, references=10, **QUICK).violated
 
 
 def test_a_replay_with_a_word_in_a_text() -> None:
     def train(data: Any) -> None:
         BY_NAME(Named(), data)
 
-    result = audit.code(train, word_in(dictionaries()), secret=TOKEN, split=by_name(), seed=1)
+    result = audit.replay(train, word_in(dictionaries()), secret=TOKEN, split=by_name(), seed=1)
     assert not result.violated
     assert set(result.changes) == {"word yes", "word no"}
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
-from betastar.audit.attackers import CanaryObserver, Evidence, UpdateAttacker, watching
-from betastar.audit.challenges import Canaries
+from betastar.audit.evidence.attackers import CanaryAttacker, Evidence, watching
+from betastar.audit.evidence.challenges import Canaries
 from betastar.training import Secret
 from tests.audit.trainings import BATCH, NORM, claim, factory, make, one_run, play
 
@@ -29,7 +29,7 @@ _shared = factory()
             {"challenge": (torch.zeros(6), torch.tensor(0))},
             "challenge must be a record of the data, got one that none of the 50",
         ),
-        ({"challenge": "worst"}, "challenge must be one of 'canary', got 'worst'"),
+        ({"challenge": "worst"}, "challenge must be one of 'canary', 'layers', got 'worst'"),
         ({"challenge": 4.5}, 'challenge must be "canary", the number of a record, or the record itself, got 4.5'),
         ({"factory": lambda: _shared}, "factory must make a new model each time, got the same weights twice"),
         ({"factory": lambda: 3}, "factory must make a model .* got int"),
@@ -151,9 +151,10 @@ def test_two_optimizers_are_refused() -> None:
     for parameter in model.parameters():
         parameter.grad = parameter.summed_grad = torch.zeros_like(parameter)  # type: ignore[attr-defined]
     first, second = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(model.parameters())
-    observer = CanaryObserver(Canaries(model, torch.randn(1, 6), [0], [1.0]), (1.0, -1.0), 1.0)
-    observer.observe = lambda *_: (np.zeros(2), np.zeros(2))  # type: ignore[method-assign]
-    with watching(model, UpdateAttacker(Evidence(claim(1.0, 1), np.zeros(2)), observer)):
+    canaries, evidence = Canaries(model, torch.randn(1, 6), [0], [1.0]), Evidence(claim(1.0, 1), np.zeros(2))
+    attacker = CanaryAttacker(evidence, canaries, np.array([1.0, -1.0]), 1.0)
+    attacker.observe = lambda *_: (np.zeros(2), np.zeros(2))  # type: ignore[method-assign]
+    with watching(model, attacker):
         first.step()
         with pytest.raises(ValueError, match="train must have one optimizer for the whole model, got two: SGD and Adam"):
             second.step()

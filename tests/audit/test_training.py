@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import betastar as bs
 from betastar import audit
-from betastar.audit.attackers import CanaryObserver, Evidence, RecordGradients, RecordObserver, UpdateAttacker, watching
-from betastar.audit.challenges import Canaries, challenge_of, marks
-from betastar.audit.training_audit import digest
+from betastar.audit.evidence.attackers import CanaryAttacker, Evidence, RecordAttacker, RecordGradients, UpdateAttacker, watching
+from betastar.audit.evidence.challenges import Canaries, challenge_of, marks
+from betastar.audit.rungs.games import digest
 from betastar.training import Records, Secret
 from tests.audit.trainings import BATCH, NORM, Listed, claim, factory, make, one_run, play, table
 
@@ -33,14 +33,14 @@ def test_a_canary_pushes_its_own_weight_by_a_clipping_norm(mode: str) -> None:
     whole = TensorDataset(torch.cat([data.tensors[0], made]), torch.cat([data.tensors[1], torch.tensor([0, 1, 1])]))
     seen: list[Tensor] = []
 
-    class StepObserver:
+    class Watcher(UpdateAttacker):
         def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[Any, Any]:
             assert model.canary.weight.grad is not None
             seen.append(model.canary.weight.grad[0].clone() * (int(len(whole) / 6) / NORM))
             return np.zeros(2), np.zeros(2)
 
     torch.manual_seed(0)
-    with watching(model, UpdateAttacker(Evidence(claim(1.0, 1), np.zeros(2)), StepObserver())):
+    with watching(model, Watcher(Evidence(claim(1.0, 1), np.zeros(2)))):
         make(0.0, 30, grad_sample_mode=mode)(model, whole)
     observed = torch.stack(seen)
     assert len(observed) == 30 * 6
@@ -87,11 +87,12 @@ def test_the_observer_weighs_as_the_formula_says() -> None:
     model, twin = factory(), factory()
     gradients = RecordGradients(twin, nn.CrossEntropyLoss(), NORM)
     everyone = challenge.others(100, torch.Generator().manual_seed(0))
-    observer = RecordObserver(model, gradients, challenge.records(), [True, True], 1, 4.0, lambda: everyone, 11)
+    evidence = Evidence(run, np.zeros(2))
+    attacker = RecordAttacker(evidence, model, gradients, challenge.records(), [True, True], 4.0, lambda: everyone, 11)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     trained = {id(p) for p in model.parameters()}
-    towards, squares = observer.observe(0.3, 0.7, trained)
+    towards, squares = attacker.observe(0.3, 0.7, trained)
 
     weights = {name: p.detach() for name, p in model.named_parameters()}
 
@@ -109,7 +110,6 @@ def test_the_observer_weighs_as_the_formula_says() -> None:
     weighed = np.linalg.solve(covariance, candidates.T).T
     assert np.allclose(towards, weighed @ (seen - 0.3 * others.sum(axis=0)), rtol=1e-4, atol=1e-6)
     assert np.allclose(squares, (weighed * candidates).sum(axis=1), rtol=1e-4)
-    attacker = UpdateAttacker(Evidence(run, np.zeros(2)), observer)
     attacker.step(trained)
     assert np.allclose(attacker.logs, np.log(0.7 + 0.3 * np.exp(towards - squares / 2)))
 
@@ -263,7 +263,8 @@ def test_one_run_with_values() -> None:
 def test_the_canary_eye_reads_the_claim() -> None:
     model = Canaries(factory(), torch.randn(1, 6), [0], [1.0])
     model.canary.weight.grad = torch.full_like(model.canary.weight, 0.2)
-    towards, squares = CanaryObserver(model, (1.0, -1.0), BATCH / NORM).observe(0.1, 2.0, {id(model.canary.weight)})
+    attacker = CanaryAttacker(Evidence(claim(2.0, 1), np.zeros(2)), model, np.array([1.0, -1.0]), BATCH / NORM)
+    towards, squares = attacker.observe(0.1, 2.0, {id(model.canary.weight)})
     assert np.allclose(towards, [0.5, -0.5])
     assert np.allclose(squares, 0.25)
 
@@ -324,7 +325,7 @@ def test_a_distance_that_is_exceeded_is_said() -> None:
 
 def test_streams_have_nothing_in_common() -> None:
     """Starting weights, noise, the attacker's own draws: noise that repeats the starting weights would tell too much."""
-    from betastar.audit.one_game import streams
+    from betastar.audit.evidence.playing import streams
 
     assert len({*streams(1, 3), *streams(2, 3)}) == 6
     assert streams(1, 3) == streams(1, 3)

@@ -92,10 +92,8 @@ def make(
 QUICK: dict[str, Any] = {"max_grad_norm": NORM, "games": 40, "seed": 1, "width": 1.0}
 
 
-def play(**options: Any) -> audit.Trials:
-    return audit.training(
-        **{"factory": factory, "train": make(1.0, 1), "data": table(), "run": claim(1.0, 1), **QUICK, **options}
-    )
+def play(**options: Any) -> audit.Games:
+    return audit.games(**{"factory": factory, "train": make(1.0, 1), "data": table(), "run": claim(1.0, 1), **QUICK, **options})
 
 
 def one_run(scale: float = 1.0, **options: Any) -> audit.OneRun:

@@ -276,7 +276,7 @@ def _claim(records: int) -> bs.DPSGD:
 
 def _audit_training(**options: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"max_grad_norm": 1.0, "games": 40, "seed": 1, "width": 1.0, **options}
-    return _parts(audit.training(_factory, _train, _table(50), _claim(50), **told))
+    return _parts(audit.games(_factory, _train, _table(50), _claim(50), **told))
 
 
 def _audit_secret() -> dict[str, Any]:
@@ -290,7 +290,7 @@ def _audit_one_run() -> dict[str, Any]:
 
 def _audit_code(threat: bs.Membership | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {"factory": _factory, "max_grad_norm": 1.0, "steps": 5, "seed": 1}
-    return _parts(audit.code(_train, _table(50), _claim(50), threat, **options))
+    return _parts(audit.replay(_train, _table(50), _claim(50), threat, **options))
 
 
 def _audit_leakage() -> dict[str, Any]:
@@ -331,7 +331,6 @@ TRAININGS: dict[str, Callable[[], dict[str, Any]]] = {
     "audit: mechanism, add-remove": lambda: _parts(audit.mechanism(RUN, bs.Membership("add-remove"), games=4000, seed=1)),
     "audit: mechanism, attribute": lambda: _parts(audit.mechanism(RUN, bs.AttributeInference(0.7), games=4000, seed=1)),
     "audit: mechanism, in one run": lambda: _parts(audit.one_run_mechanism(RUN, canaries=500, seed=1)),
-    "audit: p-values": lambda: {"p_values": np.asarray(audit.one_run_p_values(RUN, 100, audits=20, seed=1))},
     "audit: leakage": _audit_leakage,
     "audit: training": lambda: _audit_training(),
     "audit: training, secret": _audit_secret,

@@ -241,7 +241,7 @@ def test_texts_as_challenges(written: Tweets) -> None:
     first, second = (one.factory().state_dict() for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
     for challenge, secret in ((3, None), ("canary", None), (one.most_exposed(), written.secret)):
-        trials = audit.training(
+        trials = audit.games(
             one.factory,
             one.train,
             one.data,

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from betastar import AttributeInference
-from betastar.audit.challenges import challenge_of
+from betastar.audit.evidence.challenges import challenge_of
 from betastar.training import Records, Secret, TextField
 
 PAD, IGNORED = 99, -100

@@ -1,11 +1,11 @@
-"""The commands `betastar audit …`: games on the mechanism, on trainings, on one run, and replays of code."""
+"""The commands `betastar audit …`: training code by the ladder, games on trainings, and the mechanism itself."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +14,6 @@ import typer
 from typer.core import TyperGroup
 
 from betastar import files, validation
-from betastar.audit import Audit, OneRun
-from betastar.audit.results import table
 from betastar.cli import options as opt
 from betastar.cli import printing
 from betastar.cli.analysis import PICTURES, demand, required
@@ -27,7 +25,7 @@ from betastar.tuning import best_of
 from betastar.validation import WrongTypeError
 
 if TYPE_CHECKING:
-    from betastar.audit import Trials
+    from betastar.audit.common import Verdict
     from betastar.training import Secret
 
 
@@ -35,11 +33,7 @@ class _FileFirst(TyperGroup):
     """A Python file in place of a command is audited by the ladder: `betastar audit FILE.py`."""
 
     def resolve_command(self, context: Any, words: list[str]) -> Any:
-        of_file = (
-            bool(words)
-            and words[0] not in self.commands
-            and words[0].rpartition(":")[0 if ".py:" in words[0] else 2].endswith(".py")
-        )
+        of_file = bool(words) and words[0].rpartition(":")[0 if ".py:" in words[0] else 2].endswith(".py")
         return super().resolve_command(context, ["code", *words] if of_file else words)
 
 
@@ -51,52 +45,29 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-#: What a file of `audit training` must define, and what it may.
-NEEDED, OPTIONAL = (
-    ("factory", "train", "data", "run", "max_grad_norm"),
-    ("criterion", "secret", "threat", "gap", "split", "loss_reduction"),
-)
-#: What a file of `audit code` may define besides the function and its data: arguments of `betastar.audit.training_code`.
-OF_CODE = (
-    "run",
-    "threat",
-    "max_grad_norm",
-    "divisor",
-    "replacements",
-    "secret",
-    "values",
-    "split",
-    "criterion",
-    "loss_reduction",
-    "returns",
-)
+#: What a file of `audit games` must define, and what it may.
+NEEDED = ("factory", "train", "data", "run", "max_grad_norm")
+OPTIONAL = ("criterion", "secret", "threat", "gap", "split", "loss_reduction", "divisor")
+#: What a file of the ladder may define besides the function and its data: arguments of `betastar.audit.training_code`.
+OF_CODE: tuple[str, ...] = ("run", "threat", "max_grad_norm", "divisor", "replacements", "secret", "values", "split", "criterion")
+OF_CODE += ("loss_reduction", "returns")
 REPLAYED = {"membership": Membership(), "membership-add-remove": Membership("add-remove")}
 
 # ---- Options of several audits
 
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", help="Seed of the audit; the same seed gives the same audit. [default: drawn, and reported]"),
-]
+Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the audit. [default: drawn, and reported]")]
 Confidence = Annotated[float, typer.Option("--confidence", help="Confidence of the intervals.")]
 Width = Annotated[float, typer.Option("--width", help="Widest interval of the advantage that is accepted.")]
+Jobs = Annotated[int, typer.Option("--jobs", help="Number of processes; -1 for all cores. The result does not depend on it.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder where games are kept; an audit goes on with these.")]
 Into = Annotated[Path | None, typer.Option("--into", help="Folder of a run, where the result is kept for its report.")]
-InOneRun = Annotated[
-    bool, typer.Option("--one-run", help="Play once, with many canaries, and test the trade-off curve that is claimed.")
-]
-Canaries = Annotated[
-    int, typer.Option("--canaries", help="With --one-run: number of canaries. If they are in or out, about half of them are in.")
-]
+InOneRun = Annotated[bool, typer.Option("--one-run", help="Play once, with many canaries, and test the claimed trade-off curve.")]
+Canaries = Annotated[int, typer.Option("--canaries", help="With --one-run: number of canaries; about half of them are in.")]
 Values = Annotated[
-    int | None,
-    typer.Option(
-        "--values",
-        help="With --one-run: number of values of a canary, which the attacker guesses. [default: each canary is in or out]",
-    ),
+    int | None, typer.Option("--values", help="With --one-run: number of values of a canary. [default: each is in or out]")
 ]
 Guesses = Annotated[
-    int | None,
-    typer.Option("--guesses", help="With --one-run: number of guesses, the surest ones. [default: what suits the claim]"),
+    int | None, typer.Option("--guesses", help="With --one-run: number of guesses, the surest. [default: what suits the claim]")
 ]
 OneDelta = Annotated[float, typer.Option("--delta", help="With --one-run: δ at which ε is bounded.")]
 #: Options of audits in one run.
@@ -144,9 +115,7 @@ def mechanism(
     seed: Seed = None,
     confidence: Confidence = 0.95,
     width: Width = 0.2,
-    jobs: Annotated[
-        int, typer.Option("--jobs", help="Number of processes; -1 for all cores. The result does not depend on it.")
-    ] = 1,
+    jobs: Jobs = 1,
     plot: opt.Plot = None,
     log: Annotated[bool, typer.Option("--log", help="With --plot: logarithmic axes, which show rare false alarms.")] = False,
     into: Into = None,
@@ -191,7 +160,7 @@ def mechanism(
     if one_run:
         actual = None if actual_noise is None else replace(question, noise_multiplier=actual_noise).run
         told: Json = {"canaries": canaries, "values": values, "guesses": guesses, "delta": delta, "seed": seed}
-        _show_one_run(one_run_mechanism(run, question.attack, **told, confidence=confidence, actual=actual), json)
+        _finish(one_run_mechanism(run, question.attack, **told, confidence=confidence, actual=actual), json)
         return
     _check_plot(plot, force)
     _keep(into, force, "mechanism")
@@ -203,97 +172,46 @@ def mechanism(
 
         plots.save(plots.audit(audit, log=log), plot.with_suffix(""), plot.suffix[1:])
     _keep(into, force, "mechanism", {"kind": "mechanism", **audit.as_dict()})
-    if json:
-        printing.as_json(audit.as_dict())
-    else:
-        _show(audit.sentence, {f"the best there is, gradients {audit.pair}": audit})
-        if plot is not None:
-            print(f"The curve is in {plot}.")
-    demand([(question, "")], targets)
-    if audit.violated:
-        raise typer.Exit(1)
+    _finish(audit, json, plot, lambda: demand([(question, "")], targets))
 
 
 # ---- Trainings
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What is changed of a study or a run; None: nothing."""
-
-    sample: int | None = None
-    epochs: int | None = None
-    batch_size: int | None = None
-    noise_multiplier: float | None = None
-    max_grad_norm: float | None = None
-    learning_rate: float | None = None
-    hidden: Sequence[int] | None = None
-
-
-@dataclass(frozen=True)
-class Attack:
-    """Who attacks what."""
-
-    threat: str | None = None
-    challenge: str = "canary"
-    sensitive: str | None = None
-    value: Sequence[str] | None = None
-    distance: float | None = None
-    records_per_person: int | None = None
-
-
 @opt.command(app)
-def training(
+def games(
     context: typer.Context,
     what: What = "adult",
     threat: Annotated[
         str | None,
-        typer.Option(
-            "--threat",
-            help=f"The attack: {', '.join(f'{name} ({asked})' for name, asked in opt.THREATS.items())}. "
-            "[default: the file's, or membership]",
-            metavar="NAME",
-            autocompletion=lambda: list(opt.THREATS),
-        ),
+        typer.Option("--threat", metavar="NAME", help=f"{', '.join(opt.THREATS)}. [default: the file's, or membership]"),
     ] = None,
     challenge: Annotated[
         str,
         typer.Option(
             "--challenge",
-            help="The record that the games are about: canary (the worst case), the number of a record (with commas: of a "
+            help="canary (the worst case), layers (a record that pushes each layer), the number of a record (with commas: of a "
             "person), or most-exposed (the record that the ledger names first).",
         ),
     ] = "canary",
-    sensitive: Annotated[
-        str | None,
-        typer.Option("--sensitive", help="Adult, with threat attribute: the sensitive column. [default: age]"),
-    ] = None,
+    sensitive: Annotated[str | None, typer.Option("--sensitive", help="Adult: the sensitive column. [default: age]")] = None,
     value: Annotated[
         list[str] | None,
-        typer.Option("--value", help="With threat attribute: a value that the secret may have (may be repeated). [default: all]"),
+        typer.Option("--value", help="With threat attribute: a value of the secret (may be repeated). [default: all]"),
     ] = None,
     prior: Annotated[
         list[float] | None,
-        typer.Option(
-            "--prior", help="Probability that the record was in, or of each value (may be repeated). [default: all alike]"
-        ),
+        typer.Option("--prior", help="Probability that the record was in, or of each value (may be repeated). [default: alike]"),
     ] = None,
     distance: Annotated[
         float | None,
-        typer.Option(
-            "--distance",
-            help="With threat attribute: the distance of the bound, in clipping norms. [default: the gap that is clipped, or 2]",
-        ),
+        typer.Option("--distance", help="With threat attribute: distance of the bound. [default: the gap that is clipped, or 2]"),
     ] = None,
     records_per_person: opt.RecordsPerPerson = None,
-    games: Annotated[int, typer.Option("--games", help="How many times the model is trained.")] = 400,
+    number: Annotated[int, typer.Option("--games", help="How many times the model is trained.")] = 400,
     width: Width = 0.25,
     references: Annotated[
-        int,
-        typer.Option(
-            "--references",
-            help="Number of records, drawn at each step, by which the attacker estimates what the others contribute.",
-        ),
+        int, typer.Option("--references", help="Number of records by which the attacker estimates what the others contribute.")
     ] = 512,
     sample: Annotated[int | None, typer.Option("--sample", help="Number of training records. [default: all]")] = None,
     epochs: Annotated[int | None, typer.Option("--epochs", min=1, help=f"Number of epochs. {UNCHANGED}")] = None,
@@ -313,24 +231,15 @@ def training(
     ] = None,
     seed: Seed = None,
     confidence: Confidence = 0.95,
-    jobs: Annotated[
-        int,
-        typer.Option("--jobs", help="Number of trainings at a time; -1 for all cores. The result does not depend on it."),
-    ] = 1,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder where the games are kept; an audit goes on with those that are there."),
-    ] = None,
+    jobs: Jobs = 1,
+    output: Output = None,
     plot: opt.Plot = None,
     one_run: InOneRun = False,
     canaries: Canaries = 500,
     values: Values = None,
     guesses: Guesses = None,
     attacker: Annotated[
-        str,
-        typer.Option(
-            "--attacker", help="With --one-run: what the attacker sees, updates (every one of them) or weights (the final ones)."
-        ),
+        str, typer.Option("--attacker", help="With --one-run: what the attacker sees, updates or weights (the final ones).")
     ] = "updates",
     delta: OneDelta = 1e-5,
     into: Into = None,
@@ -346,30 +255,31 @@ def training(
 
     \b
     Examples:
-      betastar audit training adult --one-run --epochs 1 --canaries 1000
-      betastar audit training my_training.py --one-run --canaries 200 --values 4 --seed 1
-      betastar audit training adult --sample 300 --batch-size 30 --epochs 6 --noise 0.7 --challenge most-exposed --jobs 2
-      betastar audit training my_training.py --games 200 --jobs 2 -o audits/mine
-      betastar audit training runs/adult --sample 1000 --threat attribute --value 20.0 --value 60.0 --challenge 17
+      betastar audit games adult --one-run --epochs 1 --canaries 1000
+      betastar audit games my_training.py --one-run --canaries 200 --values 4 --seed 1
+      betastar audit games adult --sample 300 --batch-size 30 --epochs 6 --noise 0.7 --challenge most-exposed --jobs 2
+      betastar audit games my_training.py --games 200 --jobs 2 -o audits/mine
+      betastar audit games runs/adult --sample 1000 --threat attribute --value 20.0 --value 60.0 --challenge 17
     """
+    from betastar.audit import games as play
     from betastar.audit import one_run as play_once
-    from betastar.audit import training as play
-    from betastar.audit.training_audit import CHUNK
+    from betastar.audit.rungs.games import CHUNK
 
-    changes = Changes(sample, epochs, batch_size, noise_multiplier, max_grad_norm, learning_rate, hidden)
-    many = ("threat", "challenge", "sensitive", "value", "prior", "distance", "records_per_person", "games", "width")
+    asked = dict(locals())
+    changes = {name: asked[name] for name in CHANGES}
+    attack = {name: asked[name] for name in ATTACK}
+    many = ("threat", "challenge", "sensitive", "value", "prior", "distance", "records_per_person", "number", "width")
     _refuse_other_options(context, one_run, (*many, "references", "jobs", "output", "plot"))
     if one_run:
         _keep(into, force, "one-run")
-        told = _attacked(what, Attack(threat="membership-add-remove"), changes, canaries=True)
-        given = {name: told[name] for name in (*NEEDED, "loss_reduction", "split") if name in told}
+        told = _attacked(what, {**attack, "threat": "membership-add-remove"}, changes, canaries=True)
+        given = {name: told[name] for name in (*NEEDED, "loss_reduction", "split", "divisor") if name in told}
         once: Json = {"values": values, "guesses": guesses, "attacker": attacker, "delta": delta, "seed": seed}
         with printing.phase(f"training once, with {canaries} canaries"):
             result = play_once(**given, canaries=canaries, **once, confidence=confidence)
         _keep(into, force, "one-run", {"kind": "one-run", **result.as_dict()})
-        _show_one_run(result, json)
+        _finish(result, json)
         return
-    attack = Attack(threat, challenge, sensitive, value, distance, records_per_person)
     _check_plot(plot, force)
     _keep(into, force, "training")
     exposed = ", and training once to find the record that is exposed most" if challenge == "most-exposed" else ""
@@ -377,17 +287,14 @@ def training(
         told = _attacked(what, attack, changes)
     if output is not None and (there := len(list(output.glob("games-*.npz")))):
         printing.complain(f"{there * CHUNK} games are in {output} already.")
-    with printing.counting("games", games) as tell:
+    told |= {"prior": (prior[0] if len(prior) == 1 else prior) if prior else 0.5, "jobs": jobs, "folder": output, "seed": seed}
+    with printing.counting("games", number) as tell:
         trials = play(
             **told,
-            games=games,
+            games=number,
             width=width,
             references=references,
-            seed=seed,
             confidence=confidence,
-            prior=(prior[0] if len(prior) == 1 else prior) if prior else 0.5,
-            jobs=jobs,
-            folder=output,
             depends=_depends(what, attack, changes),
             tell=lambda done, _: tell(done),
         )
@@ -396,34 +303,37 @@ def training(
 
         plots.save(plots.trials(trials), plot.with_suffix(""), plot.suffix[1:])
     _keep(into, force, "training", trials.as_dict())
-    printing.as_json(trials.as_dict()) if json else _show_trials(trials, plot)
-    if trials.violated:
-        raise typer.Exit(1)
+    _finish(trials, json, plot)
 
 
-def _attacked(what: str, attack: Attack, changes: Changes, canaries: bool = False) -> Json:
+#: Options of games: what is changed of a study or a run, and who attacks what.
+CHANGES = ("sample", "epochs", "batch_size", "noise_multiplier", "max_grad_norm", "learning_rate", "hidden")
+ATTACK = ("threat", "challenge", "sensitive", "value", "distance", "records_per_person")
+
+
+def _attacked(what: str, attack: Json, changes: Json, canaries: bool = False) -> Json:
     """The arguments of an audit that say what is trained, and who attacks it: from a file, a run or a study."""
-    if attack.threat is not None:
-        validation.word("threat", attack.threat, opt.THREATS)
+    if attack["threat"] is not None:
+        validation.word("threat", attack["threat"], opt.THREATS)
     told = _file(what, attack) if what.endswith(".py") else _study(what, attack, changes, canaries)
-    if attack.threat is not None or "threat" not in told:
+    if attack["threat"] is not None or "threat" not in told:
         told["threat"] = _threat(attack, told.get("gap"))
     if isinstance(told["threat"], Membership):
         for name in ("secret", "gap"):
             told.pop(name, None)
         return told
     if "secret" not in told:
-        raise ValueError(f"--threat {attack.threat or 'attribute'} needs a secret in {what}, got none.")
-    told["values"] = _values(told["secret"], attack.value)
-    told["challenge"] = "random" if attack.challenge == "canary" else told["challenge"]
+        raise ValueError(f"--threat {attack['threat'] or 'attribute'} needs a secret in {what}, got none.")
+    told["values"] = _values(told["secret"], attack["value"])
+    told["challenge"] = "random" if attack["challenge"] == "canary" else told["challenge"]
     return told
 
 
-def _threat(attack: Attack, gap: float | None) -> Threat:
+def _threat(attack: Json, gap: float | None) -> Threat:
     """The threat of the options; unless its distance is given, it is the gap, or the largest that there is."""
-    name = attack.threat or "membership"
-    distance = (FARTHEST if gap is None else gap) if attack.distance is None else attack.distance
-    return threat_of(name, distance if name == "attribute" else None, attack.records_per_person)
+    name = attack["threat"] or "membership"
+    distance = (FARTHEST if gap is None else gap) if attack["distance"] is None else attack["distance"]
+    return threat_of(name, distance if name == "attribute" else None, attack["records_per_person"])
 
 
 def _values(secret: Secret, wanted: Sequence[str] | None) -> list[object] | None:
@@ -437,12 +347,12 @@ def _values(secret: Secret, wanted: Sequence[str] | None) -> list[object] | None
     return [known[one] for one in wanted]
 
 
-def _file(path: str, attack: Attack) -> Json:
+def _file(path: str, attack: Json) -> Json:
     """What training code of one's own defines."""
     names = names_of(path)
     if missing := [name for name in NEEDED if name not in names]:
         raise ValueError(f"{path} must define {', '.join(NEEDED)}; it has no {missing[0]}.")
-    return {name: names[name] for name in (*NEEDED, *OPTIONAL) if name in names} | {"challenge": _number(attack.challenge)}
+    return {name: names[name] for name in (*NEEDED, *OPTIONAL) if name in names} | {"challenge": _number(attack["challenge"])}
 
 
 def names_of(path: str) -> Json:
@@ -454,15 +364,15 @@ def names_of(path: str) -> Json:
     return runpy.run_path(path)
 
 
-def _depends(what: str, attack: Attack, changes: Changes) -> Json:
+def _depends(what: str, attack: Json, changes: Json) -> Json:
     """What the games of a folder depend on, by the names that folders of games have for it."""
-    given = {**vars(changes), "hidden": list(changes.hidden or ()) or None}
+    given = {**changes, "hidden": list(changes["hidden"] or ()) or None}
     return {
         "what": what,
-        "sensitive": attack.sensitive,
+        "sensitive": attack["sensitive"],
         **{name: given[name] for name in ("sample", "epochs", "batch_size", "learning_rate", "hidden")},
-        "noise": changes.noise_multiplier,
-        "clip": changes.max_grad_norm,
+        "noise": changes["noise_multiplier"],
+        "clip": changes["max_grad_norm"],
         "file": hashlib.sha256(Path(what).read_bytes()).hexdigest() if Path(what).is_file() else None,
     }
 
@@ -476,23 +386,23 @@ def _number(challenge: str) -> int | list[int] | str:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def _study(what: str, attack: Attack, changes: Changes, canaries: bool) -> Json:
+def _study(what: str, attack: Json, changes: Json, canaries: bool) -> Json:
     """A study or a run as an audit wants it."""
     from betastar.runs.audited import MOST_EXPOSED, attacked, exposed_in, of_run
     from betastar.runs.config import Config
     from betastar.runs.loop import criterion_of
 
     folder = Path(what).is_dir()
-    if folder and attack.sensitive is not None:
-        raise ValueError(f"--sensitive must be left out for a run, whose secret is its own, got {attack.sensitive!r}.")
-    config = of_run(what) if folder else Config(study=what, sensitive=attack.sensitive, seed=0)
+    if folder and attack["sensitive"] is not None:
+        raise ValueError(f"--sensitive must be left out for a run, whose secret is its own, got {attack['sensitive']!r}.")
+    config = of_run(what) if folder else Config(study=what, sensitive=attack["sensitive"], seed=0)
     # The sample of an audit is taken of the training records, not of the data set.
-    changed = {name: value for name, value in vars(changes).items() if name != "sample" and value}
-    config = replace(config, **changed | ({"hidden": tuple(changes.hidden)} if changes.hidden else {}))
-    wanted = _number(attack.challenge)
+    changed = {name: value for name, value in changes.items() if name != "sample" and value}
+    config = replace(config, **changed | ({"hidden": tuple(changes["hidden"])} if changes["hidden"] else {}))
+    wanted = _number(attack["challenge"])
     if wanted == MOST_EXPOSED and folder:
         wanted = exposed_in(what)
-    trained = attacked(config, changes.sample, wanted if isinstance(wanted, int) else None)
+    trained = attacked(config, changes["sample"], wanted if isinstance(wanted, int) else None)
     if wanted == MOST_EXPOSED:
         wanted = trained.most_exposed()
     elif isinstance(wanted, int):
@@ -512,19 +422,6 @@ def _study(what: str, attack: Attack, changes: Changes, canaries: bool) -> Json:
         "gap": trained.gap,
         "challenge": wanted,
     }
-
-
-def _show_trials(trials: Trials, plot: Path | None) -> None:
-    from betastar.audit.results import WHO
-
-    _show(trials.sentence, {WHO[place]: audit for place, audit in trials.audits.items()})
-    print(f"Challenge: {trials.challenge}.")
-    if trials.comparison:
-        print(trials.comparison)
-    if trials.leakage is not None:
-        print(f"\nWithout a model of the attack: {trials.leakage.sentence}\n{trials.leakage.caveat}")
-    if plot is not None:
-        print(f"The curves are in {plot}.")
 
 
 # ---- Code
@@ -561,11 +458,8 @@ def code(
     limit: Annotated[
         float, typer.Option("--limit", min=1.0, help="Seconds after which a training of a replay is ended.")
     ] = 600.0,
-    jobs: Annotated[int, typer.Option("--jobs", help="Number of games at a time; -1 for all cores.")] = 1,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder where the games are kept; an audit goes on with those that are there."),
-    ] = None,
+    jobs: Jobs = 1,
+    output: Output = None,
     seed: Seed = None,
     ignore: Annotated[
         list[str] | None,
@@ -600,9 +494,7 @@ def code(
     with printing.phase(f"auditing {file}"):
         result = training_code(**told, canaries=canaries, games=games, jobs=jobs, folder=output)
     _keep(into, force, "code", result.as_dict())
-    printing.as_json(result.as_dict()) if json else printing.console().print(result)
-    if result.violated:
-        raise typer.Exit(1)
+    _finish(result, json)
 
 
 def _told(file: str) -> Json:
@@ -636,22 +528,14 @@ def _refuse_other_options(context: typer.Context, one_run: bool, of_many_games: 
             raise WrongTypeError(name, "{argument} " + ("does not go" if one_run else "goes") + " with {one_run}.")
 
 
-def _show_one_run(result: OneRun, json: bool) -> None:
-    """The verdict of an audit in one run; exits with 1 if the claim is violated."""
-    printing.as_json(result.as_dict()) if json else print(f"{result.sentence}\nSeed {result.seed}.")
+def _finish(result: Verdict, json: bool, plot: Path | None = None, check: Callable[[], None] = lambda: None) -> None:
+    """Print a result; exits with 1 if a claim is violated. check: what else may end the command."""
+    printing.as_json(result.as_dict()) if json else printing.console().print(result)
+    if plot is not None and not json:
+        print(f"The curve is in {plot}.")
+    check()
     if result.violated:
         raise typer.Exit(1)
-
-
-def _show(sentence: str, audits: dict[str, Audit]) -> None:
-    """The verdict, and what was measured beside the bound: a column for each attacker."""
-    first = next(iter(audits.values()))
-    titles, columns = table(audits)
-    shown = printing.console()
-    shown.print(sentence, style="bold")
-    shown.print()
-    printing.beside(shown, titles, list(audits), columns)
-    print(f"\nPlayed: {first.threat.describe()}, seed {first.seed}.")
 
 
 def _keep(folder: Path | None, force: bool, kind: str, result: Json | None = None) -> None:

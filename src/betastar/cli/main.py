@@ -30,7 +30,8 @@ FAILED = 3
 GO_ON = {"train": "; the same command with --resume goes on."}
 #: Commands of former versions, and what does the same.
 MOVED = {
-    "one-run": "audit one-run is now betastar audit training --one-run.",
+    "one-run": "audit one-run is now betastar audit games --one-run.",
+    "training": "audit training is now betastar audit games.",
     "one-run-mechanism": "audit one-run-mechanism is now betastar audit mechanism --one-run.",
     "compare": "compare is now part of sweep: betastar sweep --setting … or betastar sweep --method … --method …",
     **{
@@ -115,7 +116,7 @@ def _moved(context: typer.Context) -> None:
 
 for name in MOVED:
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-    of_audit = name.startswith("one-run")
+    of_audit = name.startswith("one-run") or name == "training"
     (audit.app if of_audit else app).command(name, hidden=True, add_help_option=False, context_settings=anything)(_moved)
 
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from betastar import advice
 from betastar.advice import Advice, Lever
 from betastar.analyze import RegimeWarning, analyze
-from betastar.audit.code_findings import PROMISES
-from betastar.audit.results import WHO
+from betastar.audit.verdict.games import WHO
 from betastar.calibrate import Target, enforced
 from betastar.dpsgd import DPSGD, all_plain
 from betastar.heuristics import final_model
@@ -603,7 +602,7 @@ def _of_code(told: Json) -> Table:
         return "", (), FINDING_HEADS, tuple(remarks)
     rows = tuple(
         (
-            f"{one['promise']}: {PROMISES[one['promise']]}",
+            f"{one['promise']}: {one['means']}",
             "" if one["step"] is None else f"{one['step']:,}",
             one["parameter"] or "",
             "" if one["measured"] is None else significant(one["measured"], 3),

@@ -29,7 +29,7 @@ MOST_EXPOSED = "most-exposed"
 
 @dataclass(frozen=True)
 class Attacked:
-    """A study as `betastar.audit.training` wants it: `factory()` makes the model, and `train(model, data)` trains it.
+    """A study as `betastar.audit.games` wants it: `factory()` makes the model, and `train(model, data)` trains it.
 
     Attributes
     ----------

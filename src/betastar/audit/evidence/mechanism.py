@@ -1,4 +1,4 @@
-"""Games on the mechanism itself: outputs of the worst-case pair of gradients, and the best attacker there is."""
+"""Outputs of the mechanism itself: games between worst-case pairs of gradients, and the likelihood of both worlds."""
 
 from __future__ import annotations
 
@@ -11,144 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from betastar import validation
-from betastar.audit import intervals
-from betastar.audit.one_run_curve import ClaimedCurve, curve_p_value
-from betastar.audit.one_run_verdict import FEWEST, OneRun, judge_run, planned_guesses, right_guesses
-from betastar.audit.parallel import jobs_of, seed_of, spread
-from betastar.audit.results import Audit, AuditSetting, judge
 from betastar.dpsgd import DPSGD, Segment
 from betastar.exact import LEAST_NOISE, FourierCurve
 from betastar.sequences import StepSequence
 from betastar.steps import AllocationStep, MixtureStep, UnequalStep
 from betastar.steps.base import Family, Step
 from betastar.steps.poisson import PoissonFactor, PoissonStep, condense, factors, log_mixture
-from betastar.threats import FARTHEST, Membership, Threat, reduction
-from betastar.tuning import BestOf, Trials
-
-#: Widest interval of the advantage that is worth having, unless another is asked for.
-WIDTH = 0.2
-#: Steps that one chunk of games plays, and the fewest and most games in it. Each chunk has its own seed, so that results do not
-#: depend on which process plays it.
-CHUNK, FEWEST_IN_CHUNK, MOST_IN_CHUNK = 1 << 22, 16, 1 << 12
-
-
-def mechanism(
-    run: DPSGD | BestOf,
-    threat: Threat | None = None,
-    games: int = 100_000,
-    seed: int | None = None,
-    confidence: float = 0.95,
-    jobs: int = 1,
-    tell: Callable[[int, int], None] | None = None,
-    *,
-    prior: float = 0.5,
-    width: float = WIDTH,
-    actual: DPSGD | None = None,
-) -> Audit:
-    """Play the game of a threat many times, and compare the attacker's success with the bound.
-
-    The gradients are the worst-case pair, and the attacker sees every step and weighs both worlds by their likelihood. No
-    attacker does better, so the measured success meets the exact one. Where only bounds are known of a sampling, the strongest
-    attack that is known to exist is played. Of the best of several models (`betastar.best_of`), the score is the worst one at
-    even odds: the model wins whose evidence is largest, either way.
-
-    Parameters
-    ----------
-    run : DPSGD or BestOf
-        What was run. Of a BestOf, one search with one run.
-    threat : Threat, optional
-        Who attacks; membership inference by substitution by default.
-    games : int
-        The number of games.
-    seed : int, optional
-        Drawn and reported by default.
-    confidence : float
-        The confidence of all intervals.
-    jobs : int
-        The number of processes, -1 for all cores. The result does not depend on it.
-    tell : callable, optional
-        Called with the number of games played and the number of all games.
-    prior : float
-        The probability of the positive world.
-    width : float
-        The widest interval of the advantage that is accepted.
-    actual : DPSGD, optional
-        What was really run, if that is not what `run` claims; attacker and bound go by the claim. This shows which faults an
-        audit of that many games would find.
-
-    Returns
-    -------
-    Audit
-        The measured success beside the bound.
-
-    Raises
-    ------
-    ValueError
-        If an argument is not allowed, or the games are too few for the width.
-
-    Examples
-    --------
-    >>> import betastar as bs
-    >>> from betastar import audit
-    >>> run = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.05, steps=100)
-    >>> result = audit.mechanism(run, games=2000, seed=1)
-    >>> result.violated, result.bound.estimate in result.advantage
-    (False, True)
-    >>> audit.mechanism(run, games=2000, seed=1, actual=bs.DPSGD(0.5, 0.05, 100)).violated
-    True
-    """
-    threat = Membership() if threat is None else threat
-    confidence = validation.probability("confidence", confidence, strict=True)
-    prior = validation.probability("prior", prior, strict=True)
-    jobs = jobs_of(jobs)
-    width = validation.numbers("width", width, "greater than 0 and below 2", low=0.0, high=2.0, open_low=True, open_high=True)
-    seed = seed_of(seed)
-    games = intervals.enough_games(games, width, min(prior, 1.0 - prior), confidence)
-    if isinstance(run, DPSGD | BestOf) and run.shape:
-        raise ValueError(f"run must be one run, got a sweep of shape {run.shape}; audit its runs one by one.")
-    setting = AuditSetting(run, threat, prior, confidence, seed)
-    _ = setting.bound  # what cannot be analysed is refused before the games
-    one, trials = _one_search(run) if isinstance(run, BestOf) else (run, None)
-    views = attacks(one, threat)
-    number, pair = strongest(views, prior)
-    believed, real = views[number].steps, attacks(same_steps(one, actual), threat)[number].steps
-    outputs = sum(number_of_outputs(step) for step in believed) * (1.0 if trials is None else max(1.0, trials.mean))
-    size = int(min(max(CHUNK // outputs, FEWEST_IN_CHUNK), MOST_IN_CHUNK))
-    sizes = [size] * (games // size) + [games % size] * (games % size > 0)
-    seeds = np.random.SeedSequence(seed).spawn(len(sizes))
-    chunks = [(believed, real, pair, prior, number, own, trials) for number, own in zip(sizes, seeds, strict=True)]
-    parts, done = [], 0
-    for part in spread(play, chunks, jobs):
-        parts.append(part)
-        done += len(part[0])
-        if tell is not None:
-            tell(done, games)
-    positive, evidence, ties = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return judge(setting, positive, evidence, ties, pair.name)
-
-
-def _one_search(release: BestOf) -> tuple[DPSGD, Trials]:
-    """The run and the law of a search that can be played."""
-    if len(release.parts) != 1 or release.then is not None or len(release.parts[0].runs) != 1:
-        raise ValueError(f"run must be one search with one run, to be played, got {release!r}.")
-    return release.parts[0].runs[0], release.parts[0].trials
-
-
-def same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:
-    """What was really run: the claimed run, or another one with as many steps."""
-    if actual is None:
-        return run
-    if not isinstance(actual, DPSGD) or [_shape(s) for s in actual.segments] != [_shape(s) for s in run.segments]:
-        raise ValueError(
-            f"actual must be a DPSGD with as many segments and steps as run, {run!r}, and of the same sampling, got {actual!r}."
-        )
-    return actual
-
-
-def _shape(segment: Segment) -> tuple[int, str, bool, int]:
-    return segment.steps, segment.sampling, segment.max_batch_size is None, segment.times_per_epoch
-
+from betastar.threats import FARTHEST, Threat, reduction
+from betastar.tuning import Trials
 
 # --- The worlds that a game is played in: where the challenge's gradient points in each of them, step by step
 #
@@ -382,98 +252,22 @@ def _epochs(claim: AllocationStep, truth: AllocationStep, positive: NDArray[Any]
     return total
 
 
-# --- One run with many canaries, each in directions of its own
+def same_steps(run: DPSGD, actual: DPSGD | None) -> DPSGD:
+    """What was really run: the claimed run, or another one with as many steps."""
+    if actual is None:
+        return run
+    if not isinstance(actual, DPSGD) or [_shape(s) for s in actual.segments] != [_shape(s) for s in run.segments]:
+        raise ValueError(
+            f"actual must be a DPSGD with as many segments and steps as run, {run!r}, and of the same sampling, got {actual!r}."
+        )
+    return actual
 
 
-def one_run_mechanism(
-    run: DPSGD,
-    threat: Threat | None = None,
-    canaries: int = 1000,
-    *,
-    values: int | None = None,
-    guesses: int | None = None,
-    delta: float = 1e-5,
-    confidence: float = 0.95,
-    seed: int | None = None,
-    actual: DPSGD | None = None,
-) -> OneRun:
-    """Play one run of the mechanism with many canaries, and test the claimed trade-off curve by guesses about them.
-
-    No model is trained. This shows which faults an audit in one run finds, with that many canaries.
-
-    Parameters
-    ----------
-    run : DPSGD
-        What is claimed to have been run.
-    threat : Threat, optional
-        What a canary changes; adding or removing a record by default.
-    canaries : int
-        The number of canaries.
-    values : int, optional
-        The number of values of a canary, whose clipped gradients are as far apart as the threat says. By default, each canary is
-        in one of the two worlds of the threat.
-    guesses : int, optional
-        The number of guesses; by default the number that suits the claim.
-    delta : float
-        The δ at which ε is bounded.
-    confidence : float
-        The confidence of the lower bounds.
-    seed : int, optional
-        Drawn and reported by default.
-    actual : DPSGD, optional
-        What was really run, if that is not what `run` claims; attacker and claim go by `run`.
-
-    Returns
-    -------
-    OneRun
-        The p-value of the claim, and what is refuted.
-
-    Raises
-    ------
-    ValueError
-        If an argument is not allowed.
-
-    Examples
-    --------
-    >>> import betastar as bs
-    >>> from betastar import audit
-    >>> run = bs.DPSGD(noise_multiplier=2.0, sample_rate=0.5, steps=4)
-    >>> audit.one_run_mechanism(run, canaries=1000, seed=1).violated
-    False
-    >>> audit.one_run_mechanism(run, canaries=1000, seed=1, actual=bs.DPSGD(0.6, 0.5, 4)).violated
-    True
-    """
-    threat = Membership("add-remove") if threat is None else threat
-    seed = seed_of(seed)
-    played = MechanismCanaries(run, threat, canaries, values, actual)
-    truth, scores = played.play(np.random.SeedSequence(seed))
-    return judge_run(scores, truth, run, threat, delta, confidence, seed, guesses=guesses)
+def _shape(segment: Segment) -> tuple[int, str, bool, int]:
+    return segment.steps, segment.sampling, segment.max_batch_size is None, segment.times_per_epoch
 
 
-class MechanismCanaries:
-    """The canaries of one run of the mechanism.
-
-    Parameters
-    ----------
-    run, threat, canaries, values, actual : objects
-        As for `one_run_mechanism`.
-    """
-
-    def __init__(self, run: DPSGD, threat: Threat, canaries: int, values: int | None, actual: DPSGD | None) -> None:
-        if not isinstance(run, DPSGD) or run.shape:
-            raise ValueError(f"run must be one DPSGD run, got {run!r}.")
-        self.number = validation.one_whole("canaries", canaries, FEWEST)
-        self.values = None if values is None else validation.one_whole("values", values, 2)
-        views = attacks(run, threat)
-        which, self._pair = strongest(views, 0.5)
-        self._believed, self._real = views[which].steps, attacks(same_steps(run, actual), threat)[which].steps
-
-    def play(self, stream: np.random.SeedSequence) -> tuple[NDArray[Any] | NDArray[Any], NDArray[Any]]:
-        """Play one run: the world or the value of each canary, and the attacker's scores."""
-        if self.values is not None:
-            return _play_values(self._believed, self._real, self.values, self.number, stream)
-        truth, scores, _ = play(self._believed, self._real, self._pair, 0.5, self.number, stream)
-        return truth, scores
+# --- Values of a canary, whose gradients are all as far apart
 
 
 def corners(distance: float, values: int) -> NDArray[Any]:
@@ -484,7 +278,7 @@ def corners(distance: float, values: int) -> NDArray[Any]:
     return np.hstack([along, around / max(1.0, radius)])
 
 
-def _play_values(
+def play_values(
     believed: Sequence[Step], actual: Sequence[Step], values: int, canaries: int, stream: np.random.SeedSequence
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """The value of each canary, and the attacker's evidence for each value over all steps."""
@@ -501,65 +295,3 @@ def _play_values(
             output += shown * (generator.random((canaries, 1)) < real.rate)
             evidence += log_mixture((output @ places.T - 0.5 * np.sum(places**2, axis=1)) / variance, claim.rate)
     return truth, evidence
-
-
-# --- How often an audit in one run finds a fault, and how often it accuses a correct run
-
-
-def one_run_p_values(
-    run: DPSGD,
-    canaries: int,
-    audits: int = 100,
-    seed: int = 0,
-    actual: DPSGD | None = None,
-    threat: Threat | None = None,
-    values: int | None = None,
-) -> NDArray[Any]:
-    """The p-values of many audits in one run of the mechanism.
-
-    Parameters
-    ----------
-    run : DPSGD
-        What is claimed.
-    canaries : int
-        The number of canaries of each audit.
-    audits : int
-        The number of audits.
-    seed : int
-        The seed of all audits together.
-    actual : DPSGD, optional
-        What was really run, if that is not what is claimed.
-    threat : Threat, optional
-        What a canary changes; adding or removing a record by default.
-    values : int, optional
-        The number of values of a canary, as for `one_run_mechanism`.
-
-    Returns
-    -------
-    array of float
-        A p-value for each audit.
-
-    Raises
-    ------
-    ValueError
-        If an argument is not allowed.
-
-    Examples
-    --------
-    >>> import betastar as bs
-    >>> from betastar import audit
-    >>> claimed, real = bs.DPSGD(2.0, 1.0, 1), bs.DPSGD(0.5, 1.0, 1)
-    >>> float((audit.one_run_p_values(claimed, canaries=1000, audits=10, actual=real) < audit.ALARM).mean())
-    1.0
-    """
-    audits = validation.one_whole("audits", audits)
-    threat = Membership("add-remove") if threat is None else threat
-    played = MechanismCanaries(run, threat, canaries, values, actual)
-    claim, choices = ClaimedCurve.of_run(run, threat), 2 if values is None else values
-    guesses = planned_guesses(claim, played.number, choices)
-    rights = []
-    for stream in np.random.SeedSequence(validation.seed(seed)).spawn(audits):
-        truth, scores = played.play(stream)
-        rights.append(right_guesses(scores, truth, guesses))
-    known = {right: curve_p_value(right, guesses, played.number, claim, choices) for right in set(rights)}
-    return np.array([known[right] for right in rights])

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import log
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,9 +27,10 @@ from torch.func import functional_call, grad, vmap
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from betastar.audit.challenges import Canaries
-from betastar.audit.watched_optimizers import has_clipped_sum
-from betastar.dpsgd import DPSGD, IN_EPOCHS, Segment
+from betastar.audit.common import AuditError, rate_and_noise, segment_at
+from betastar.audit.evidence.challenges import Canaries, Criterion
+from betastar.audit.evidence.recorder import has_clipped_sum
+from betastar.dpsgd import DPSGD, IN_EPOCHS
 from betastar.dpsgd import batches_per_epoch as batches
 from betastar.steps.poisson import log_mixture
 from betastar.training import Records, Secret
@@ -39,36 +40,13 @@ from betastar.validation import WrongValueError
 # --- The attacker on updates
 
 
-class AuditError(ValueError):
-    """What was given cannot be audited; the text says why, and what to do."""
-
-
-class StepWatcher(Protocol):
-    """An attacker who sees each step of a training. `trained` holds the ids of the weights that get noise."""
-
-    trace: list[float]
-
-    def step(self, trained: set[int]) -> None: ...
-
-
-class StepObserver(Protocol):
-    """Measures one step for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. `trained` holds the ids of the weights that get noise.
-
-    Where a candidate is several records of a person, both have a column for each of them.
-    """
-
-    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[NDArray[Any], NDArray[Any]]: ...
-
-
 class UpdateAttacker:
-    """The attacker who sees every update.
+    """The attacker who sees every update; a subclass says what they measure of it.
 
     Parameters
     ----------
     evidence : Evidence
         What is believed to be run, and the log-likelihood of each candidate so far.
-    observer : StepObserver
-        What the attacker measures at each step.
 
     Attributes
     ----------
@@ -76,8 +54,8 @@ class UpdateAttacker:
         How much each step spoke for the first candidate, against the last.
     """
 
-    def __init__(self, evidence: Evidence, observer: StepObserver) -> None:
-        self.evidence, self._observer = evidence, observer
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
         self.trace: list[float] = []
 
     @property
@@ -88,13 +66,20 @@ class UpdateAttacker:
 
     def step(self, trained: set[int]) -> None:
         number = len(self.trace)
-        towards, squares = self._observer.observe(*rate_and_noise(self.evidence.run, number), trained)
+        towards, squares = self.observe(*rate_and_noise(self.evidence.run, number), trained)
         self.evidence.add(number, towards, squares)
         self.trace.append(float(np.sum(towards[0] - towards[-1])))
 
+    def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Measure a step for each candidate: (y - E o)ᵀΣ⁻¹g and gᵀΣ⁻¹g. `trained` holds the ids of the weights that get noise.
+
+        Where a candidate is several records of a person, both have a column for each of them.
+        """
+        raise NotImplementedError
+
 
 @contextmanager
-def watching(model: nn.Module, attacker: StepWatcher, private: bool = True) -> Iterator[None]:
+def watching(model: nn.Module, attacker: UpdateAttacker, private: bool = True) -> Iterator[None]:
     """Let the attacker see each step while the user's code trains this model.
 
     Opacus keeps the clipped sum beside each weight, and has put noise on it before PyTorch's optimizer steps: a step without that
@@ -133,29 +118,33 @@ def watching(model: nn.Module, attacker: StepWatcher, private: bool = True) -> I
         handle.remove()
 
 
-class CanaryObserver:
-    """Measures the canary's weight alone. `signs` says which way each candidate pushes it; it is 0 for one that is not there."""
+class CanaryAttacker(UpdateAttacker):
+    """Measures the canaries' weights alone.
 
-    def __init__(self, model: Canaries, signs: tuple[float, ...], scale: float) -> None:
-        self._weight, self._signs, self._scale = model.canary.weight, np.array(signs), scale
+    Each candidate moves one weight of one canary or, if there is a single weight, all of them move this one. `signs` says which
+    way; it is 0 for one that is not there.
+    """
+
+    def __init__(self, evidence: Evidence, model: Canaries, signs: NDArray[Any], scale: float) -> None:
+        super().__init__(evidence)
+        self._weight, self._signs, self._scale = model.canary.weight, signs, scale
 
     def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[NDArray[Any], NDArray[Any]]:
-        seen = float(noisy_gradient(self._weight, trained)[0, 0]) * self._scale
+        if id(self._weight) not in trained or self._weight.grad is None:
+            raise AuditError(
+                "train must give its optimizer all of model.parameters(): a canary has a weight of its own among them."
+            )
+        seen = self._weight.grad.detach().cpu()[0].double().numpy() * self._scale
         return seen * self._signs / noise**2, (self._signs / noise) ** 2
 
 
-def noisy_gradient(weight: Tensor, trained: set[int]) -> Tensor:
-    """The noisy gradient of the canaries' weights."""
-    if id(weight) not in trained or weight.grad is None:
-        raise AuditError("train must give its optimizer all of model.parameters(): a canary has a weight of its own among them.")
-    return weight.grad.detach().cpu()
-
-
-class RecordObserver:
+class RecordAttacker(UpdateAttacker):
     """Measures along the gradients of the candidates, at the weights before the step, on a copy of the model.
 
     Parameters
     ----------
+    evidence : Evidence
+        As for every attacker.
     model : Module
         The model that is trained.
     gradients : RecordGradients
@@ -164,8 +153,6 @@ class RecordObserver:
         The candidates that are records.
     there : list of bool
         Which worlds have records; the others have empty places.
-    each : int
-        The number of records of a candidate.
     scale : float
         From a gradient as the optimizer sees it to clipping norms.
     others : callable or None
@@ -181,18 +168,19 @@ class RecordObserver:
 
     def __init__(
         self,
+        evidence: Evidence,
         model: nn.Module,
         gradients: RecordGradients,
         candidates: Records,
         there: list[bool],
-        each: int,
         scale: float,
         others: Callable[[], Records] | None,
         number: int,
     ) -> None:
+        super().__init__(evidence)
+        each = evidence.logs.size // len(there)
         self._model, self.gradients, self._candidates, self._scale = model, gradients, candidates, scale
-        self._there, self._each = torch.tensor(there).repeat_interleave(each), each
-        self._others, self._number = others, number
+        self._there, self._others, self._number = torch.tensor(there).repeat_interleave(each), others, number
         self.farthest = 0.0
 
     def observe(self, rate: float, noise: float, trained: set[int]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -215,27 +203,11 @@ class RecordObserver:
                 core = (sample @ sample.T).double() + torch.eye(len(sample), dtype=torch.float64) * (noise * noise / each)
                 inner = (sample @ towards.T.to(sample.dtype)).double()
                 weighed = towards - (torch.linalg.solve(core, inner).T.to(sample.dtype) @ sample).double()  # Woodbury
-        weighed = weighed / (noise * noise)
-        shape = (-1, self._each) if self._each > 1 else (-1,)
+        weighed, shape = weighed / (noise * noise), self.evidence.logs.shape
         return (weighed @ seen).numpy().reshape(shape), (weighed * towards).sum(dim=1).numpy().reshape(shape)
 
 
 # --- The evidence for each candidate over the steps of a run, by the likelihood of what was seen
-
-
-def segment_at(run: DPSGD, step: int) -> tuple[Segment, int]:
-    """The segment of a step, and the number of the step in it; beyond the last step, the last segment."""
-    for segment in run.segments:
-        if step < segment.steps:
-            break
-        step -= segment.steps
-    return segment, step
-
-
-def rate_and_noise(run: DPSGD, step: int) -> tuple[float, float]:
-    """Rate and noise of a step; beyond the last step those of the last."""
-    segment = segment_at(run, step)[0]
-    return float(segment.sample_rate), float(segment.noise_multiplier)
 
 
 @dataclass
@@ -292,8 +264,6 @@ def log_of_hits(towards: NDArray[Any], squares: NDArray[Any], rate: float, copie
 
 # --- Gradients of single records on a copy of the model, as the attackers compute them
 
-#: The loss of outputs and targets.
-Criterion: TypeAlias = Callable[[Any, Any], Tensor]
 #: Rows of some records, by the names of their arguments.
 Rows: TypeAlias = dict[int | str, Tensor]
 #: Gradients that are written out at once.

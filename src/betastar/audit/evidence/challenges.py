@@ -1,18 +1,23 @@
-"""The challenge of a game on real training: one record of the data, or a person's records, which differ between its worlds."""
+"""Data sets that differ in one record, or in a person's records: the challenges of games, and the neighbours of replays."""
 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from betastar import validation
+from betastar.audit.common import AuditError
 from betastar.threats import AttributeInference, Membership, Threat, only_general
 from betastar.training import Records, Secret
 from betastar.training.records import TARGET, pair
@@ -89,8 +94,13 @@ def challenge_of(
     values: Sequence[Any] | None,
     seed: int,
     split: Split = pair,
+    model: nn.Module | None = None,
+    criterion: Criterion | None = None,
 ) -> Challenge:
-    """The challenge that a threat poses: "canary", the number of a record or those of a person, or the record itself."""
+    """The challenge that a threat poses: "canary", the number of a record or those of a person, or the record itself.
+
+    "layers" is a record that pushes the gradients of all layers of the model.
+    """
     require_records(data)
     generator = torch.Generator().manual_seed(seed)
     if secret is not None:
@@ -101,8 +111,15 @@ def challenge_of(
     if threat.records >= len(data):
         raise validation.wrong("data", f"must have more records than the person, {threat.records}, got {len(data)}.")
     if isinstance(challenge, str):
-        validation.choice("challenge", challenge, ("canary",))
-        return _canary(data, threat, generator, split)
+        if validation.choice("challenge", challenge, ("canary", LAYERS)) == "canary":
+            return _canary(data, threat, generator, split)
+        place = int(torch.randint(len(data), (1,), generator=generator))
+        made = None if model is None else next(pushed(data[place], data[place], model, criterion, split, True), None)
+        if made is None or threat.records > 1:
+            raise AuditError("the gradients of this model's layers cannot be pushed for one record: choose another challenge.")
+        title, one = made
+        other = (_another(data, place),) if threat.relation == "substitution" else None
+        return Challenge(data, (place,), ((one,), other), title, ("in", "out"), split)
     stays, places = threat.relation == "substitution", _places(data, challenge, threat.records)
     drawn: list[int] = []
     for _ in places if stays else ():
@@ -303,8 +320,9 @@ def marks(inputs: Tensor, number: int, generator: torch.Generator) -> Tensor:
 
 # --- Data sets with some records replaced, added or left out, and records with other arguments of the model
 
-#: Turns a batch into what the model and the criterion get.
+#: Turns a batch into what the model and the criterion get; and the loss of outputs and targets.
 Split: TypeAlias = Callable[[Any], Records]
+Criterion: TypeAlias = Callable[[Any, Any], Tensor]
 
 
 class Data(Protocol):
@@ -316,7 +334,10 @@ class Data(Protocol):
 
 
 class Changed(Dataset[Any]):
-    """A data set with some records replaced, and others added at its end."""
+    """A data set with some records replaced, and others added at its end.
+
+    What is replaced is read all the same, so that it draws its random numbers.
+    """
 
     def __init__(self, data: Data, replaced: dict[int, Any], added: Sequence[Any] = ()) -> None:
         self.data, self.replaced, self.added = data, replaced, list(added)
@@ -327,41 +348,26 @@ class Changed(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if index >= len(self.data):
             return self.added[index - len(self.data)]
-        return self.replaced[index] if index in self.replaced else self.data[index]
-
-
-class Without(Dataset[Any]):
-    """A data set without some of its records."""
-
-    def __init__(self, data: Data, left_out: Sequence[int]) -> None:
-        self.data, self.kept = data, sorted(set(range(len(data))) - set(left_out))
-
-    def __len__(self) -> int:
-        return len(self.kept)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.data[self.kept[index]]
+        own = self.data[index]
+        return self.replaced.get(index, own)
 
 
 def changed(data: Data, replaced: dict[int, Any], added: Sequence[Any] = ()) -> Data:
     """The same kind of data set as was given, where it holds tensors."""
     if type(data) is not TensorDataset:
         return Changed(data, replaced, added)
-    columns = [column.clone() for column in data.tensors]
+    columns = [torch.cat([column, *(torch.as_tensor(one[i])[None] for one in added)]) for i, column in enumerate(data.tensors)]
     for index, record in replaced.items():
         for column, value in zip(columns, record, strict=True):
             column[index] = value
-    if added:
-        columns = [torch.cat([column, torch.stack([record[i] for record in added])]) for i, column in enumerate(columns)]
     return TensorDataset(*columns)
 
 
 def without(data: Data, *left_out: int) -> Data:
     """The data without some records; the same kind of data set as was given, where it holds tensors."""
+    kept = sorted(set(range(len(data))) - set(left_out))
     if type(data) is not TensorDataset:
-        return Without(data, left_out)
-    kept = torch.ones(len(data), dtype=torch.bool)
-    kept[list(left_out)] = False
+        return Subset(data, kept)  # type: ignore[arg-type]
     return TensorDataset(*(column[kept] for column in data.tensors))
 
 
@@ -419,7 +425,22 @@ def with_arguments(record: Any, split: Split, arguments: Mapping[int | str, Tens
     return made
 
 
-# --- What tensors and other values contain, as texts that can be compared
+# --- Randomness that follows from a seed, and what tensors and other values contain, as texts that can be compared
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """A context in which randomness follows from a seed; afterwards the caller's randomness goes on as before."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
 
 
 def digest(tensor: Tensor) -> str:
@@ -442,3 +463,161 @@ def leaves(where: str, value: object) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for number, part in enumerate(value):
             yield from leaves(f"{where}[{number}]", part)
+
+
+# --- The data sets that are compared: the data, and the same with one record changed or left out
+
+#: A record whose numbers are this many times larger has a gradient that has to be clipped.
+LARGER = 100.0
+#: The number of other values of a secret that are replayed, at most.
+VALUES = 4
+#: The challenge whose gradients of all layers are pushed, the number of layers of a replay, and the steps of gradient ascent.
+LAYERS, MOST_LAYERS, ASCENT = "layers", 4, 12
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A data set that differs from the data in one record.
+
+    Attributes
+    ----------
+    title : str
+        How it differs, for people.
+    data : Data
+        The data set.
+    made_up : bool
+        Whether the record was made up here, so that the training need not cope with it.
+    """
+
+    title: str
+    data: Data
+    made_up: bool = False
+
+
+def neighbours(
+    data: Data, record: int, split: Split, model: nn.Module | None = None, criterion: Criterion | None = None
+) -> Iterator[Neighbour]:
+    """The data with another record in the place of this one: another of the data, with larger numbers, or one that pushes a
+    layer of the model by this criterion."""
+    own, other = data[record], _another(data, record)
+    yield Neighbour("another record of the data", changed(data, {record: other}))
+    large, alike = larger(own, other), larger(own, own)
+    made = [(f"its numbers {LARGER:g} times larger", large)]
+    made += [] if same_record(alike, large) else [(f"its numbers {LARGER:g} times larger, and its own target", alike)]
+    made += [] if model is None else list(pushed(own, other, model, criterion, split))
+    for title, one in made:
+        if one is not None:
+            yield Neighbour(title, changed(data, {record: one}), True)
+
+
+def pushed(
+    own: Any, other: Any, model: nn.Module, criterion: Criterion | None, split: Split, together: bool = False
+) -> Iterator[tuple[str, Any]]:
+    """Records that push the gradient of one layer, or of all together, as far as gradient ascent on the input does.
+
+    Clipping that leaves out a layer shows at such a record, even where activations are bounded. None where that is not possible.
+    """
+    try:
+        copy = deepcopy(getattr(model, "_module", model)).cpu().eval()
+        for module in copy.modules():
+            for hooks in (module._forward_pre_hooks, module._forward_hooks, module._backward_hooks):
+                hooks.clear()
+        seen = [as_seen([one], split) for one in (own, other)]
+        key, start = marked_argument(seen[0])
+        if not start.is_floating_point():
+            return
+        names = [name for name, p in copy.named_parameters() if p.requires_grad and p.ndim > 1]
+        for layers in [names] if together else [[name] for name in names[-MOST_LAYERS:]]:
+            layer_weights, best, longest = [copy.get_parameter(name) for name in layers], None, 0.0
+            for records in seen:
+                x = (10.0 * start).clone().requires_grad_()
+                rate = float(start.abs().max()) or 1.0
+                for _ in range(ASCENT):
+                    with torch.enable_grad():
+                        now = records.changed(partial(_put, key, x))
+                        loss = _loss(criterion, copy(*now.inputs, **now.named), now.target)
+                        sizes = [one.norm() for one in torch.autograd.grad(loss, layer_weights, create_graph=True)]
+                        (step,) = torch.autograd.grad(sum((size + 1e-12).log() for size in sizes), x)
+                    if (length := min(float(size.detach()) for size in sizes)) > longest:
+                        best, longest = (x.detach()[0].clone(), records is seen[1]), length
+                    x = (x + rate * step / step.norm().clamp(min=1e-12)).detach().requires_grad_()
+            if best is not None:
+                record = with_mark(_targeted(own, other) if best[1] else own, split, best[0])
+                yield f"inputs that push the gradient of {' and '.join(layers)}", record
+    except Exception:  # a model that cannot be differentiated twice, or records of another form: other changes remain
+        return
+
+
+def _loss(criterion: Criterion | None, output: Tensor, target: Any) -> Tensor:
+    if criterion is not None:
+        return criterion(output, target)
+    if target.is_floating_point():
+        return nn.functional.mse_loss(output.squeeze(-1), target)
+    return nn.functional.cross_entropy(output, target)
+
+
+def _put(key: int | str, new: Tensor, name: int | str, value: Tensor) -> Tensor:
+    return new if name == key else value
+
+
+def _targeted(own: Any, other: Any) -> Any:
+    """The record with the target of another."""
+    return type(own)([*own[:-1], other[-1]]) if isinstance(own, tuple | list) else own
+
+
+def extreme(data: Data, record: int, own: bool = False) -> Any:
+    """A record that differs much from a record of the data, with another target or its own."""
+    other = _another(data, record)
+    large = larger(data[record], data[record] if own else other)
+    return other if large is None else large
+
+
+def other_values(data: Data, record: int, secret: Secret, values: Sequence[Any] | None, split: Split) -> list[Neighbour]:
+    """The data with other values of the secret at the record."""
+    try:
+        mine = int(secret.own(read(data, torch.tensor([record]), split))[0])
+    except TypeError as problem:
+        raise AuditError(
+            f"secret needs records that split can take apart, or replacements= with other values: {problem}"
+        ) from None
+    numbers = [number for number in (range(secret.count) if values is None else secret.only(*values)) if number != mine]
+    if not numbers:
+        raise validation.wrong("values", f"must have another value than record {record} has, got {values!r}.")
+    if len(numbers) > VALUES:  # from all over the list
+        numbers = [numbers[i] for i in torch.linspace(0, len(numbers) - 1, VALUES).long().tolist()]
+    return [
+        Neighbour(f"{secret.name} {secret.labels[number]}", changed(data, {record: one}))
+        for number, one in zip(numbers, with_values(data, record, secret, numbers, split), strict=True)
+    ]
+
+
+def _another(data: Data, record: int) -> Any:
+    """Another record of the data, if possible with another target."""
+    places = [(record + step) % len(data) for step in range(1, min(len(data), 50))]
+    own = _target(data[record])
+    different = (place for place in places if not same_record(_target(data[place]), own))
+    return data[next(different, places[0])]
+
+
+def _target(record: Any) -> Any:
+    return record[-1] if isinstance(record, tuple | list) and record else None
+
+
+def larger(record: Any, other: Any) -> Any | None:
+    """The record with its numbers larger, and with another one's target if that is a class; None if it has no such numbers."""
+    if isinstance(record, tuple | list):
+        parts = [_times(part) for part in record]
+        target = _target(other)
+        if parts[-1] is record[-1] and target is not None:
+            parts[-1] = target
+        different = any(part is not own for part, own in zip(parts[:-1] or parts, record, strict=False))
+        return type(record)(parts) if different else None
+    if isinstance(record, dict):
+        made = {name: _times(part) for name, part in record.items()}
+        return made if any(made[name] is not record[name] for name in record) else None
+    return None
+
+
+def _times(part: Any) -> Any:
+    floating = isinstance(part, Tensor) and part.is_floating_point() and part.ndim > 0
+    return part * LARGER if floating else part

@@ -12,27 +12,143 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from opacus.grad_sample import AbstractGradSampleModule
+from opacus.optimizers import AdaClipDPOptimizer, DistributedDPOptimizer, DPOptimizer
+from opacus.optimizers.ddpoptimizer_fast_gradient_clipping import DistributedDPOptimizerFastGradientClipping
+from opacus.optimizers.fsdpoptimizer_fast_gradient_clipping import FSDPOptimizerFastGradientClipping
+from opacus.utils import batch_memory_manager
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 from torch.utils.data import Subset, dataloader
 
-from betastar.audit.challenges import Data, digest, leaves
-from betastar.audit.code_findings import ReplayError
-from betastar.audit.one_game import seeded
-from betastar.audit.watched_optimizers import StepSettings, WatchedOptimizers, is_split, scheme_of_batches
+from betastar.audit.common import AuditError, EnoughError, RecordedStep, Recording, StepSettings
+from betastar.audit.evidence.challenges import Data, digest, leaves, seeded
 from betastar.drawn_steps import SamplingScheme
 from betastar.training import noise as own_noise
 from betastar.training import processes
+from betastar.training.opacus import internals, samplers
 from betastar.training.private_training import STEPPING
+
+# --- Private optimizers that a training makes for itself: which there are, and what they do at a step
+
+#: Optimizers whose processes add up their sums.
+DISTRIBUTED = (DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping, FSDPOptimizerFastGradientClipping)
+
+
+class WatchedOptimizers:
+    """The private optimizers that are made while `watching` runs."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+        self._own_sums: dict[int, Tensor] = {}  # of this process, by the id of the parameter; only with several processes
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note each private optimizer that Opacus makes meanwhile."""
+        internals.require_internals()
+        inner = DPOptimizer.__init__
+
+        def noted(private: Any, *arguments: Any, **named: Any) -> None:
+            inner(private, *arguments, **named)
+            self.made.append(private)
+            if isinstance(private, DISTRIBUTED):
+                self._keep_own_sums(private)
+
+        DPOptimizer.__init__ = noted
+        try:
+            yield
+        finally:
+            DPOptimizer.__init__ = inner
+
+    def _keep_own_sums(self, optimizer: Any) -> None:
+        """Keep the sums of this process before the processes exchange theirs, which writes over them."""
+        inner = optimizer.pre_step
+
+        def pre_step(closure: Any = None) -> bool:
+            taken = bool(inner(closure))
+            if taken:
+                mean = optimizer.loss_reduction == "mean" and optimizer.rank != 0  # Opacus has divided these sums already
+                divisor = optimizer.expected_batch_size * optimizer.accumulated_iterations if mean else 1.0
+                for p in optimizer.params:
+                    self._own_sums[id(p)] = p.summed_grad.detach().double() * divisor
+            return taken
+
+        optimizer.pre_step = pre_step
+
+    def _around(self, optimizer: Optimizer) -> Any | None:
+        return next((one for one in self.made if one.original_optimizer is optimizer), None)
+
+    def settings(self, optimizer: Optimizer) -> StepSettings | None:
+        """The settings of the private optimizer around an optimizer of PyTorch; None if there is none."""
+        private = self._around(optimizer)
+        if private is None:
+            return None
+        number = torch.distributed.get_world_size() if isinstance(private, DISTRIBUTED) else 1
+        if all(map(has_clipped_sum, private.params)):  # otherwise the step is not one of the private optimizer
+            number *= private.accumulated_iterations
+        mean = private.loss_reduction == "mean"
+        return StepSettings(
+            float(private.noise_multiplier),
+            float(private.max_grad_norm),
+            float(private.expected_batch_size * number) if mean else 1.0,
+            isinstance(private, AdaClipDPOptimizer),
+        )
+
+    def clipped_sum(self, optimizer: Optimizer, parameter: Tensor) -> Tensor | None:
+        """The sum of the clipped gradients of this step over all processes, without noise; None if nothing was clipped."""
+        if not has_clipped_sum(parameter):
+            return None
+        private = self._around(optimizer)
+        if not isinstance(private, DISTRIBUTED):
+            return parameter.summed_grad.detach().reshape(parameter.shape).double()  # type: ignore[attr-defined]
+        return processes.sums(self._own_sums[id(parameter)].reshape(parameter.shape))
+
+    def record_number(self, optimizer: Optimizer) -> int | None:
+        """How many records' gradients Opacus has of the last batch; None if it does not keep them."""
+        private = self._around(optimizer)
+        numbers = set()
+        for parameter in private.params if private is not None else ():
+            kept = getattr(parameter, "grad_sample", None)
+            last = kept[-1] if isinstance(kept, list) and kept else kept
+            last = last if isinstance(last, Tensor) else getattr(parameter, "_norm_sample", None)
+            numbers |= {len(last)} if isinstance(last, Tensor) else set()
+        return numbers.pop() if len(numbers) == 1 else None
+
+
+def is_private(model: nn.Module) -> bool:
+    """Whether Opacus has wrapped a model, or has left attributes on its parameters."""
+    return isinstance(model, AbstractGradSampleModule) or any(hasattr(p, "grad_sample") for p in model.parameters())
+
+
+def has_clipped_sum(parameter: Any) -> bool:
+    """Whether an optimizer of Opacus has clipped and added up gradients of this parameter for the coming step."""
+    return getattr(parameter, "summed_grad", None) is not None
+
+
+def _is_split(index_sampler: Any) -> bool:
+    """Whether BatchMemoryManager splits the batches of a loader into physical batches."""
+    return isinstance(index_sampler, batch_memory_manager.BatchSplittingSampler)
+
+
+def _scheme_of(index_sampler: Any, records: int) -> SamplingScheme | None:
+    """How the batches of a loader are drawn; None if its batch sampler is none of those that are known."""
+    inside = index_sampler.sampler if _is_split(index_sampler) else index_sampler
+    try:
+        return samplers.scheme_of(inside, records)
+    except ValueError:
+        return None
+
 
 # --- The batches that a training draws from the data: noted in one training, and given again in another
 
@@ -40,52 +156,16 @@ from betastar.training.private_training import STEPPING
 ITERATOR: Any = dataloader._BaseDataLoaderIter
 
 
-@dataclass
-class DrawnBatches:
-    """The batches of one training, in their order.
-
-    Attributes
-    ----------
-    fetched : list of list of int
-        The numbers of the records of each batch that a loader of the data has asked for.
-    random_states : list
-        The states of the random number generators after each batch was delivered.
-    schemes : list of SamplingScheme or None
-        How each loader draws; None where that is not known.
-    records : int
-        The number of records, if a loader has drawn from them.
-    """
-
-    fetched: list[list[int]] = field(default_factory=list)
-    random_states: list[Any] = field(default_factory=list)
-    schemes: list[SamplingScheme | None] = field(default_factory=list)
-    records: int = 0
-
-
 class LoaderWatch:
-    """Notes the batches that loaders of the data draw. It can make them those of an earlier training.
+    """Notes the batches that loaders of the data draw, in a recording."""
 
-    Parameters
-    ----------
-    data : Dataset
-        The data of the training.
-    given : DrawnBatches, optional
-        The batches of an earlier training, which are drawn in place of the loader's own.
-    removed : int, optional
-        The record of the earlier training that is not in the data any more. Its random numbers are given again, too.
-    """
-
-    def __init__(self, data: object, given: DrawnBatches | None = None, removed: int | None = None) -> None:
-        self._data, self._given, self._removed = data, given, removed
-        self.batches = DrawnBatches()
+    def __init__(self, data: object, recording: Recording) -> None:
+        self._data, self._recording = data, recording
         self._waiting: dict[int, list[list[int]]] = {}  # batches that were asked for, and not delivered yet, by iterator
         self._since: set[int] | None = None
-        #: How many batches were delivered since the last step.
-        self.delivered = 0
-        #: The numbers that the records of the last delivered batch have in the data of the earlier training.
-        self.last: tuple[int, ...] = ()
+        #: How many batches were delivered since the last step, and the records of the last one.
+        self.delivered, self.last = 0, tuple[int, ...]()
         self._iterators: dict[int, object] = {}  # kept, so that their ids stay theirs
-        self._state: Any = None
 
     def take(self) -> frozenset[int] | None:
         """The records that were delivered since the last call; None if no loader of the data has delivered anything."""
@@ -117,47 +197,17 @@ class LoaderWatch:
             return index
         if id(iterator) not in self._iterators:
             self._iterators[id(iterator)] = iterator
-            self.batches.records = len(self._data)  # type: ignore[arg-type]
-            self.batches.schemes.append(scheme_of_batches(iterator._index_sampler, len(iterator._dataset)))
-        if self._given is not None and len(self.batches.fetched) < len(self._given.fetched):
-            places = self._again(self._given.fetched[len(self.batches.fetched)])
-            if iterator._dataset is not self._data:
-                raise ReplayError(
-                    "train must give its loader the data themselves, not a part of them, to be replayed without a record: split "
-                    "the data before, or test substitution."
-                )
-            if is_split(iterator._index_sampler):
-                raise ReplayError(
-                    "batches that BatchMemoryManager splits cannot be replayed without a record, because the number of physical "
-                    "batches depends on it: leave BatchMemoryManager out for this test, or test substitution."
-                )
-            index = places
-        self.batches.fetched.append(places)
+            self._recording.records = len(self._data)  # type: ignore[arg-type]
+            self._recording.schemes.append(_scheme_of(iterator._index_sampler, len(iterator._dataset)))
+        self._recording.fetched.append(places)
         self._waiting.setdefault(id(iterator), []).append(places)
-        self._state = generator_states()
         return index
-
-    def _again(self, batch: list[int]) -> list[int]:
-        """A batch of the earlier training by the numbers that its records have now."""
-        gone = self._removed
-        return batch if gone is None else [place - (place > gone) for place in batch if place != gone]
 
     def _delivered(self, iterator: Any) -> None:
         waiting = self._waiting.get(id(iterator))
-        if not waiting:
-            return
-        places, number = waiting.pop(0), len(self.batches.random_states)
-        if torch.is_grad_enabled():  # without gradients, a batch is for an evaluation
-            self._since, self.delivered = (self._since or set()) | set(places), self.delivered + 1
-            self.last = tuple(place + (self._removed is not None and place >= self._removed) for place in places)
-        if self._removed is not None and self._given is not None and number < len(self._given.random_states):
-            if iterator._num_workers == 0 and not same_states(self._state, generator_states()):
-                raise ReplayError(
-                    "data that draw random numbers (augmentation) cannot be replayed without a record, because the other records "
-                    "then get other random numbers: test substitution, or leave out the augmentation."
-                )
-            set_generator_states(self._given.random_states[number])
-        self.batches.random_states.append(generator_states())
+        places = waiting.pop(0) if waiting else None
+        if places is not None and torch.is_grad_enabled():  # without gradients, a batch is for an evaluation
+            self._since, self.delivered, self.last = (self._since or set()) | set(places), self.delivered + 1, tuple(places)
 
 
 def records_of(dataset: Any, data: object, index: Any) -> list[int] | None:
@@ -178,22 +228,6 @@ def generator_states() -> tuple[Any, ...]:
     return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
 
 
-def set_generator_states(states: tuple[Any, ...]) -> None:
-    """Go on from states that `generator_states` returned."""
-    torch.set_rng_state(states[0])
-    if states[1]:
-        torch.cuda.set_rng_state_all(states[1])
-    np.random.set_state(states[2])
-    random.setstate(states[3])
-
-
-def same_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """Whether no random number was drawn between two states."""
-    torch_same = torch.equal(one[0], other[0]) and all(torch.equal(a, b) for a, b in zip(one[1], other[1], strict=False))
-    numpy_same = all(np.array_equal(a, b) for a, b in zip(one[2], other[2], strict=True))
-    return torch_same and numpy_same and bool(one[3] == other[3])
-
-
 # --- The steps, and everything else that can be seen of a training
 
 #: A function of data and a seed that trains from the beginning to the end. It may be a generator that yields what it logs.
@@ -202,102 +236,12 @@ Train = Callable[[Data, int], Any]
 WRAPPERS = ("_module.", "module.")
 
 
-class EnoughError(BaseException):
-    """Ends a training after enough steps. It is no Exception, so that the user's code does not catch it."""
-
-
 class TooLongError(EnoughError):
     """Ends a training after enough time."""
 
 
-@dataclass(frozen=True)
-class RecordedStep:
-    """A step of an optimizer, before it is applied.
-
-    Attributes
-    ----------
-    optimizer : str
-        The name of the optimizer's class.
-    gradients : dict
-        What the optimizer is about to apply, by the names of the parameters.
-    sums : dict
-        The clipped sums without noise, by name; without those that no private optimizer has clipped.
-    settings : StepSettings or None
-        The settings of the private optimizer; None if the optimizer is not private.
-    numbers : dict
-        The learning rate and the other numbers of the optimizer's groups of parameters.
-    drawn : frozenset of int or None
-        The records of the batch; None if that is not known.
-    contents : dict
-        A digest of each weight and buffer before the step, by name.
-    states : tuple
-        The states of the random number generators.
-    last : tuple of int
-        The records of the last batch, in their order.
-    rows : Tensor or None
-        Numbers of each of these records' own gradients, in the same order; None if they are not known.
-    uses : int
-        How often models were used since the step before.
-    batches : int
-        How many batches were delivered since the step before.
-    """
-
-    optimizer: str
-    gradients: dict[str, Tensor]
-    sums: dict[str, Tensor]
-    settings: StepSettings | None
-    numbers: dict[str, float]
-    drawn: frozenset[int] | None
-    contents: dict[str, str]
-    states: tuple[Any, ...]
-    last: tuple[int, ...]
-    rows: Tensor | None
-    uses: int = 0
-    batches: int = 0
-
-
 #: It sees a step before it is applied, and returns gradients to apply in place of the step's, by name.
 Watcher = Callable[[int, RecordedStep], Mapping[str, Tensor] | None]
-
-
-@dataclass
-class Recording:
-    """What can be seen of a training.
-
-    Attributes
-    ----------
-    steps : list of RecordedStep
-        The steps of all optimizers, in their order.
-    batches : DrawnBatches
-        The batches.
-    output : dict
-        What was printed, logged, yielded and returned, by where it was seen.
-    contents : dict
-        A digest of each weight and buffer after the training.
-    buffers : set of str
-        The names of the model's buffers.
-    ended : bool
-        Whether the training came to its end, and was not ended after enough steps.
-    late : bool
-        Whether it was ended because it took too long.
-    listed : bool
-        Whether the steps are those that the training returned, so that they could not be replayed.
-    models : list of Module
-        The models that were used.
-    draws : int
-        How many times normal numbers were drawn that may be noise.
-    """
-
-    steps: list[RecordedStep] = field(default_factory=list)
-    batches: DrawnBatches = field(default_factory=DrawnBatches)
-    output: dict[str, str] = field(default_factory=dict)
-    contents: dict[str, str] = field(default_factory=dict)
-    buffers: set[str] = field(default_factory=set)
-    ended: bool = False
-    late: bool = False
-    listed: bool = False
-    models: list[nn.Module] = field(default_factory=list)
-    draws: int = 0
 
 
 @dataclass(frozen=True)
@@ -360,7 +304,7 @@ def released(update: Any, without_noise: Any = None) -> Any:
 
     Raises
     ------
-    ReplayError
+    AuditError
         In an audit, if the update holds something else than numbers.
 
     Examples
@@ -419,34 +363,24 @@ def recorded(optimizer: Optimizer) -> Iterator[list[dict[str, Tensor]]]:
         handle.remove()
 
 
-def _parts(where: str, update: Any) -> dict[str, Tensor]:
-    """The tensors of an update, by where each of them is in it."""
-    if isinstance(update, Mapping):
-        pairs: Any = update.items()
-    elif isinstance(update, list | tuple) and not all(isinstance(one, int | float) for one in update):
-        pairs = enumerate(update)
-    else:
-        try:
-            return {where or "update": torch.as_tensor(np.asarray(update) if not isinstance(update, Tensor) else update).detach()}
-        except (TypeError, ValueError):
-            raise ReplayError(f"an update must be an array, a tensor, or a dict or list of these, got {update!r}.") from None
-    return {name: one for key, part in pairs for name, one in _parts(f"{where}.{key}" if where else str(key), part).items()}
+def _flattened(update: Any) -> tuple[dict[str, Tensor], Any]:
+    """The tensors of an update, by where each of them is in it; and its form."""
+    pairs, form = tree_flatten_with_path(update)
+    try:
+        parts = {
+            ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path) or "update": (
+                part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part))
+            ).detach()
+            for path, part in pairs
+        }
+    except (TypeError, ValueError):
+        raise AuditError(f"an update must be an array, a tensor, or a dict or list of these, got {update!r}.") from None
+    return parts, form
 
 
-def _with_parts(where: str, update: Any, parts: Mapping[str, Tensor]) -> Any:
-    """The update with other tensors, in its own form."""
-    if isinstance(update, Mapping):
-        return {key: _with_parts(f"{where}.{key}" if where else str(key), part, parts) for key, part in update.items()}
-    if isinstance(update, list | tuple) and not all(isinstance(one, int | float) for one in update):
-        made = [_with_parts(f"{where}.{key}" if where else str(key), part, parts) for key, part in enumerate(update)]
-        return type(update)(made)
-    one = parts[where or "update"]
-    if isinstance(update, Tensor):
-        return one.clone()
-    if isinstance(update, np.ndarray):
-        return one.numpy().copy()
-    plain: Any = one.tolist()
-    return type(update)(plain)
+def _like(part: Any, new: Tensor) -> Any:
+    """Another tensor in the form of a part of an update."""
+    return new.clone() if isinstance(part, Tensor) else new.item() if isinstance(part, int | float) else new.numpy().copy()
 
 
 class Recorder:
@@ -460,48 +394,42 @@ class Recorder:
         The number of steps after which the training is ended.
     limit : float
         The number of seconds after which it is ended.
-    fixed : bool
-        Refuse models that draw random numbers.
     scaled : Scaled, optional
         Which normal numbers are multiplied.
     cut : bool
         End the training with the last step, and not when it comes to the next one, since that takes too long.
     """
 
-    def __init__(
-        self, train: Train, steps: int, limit: float, fixed: bool = False, scaled: Scaled | None = None, cut: bool = False
-    ) -> None:
-        self._train, self._most, self._limit, self._fixed, self._scaled, self._cut = train, steps, limit, fixed, scaled, cut
+    def __init__(self, train: Train, steps: int, limit: float, scaled: Scaled | None = None, cut: bool = False) -> None:
+        self._train, self._most, self._limit, self._scaled, self._cut = train, steps, limit, scaled, cut
         self._uses = 0
         self._optimizers = WatchedOptimizers()
         self._names: dict[int, str] = {}
         self._tensors: dict[str, Tensor] = {}
         self._roots: list[nn.Module] = []
         self._places: dict[tuple[int, str], str] = {}
-        self._depth, self._before = 0, generator_states()
+        self._depth = 0
         self.recording = Recording()
 
-    def run(self, data: Data, seed: int, watch: LoaderWatch, watcher: Watcher | None = None) -> Recording:
-        """Train on the data with this seed; raises what the training raises."""
-        recording, self._watch, self._watcher = self.recording, watch, watcher
+    def run(self, data: Data, seed: int, watcher: Watcher | None = None) -> Recording:
+        """Train on the data with this seed; raises what the training raises. watcher: sees each step before it is applied."""
+        recording, self._watcher, self._watch = self.recording, watcher, LoaderWatch(data, self.recording)
         printed, logged = io.StringIO(), _Logged()
         root = logging.getLogger()
         handlers, root.handlers = root.handlers, [logged]  # otherwise each line would be shown once for each replay
+        contexts: tuple[Any, ...] = (
+            seeded(seed),
+            self._optimizers.watching(),
+            self._watch.watching(),
+            self._hooks(),
+            _in_time(self._limit),
+        )
+        patched = mock.patch.object(own_noise, "fresh_entropy", partial(random.getrandbits, 256))  # follows from the seed
+        scaling = [] if self._scaled is None else [_ScaledNormals(self._scaled.factor, self._is_noise)]
         try:
             with ExitStack() as stack:
-                for context in (
-                    seeded(seed),
-                    self._optimizers.watching(),
-                    watch.watching(),
-                    self._hooks(),
-                    _in_time(self._limit),
-                ):
+                for context in (*contexts, patched, redirect_stdout(printed), warnings.catch_warnings(), *scaling):
                     stack.enter_context(context)
-                stack.enter_context(mock.patch.object(own_noise, "fresh_entropy", _entropy))
-                stack.enter_context(redirect_stdout(printed))
-                stack.enter_context(warnings.catch_warnings())
-                if self._scaled is not None:
-                    stack.enter_context(_ScaledNormals(self._scaled.factor, self._is_noise))
                 returned = self._train(data, seed)
                 if isinstance(returned, types.GeneratorType):
                     returned = list(returned)
@@ -515,18 +443,12 @@ class Recorder:
         except EnoughError:
             pass
         finally:
-            recording.models = self._roots
-            root.handlers = handlers
-            recording.batches = watch.batches
+            recording.models, root.handlers = self._roots, handlers
+            recording.private = bool(self._optimizers.made) or any(step.settings is not None for step in recording.steps)
             recording.contents = self._digests()
             for title, lines in (("printed line", printed.getvalue().splitlines()), ("logged line", logged.lines)):
                 recording.output |= {f"{title} {number}": line for number, line in enumerate(lines, 1)}
         return recording
-
-    @property
-    def any_private(self) -> bool:
-        """Whether the training has made a private optimizer."""
-        return len(self._optimizers) > 0
 
     @contextmanager
     def _hooks(self) -> Iterator[None]:
@@ -548,13 +470,9 @@ class Recorder:
         assert self._scaled is not None
         number, before = len(self.recording.steps), self._scaled.reference.steps
         first = number == 0 and self._uses == 0
-        wanted = (
-            self._depth == 0
-            and number < len(before)
-            and (self._scaled.always or (self._uses >= before[number].uses and not (first and not before[0].uses)))
-        )
-        self.recording.draws += wanted
-        return wanted
+        if self._depth or number >= len(before):
+            return False
+        return self._scaled.always or (self._uses >= before[number].uses and not (first and not before[0].uses))
 
     def _called(self, module: nn.Module, _: object) -> None:
         self._depth += 1
@@ -564,16 +482,9 @@ class Recorder:
         parameters = dict(module.named_parameters())
         if all(isinstance(one, nn.Parameter) for one in parameters.values()):  # not those of torch.func.functional_call
             self._know(module)
-        if self._fixed:
-            self._before = generator_states()
 
-    def _returned(self, module: nn.Module, *_: object) -> None:
+    def _returned(self, *_: object) -> None:
         self._depth -= 1
-        if self._depth == 0 and self._fixed and not same_states(self._before, generator_states()):
-            raise ReplayError(
-                f"a model that draws random numbers (dropout?) cannot be replayed without a record, got {type(module).__name__}, "
-                "because the other records then get other random numbers: set dropout to 0 for this test, or test substitution."
-            )
 
     def _know(self, module: nn.Module) -> None:
         """Learn the names of a model's weights and buffers, when it is used for the first time."""
@@ -610,80 +521,65 @@ class Recorder:
             return
         names = {self._name(one): one for one in held}
         gradients = {name: one.grad.detach().clone() for name, one in names.items()}
-        settings, rows, own = self._optimizers.settings(optimizer), None, STEPPING.get()
-        drawn: frozenset[int] | None = None
+        told: dict[str, Any] = {"numbers": _numbers(optimizer)}
+        own, settings = STEPPING.get(), self._optimizers.settings(optimizer)
         if own is not None:  # betastar's own step: what it adds is a function of the number of the step
             number = len(own._steps) - 1
-            settings = StepSettings(own.noise_multiplier, own.max_grad_norm, own._draws.divisor, False)
+            settings = StepSettings(own.noise_multiplier, own.max_grad_norm, own._draws.divisor)
             added = dict(zip(map(id, own._model.parameters), own._noise.like(own._model.parameters, number), strict=True))
             factor = own.noise_multiplier * own.max_grad_norm
-            sums = {
+            told["sums"] = {
                 name: gradients[name].double() * settings.divisor - factor * added[id(one)].to(one.device)
                 for name, one in names.items()
             }
-            drawn = frozenset(own._draws.indices(number).tolist())
-            self._watch.batches.schemes.append(own._draws.scheme)
+            told["drawn"] = frozenset(own._draws.indices(number).tolist())
+            self.recording.schemes.append(own._draws.scheme)
         elif settings is not None:
             totals = {name: self._optimizers.clipped_sum(optimizer, one) for name, one in names.items()}
-            sums, rows = {k: v for k, v in totals.items() if v is not None}, self._optimizers.record_numbers(optimizer)
-        else:
-            sums = {}
-        replaced = self._add(type(optimizer).__name__, gradients, sums, settings, _numbers(optimizer), rows, drawn)
+            told["sums"] = {k: v for k, v in totals.items() if v is not None}
+            told["rows"] = self._optimizers.record_number(optimizer)
+        replaced = self._add(type(optimizer).__name__, gradients, settings=settings, **told)
         for name, one in names.items():
             if replaced is not None and name in replaced:
                 one.grad.copy_(replaced[name])
 
     def released(self, update: Any, without_noise: Any) -> Any:
         """A step that no optimizer of PyTorch applies."""
-        gradients = _parts("", update)
-        sums = {} if without_noise is None else _parts("", without_noise)
-        replaced = self._add("train", {k: v.clone() for k, v in gradients.items()}, sums, None, {}, None, None)
-        return update if replaced is None else _with_parts("", update, replaced)
+        parts, form = _flattened(update)
+        sums = {} if without_noise is None else _flattened(without_noise)[0]
+        replaced = self._add("train", {k: v.clone() for k, v in parts.items()}, sums=sums)
+        if replaced is None:
+            return update
+        own = zip(tree_flatten_with_path(update)[0], parts, strict=True)
+        return tree_unflatten([_like(part, replaced[name]) for (_, part), name in own], form)
 
     def _listed(self, returned: Any) -> None:
         """The steps that a training returned."""
         self.recording.listed = True
         for number, update in enumerate(returned[: self._most], 1):
-            parts = _parts("", update)
-            step = RecordedStep("train", parts, {}, None, {}, None, {}, (), (), None)
-            first = (self.recording.steps or [step])[0].gradients
+            parts = _flattened(update)[0]
+            first = self.recording.steps[0].gradients if self.recording.steps else parts
             if {k: v.shape for k, v in parts.items()} != {k: v.shape for k, v in first.items()}:
                 shapes = [tuple(v.shape) for v in parts.values()], [tuple(v.shape) for v in first.values()]
-                raise ReplayError(
-                    f"train must return updates of one shape, got {shapes[0]} at step {number}, {shapes[1]} at step 1."
-                )
-            self.recording.steps.append(step)
+                text = f"updates of one shape, got {shapes[0]} at step {number}, {shapes[1]} at step 1."
+                raise AuditError(f"train must return {text}")
+            self.recording.steps.append(RecordedStep("train", parts))
 
-    def _add(
-        self,
-        optimizer: str,
-        gradients: dict[str, Tensor],
-        sums: dict[str, Tensor],
-        settings: StepSettings | None,
-        numbers: dict[str, float],
-        rows: Tensor | None,
-        drawn: frozenset[int] | None,
-    ) -> Mapping[str, Tensor] | None:
+    def _add(self, optimizer: str, gradients: dict[str, Tensor], **told: Any) -> Mapping[str, Tensor] | None:
         """Record a step, and return what is to be applied in its place."""
         if len(self.recording.steps) == self._most:
             raise EnoughError
         batches, taken = self._watch.delivered, self._watch.take()
-        drawn = _everywhere(taken) if drawn is None else drawn
-        states, last = generator_states(), self._watch.last
-        step = RecordedStep(
-            optimizer, gradients, sums, settings, numbers, drawn, self._digests(), states, last, rows, self._uses, batches
-        )
+        told.setdefault("drawn", None)
+        told["drawn"] = _everywhere(taken) if told["drawn"] is None else told["drawn"]
+        seen: dict[str, Any] = {"contents": self._digests(), "states": generator_states(), "last": self._watch.last}
+        step = RecordedStep(optimizer, gradients, uses=self._uses, batches=batches, **told, **seen)
         self._uses = 0
         replaced = self._watcher(len(self.recording.steps), step) if self._watcher is not None else None
         self.recording.steps.append(step)
         if self._cut and len(self.recording.steps) == self._most:
             raise EnoughError
         return replaced
-
-
-def _entropy() -> int:
-    """Entropy that follows from the seed of the replay, for PrivateTraining."""
-    return random.getrandbits(256)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import json
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import is_dataclass
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from betastar import files, validation
-from betastar.audit import intervals, one_game
-from betastar.audit.attackers import AuditError, Criterion, Seen, learn, statistics
-from betastar.audit.challenges import Challenge, Data, challenge_of, leaves
-from betastar.audit.leakage_estimate import FEWEST, Leakage, leakage
-from betastar.audit.one_game import Factory, Game, Train
-from betastar.audit.parallel import jobs_of, seed_of, spread
-from betastar.audit.results import OUTPUTS, UPDATES, WEIGHTS, Audit, AuditSetting, Trials, judge, judge_many
+from betastar.audit.common import AuditError, jobs_of, seed_of, spread
+from betastar.audit.evidence import playing
+from betastar.audit.evidence.attackers import Seen, learn, statistics
+from betastar.audit.evidence.challenges import Challenge, Criterion, Data, challenge_of, leaves, seeded
+from betastar.audit.evidence.playing import COLUMNS, Factory, Game, Train
+from betastar.audit.verdict import intervals
+from betastar.audit.verdict.games import OUTPUTS, UPDATES, WEIGHTS, Audit, Claim, Games, judge, judge_many
+from betastar.audit.verdict.leakage import FEWEST, Leakage, leakage
 from betastar.dpsgd import DPSGD
 from betastar.steps.poisson import only_poisson
 from betastar.threats import FARTHEST, AttributeInference, Membership, Threat
@@ -40,7 +41,7 @@ WIDTH = 0.25
 POPULATION = 64
 
 
-def training(
+def games(
     factory: Factory,
     train: Train,
     data: Data,
@@ -66,7 +67,7 @@ def training(
     depends: Mapping[str, Any] | None = None,
     tell: Callable[[int, int], None] | None = None,
     divisor: float | None = None,
-) -> Trials:
+) -> Games:
     """Train many times by the user's own code, and count how often attackers find out on which data.
 
     In each game a world is drawn at random: the challenged record is this or that. The attacker on "updates" weighs the worlds by
@@ -90,10 +91,11 @@ def training(
         Membership by substitution; with a secret, attribute inference at the gap, or at distance 2 without one.
     max_grad_norm : float
         The clipping norm of the training.
-    challenge : "canary", int or record
-        "canary" is a record whose gradient has the full clipping norm and a weight of its own: the worst case. Otherwise the
-        number of a record in the data, or the record itself, such as the most exposed one,
-        `monitor.ledger.most_exposed(1)[0].record`. For `Membership(records=k)`, a canary in k copies, or k numbers of records.
+    challenge : "canary", "layers", int or record
+        "canary" is a record whose gradient has the full clipping norm and a weight of its own: the worst case. "layers" is one
+        that pushes the gradient of each layer, so that a layer that is not clipped shows. Otherwise the number of a record in
+        the data, or the record itself, such as the most exposed one, `monitor.ledger.most_exposed(1)[0].record`. For
+        `Membership(records=k)`, a canary in k copies, or k numbers of records.
     secret : Secret, optional
         The attribute whose value the attackers want.
     values : sequence, optional
@@ -133,7 +135,7 @@ def training(
 
     Returns
     -------
-    Trials
+    Games
         One audit for each attacker.
 
     Raises
@@ -165,64 +167,57 @@ def training(
     ...         optimizer.step()
     >>> claim = bs.DPSGD(noise_multiplier=1.0, sample_rate=0.5, steps=2)
     >>> model = lambda: torch.nn.Linear(3, 2)
-    >>> trials = audit.training(model, train, data, claim, max_grad_norm=1.0, games=100, seed=0, width=0.5)
-    >>> trials.violated
+    >>> audit.games(model, train, data, claim, max_grad_norm=1.0, games=100, seed=0, width=0.5).violated
     False
     """
-    claim = one_game.claimed(run, data)
+    claim = playing.claimed(run, data)
+    if gap is not None and secret is None:
+        raise validation.wrong("gap", f"must be left out without a secret, got {gap!r}.")
     if gap is not None:
-        _check_gap(gap, secret)
+        validation.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST)
     if threat is None:
         threat = Membership() if secret is None else AttributeInference(FARTHEST if gap is None else gap)
     validation.choice("loss_reduction", loss_reduction, ("mean", "sum"))
     norm, jobs = float(validation.positive("max_grad_norm", max_grad_norm)), jobs_of(jobs)
     references = validation.whole("references", references, low=0)
     confidence = validation.probability("confidence", confidence, strict=True)
-    one_game.check(factory)
+    playing.check(factory)
     stored = None if folder is None else GameFolder(Path(folder))
     seed = seed_of(stored.seed if stored is not None and seed is None else seed)
-    posed = challenge_of(data, threat, challenge, secret, values, seed, split)
+    with seeded(seed):
+        model = factory() if isinstance(challenge, str) and challenge == "layers" else None
+    posed = challenge_of(data, threat, challenge, secret, values, seed, split, model, criterion)
     priors = _priors(prior, len(posed))
-    schedule = Schedule(intervals.enough_games(games, width, 1.0 - max(priors), confidence), priors, seed, jobs, stored)
+    number = intervals.enough_games(games, width, 1.0 - max(priors), confidence)
     whole = divisor is None and loss_reduction == "mean"
-    batch = _batch(posed, claim) if whole else one_game.divisor_of(divisor, len(data), 0.0, loss_reduction)
+    batch = _batch(posed, claim) if whole else playing.divisor_of(divisor, len(data), 0.0, loss_reduction)
     population = posed.others(POPULATION, torch.Generator().manual_seed(seed))
     loss = criterion or nn.CrossEntropyLoss()
     game = Game(factory, train, posed, claim, loss, norm, batch / norm, references, population, secret, gap, divisor is None)
     if stored is not None:
         more = {"threat": threat.describe(), "prior": list(priors), "seed": seed, "loss_reduction": loss_reduction}
         stored.claim({**game.described(), **more, "code": digest([factory, train], posed), **(depends or {})})
-    setting = AuditSetting(claim, threat, priors[0] if len(posed) == 2 else priors, confidence, seed)
-    _ = setting.bound  # what cannot be analysed is refused before the games
-    columns = schedule.play(game, tell)
-    return Trials(
-        challenge=posed.title,
-        audits=audits_of(columns, setting, priors),
-        leakage=leakage_of(columns, priors, confidence),
-        beyond=None if secret is None else _beyond(columns, setting),
-    )
+    claimed = Claim(claim, threat, priors[0] if len(posed) == 2 else priors, confidence, seed)
+    _ = claimed.bound  # what cannot be analysed is refused before the games
+    columns = played(game, number, priors, seed, jobs, stored, tell)
+    audits = audits_of(columns, claimed, priors)
+    beyond = None if secret is None else _beyond(columns, claimed)
+    return Games(posed.title, audits, leakage_of(columns, priors, confidence), beyond)
 
 
-def _beyond(columns: dict[str, NDArray[Any]], setting: AuditSetting) -> float | None:
+def _beyond(columns: dict[str, NDArray[Any]], claim: Claim) -> float | None:
     """The largest distance between the candidates' gradients, if the bound is for a smaller one."""
-    assert isinstance(setting.run, DPSGD)  # a training is one run
+    assert isinstance(claim.run, DPSGD)  # a training is one run
     # The distance is that of a step, however batches are drawn.
-    poisson = [DPSGD(one.noise_multiplier, one.sample_rate, one.steps) for one in setting.run.segments]
-    steps = only_poisson("the audit of a training", setting.threat.steps(reduce(add, poisson)))
+    poisson = [DPSGD(one.noise_multiplier, one.sample_rate, one.steps) for one in claim.run.segments]
+    steps = only_poisson("the audit of a training", claim.threat.steps(reduce(add, poisson)))
     claimed, farthest = max(step.distance for step in steps), float(columns["farthest"].max())
     return farthest if farthest > 1.000001 * claimed + 1e-6 else None
 
 
-def _check_gap(gap: float, secret: Secret | None) -> None:
-    """Refuse a gap that is none, or that no secret belongs to."""
-    if secret is None:
-        raise validation.wrong("gap", f"must be left out without a secret, got {gap!r}.")
-    validation.numbers("gap", gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=FARTHEST)
-
-
 def _batch(challenge: Challenge, run: DPSGD) -> int:
     """The batch size that Opacus expects and divides by; it must not tell in which world it is."""
-    size, rate = len(challenge.data), one_game.rate_of(run)
+    size, rate = len(challenge.data), playing.rate_of(run)
     least = size - len(challenge.places) if None in challenge.candidates else size
     batches = [max(1, int(number * rate + 1e-9)) for number in {size, least}]
     if len(set(batches)) > 1:
@@ -253,52 +248,29 @@ def _priors(prior: float | Sequence[float], number: int) -> tuple[float, ...]:
 
 #: Games that are kept in one file, and played in one go.
 CHUNK = 10
-#: What is kept of each game, an array for each name: the attributes of `Observed`.
-COLUMNS = ("world", "evidence", "trace", "white", "black", "confidences", "hits", "farthest")
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How the games of an audit are played.
-
-    Attributes
-    ----------
-    games : int
-        The number of games.
-    priors : tuple of float
-        The probability of each world.
-    seed : int
-        The seed from which worlds and games follow.
-    jobs : int
-        The number of processes.
-    stored : GameFolder or None
-        Where games are kept.
-    """
-
-    games: int
-    priors: tuple[float, ...]
-    seed: int
-    jobs: int = 1
-    stored: GameFolder | None = None
-
-    def play(self, game: Game, tell: Callable[[int, int], None] | None = None) -> dict[str, NDArray[Any]]:
-        """All games: an array for each of COLUMNS. tell: called with the number of games played and the number of all games."""
-        parts: list[dict[str, NDArray[Any]]] = []
-        for part in self._chunks(game):
-            parts.append(part)
-            _check_hits(game, parts)
-            if tell is not None:
-                tell(min(sum(len(one["world"]) for one in parts), self.games), self.games)
-        return {name: np.concatenate([part[name] for part in parts])[: self.games] for name in parts[0]}
-
-    def _chunks(self, game: Game) -> Iterator[dict[str, NDArray[Any]]]:
-        """The games in order: those that the folder holds, and those that are played now."""
-        number, stored = -(-self.games // CHUNK), self.stored
-        kept = {i: stored.read(i) for i in range(number) if stored is not None and stored.path(i).exists()}
-        missing = [(game, self.priors, self.seed, i, stored) for i in range(number) if i not in kept]
-        played = spread(_play if self.jobs == 1 else _play_in_one_thread, missing, self.jobs)
-        for i in range(number):
-            yield kept[i] if i in kept else next(played)
+def played(
+    game: Game,
+    games: int,
+    priors: tuple[float, ...],
+    seed: int,
+    jobs: int = 1,
+    stored: GameFolder | None = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """All games in order, those that the folder holds and those that are played now: an array for each of COLUMNS."""
+    number = -(-games // CHUNK)
+    kept = {i: stored.read(i) for i in range(number) if stored is not None and stored.path(i).exists()}
+    missing = [(game, priors, seed, i, stored) for i in range(number) if i not in kept]
+    made = spread(_play if jobs == 1 else _play_in_one_thread, missing, jobs)
+    parts: list[dict[str, NDArray[Any]]] = []
+    for i in range(number):
+        parts.append(kept[i] if i in kept else next(made))
+        _check_hits(game, parts)
+        if tell is not None:
+            tell(min(CHUNK * len(parts), games), games)
+    return {name: np.concatenate([part[name] for part in parts])[:games] for name in parts[0]}
 
 
 def _play_in_one_thread(
@@ -313,7 +285,7 @@ def _play(game: Game, priors: tuple[float, ...], seed: int, chunk: int, stored: 
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(chunk,)))
     drawn = random.choice(len(priors), size=CHUNK, p=priors)
     seen = [game.play(int(world), int(own)) for world, own in zip(drawn, random.integers(2**62, size=CHUNK), strict=True)]
-    columns = {name: np.array([getattr(one, name) for one in seen]) for name in COLUMNS}
+    columns = {name: np.array([one[name] for one in seen]) for name in COLUMNS}
     if stored is not None:
         stored.write(chunk, columns)
     return columns
@@ -326,7 +298,7 @@ def _check_hits(game: Game, parts: list[dict[str, NDArray[Any]]]) -> None:
     hits = sum(int(part["hits"].sum()) for part in parts)
     marked = [np.isin(part["world"], game.challenge.marked).sum() for part in parts]
     canaries = float(sum(marked)) * len(game.challenge.places)
-    one_game.check_hits(hits, one_game.rate_of(game.run) * float(game.run.steps) * canaries)
+    playing.check_hits(hits, playing.rate_of(game.run) * float(game.run.steps) * canaries)
 
 
 # --- The folder of an audit: games that it holds are not played again, and are not used for another training
@@ -455,33 +427,20 @@ def _is_own(file: str) -> bool:
 _SEEN = {WEIGHTS: "white", OUTPUTS: "black"}
 
 
-def audits_of(columns: dict[str, NDArray[Any]], setting: AuditSetting, priors: tuple[float, ...]) -> dict[str, Audit]:
-    """The audit of each attacker. columns: what the games left, as `Schedule.play` returns it."""
-    return dict(_of_many_worlds(columns, setting, priors) if len(priors) > 2 else _of_two_worlds(columns, setting, priors))
-
-
-def _of_many_worlds(
-    columns: dict[str, NDArray[Any]], setting: AuditSetting, priors: tuple[float, ...]
-) -> Iterator[tuple[str, Audit]]:
-    world = columns["world"].astype(int)
-    yield UPDATES, judge_many(setting, world, columns["evidence"], UPDATES)
-    for place, learned, attack in _learned(columns, priors):
-        audit = judge_many(setting, world[1::2], learned, place)
-        yield place, replace(audit, attack=attack, heuristic=setting.heuristic)
-
-
-def _of_two_worlds(
-    columns: dict[str, NDArray[Any]], setting: AuditSetting, priors: tuple[float, ...]
-) -> Iterator[tuple[str, Audit]]:
-    assert isinstance(setting.run, DPSGD)
-    positive = columns["world"].astype(int) == 0
-    ties = np.random.default_rng(setting.seed).random(len(positive))
-    evidence = columns["evidence"][:, 0] - columns["evidence"][:, 1]
-    others = statistics(columns["trace"], positive, setting.run)
-    yield UPDATES, judge(setting, positive, evidence, ties, UPDATES, others)
-    for place, learned, attack in _learned(columns, priors):
-        audit = judge(setting, positive[1::2], learned[:, 0] - learned[:, 1], ties[1::2], place)
-        yield place, replace(audit, attack=attack, heuristic=setting.heuristic)
+def audits_of(columns: dict[str, NDArray[Any]], claim: Claim, priors: tuple[float, ...]) -> dict[str, Audit]:
+    """The audit of each attacker. columns: what the games left, as `played` returns it."""
+    world, evidence = columns["world"].astype(int), columns["evidence"]
+    learned = _learned(columns, priors)
+    if len(priors) > 2:
+        audits = {UPDATES: judge_many(claim, world, evidence, UPDATES)}
+        return audits | {place: judge_many(claim, world[1::2], logs, place, attack) for place, logs, attack in learned}
+    assert isinstance(claim.run, DPSGD)
+    positive, ties = world == 0, np.random.default_rng(claim.seed).random(len(world))
+    others = statistics(columns["trace"], positive, claim.run)
+    audits = {UPDATES: judge(claim, positive, evidence[:, 0] - evidence[:, 1], ties, UPDATES, others)}
+    for place, logs, attack in learned:
+        audits[place] = judge(claim, positive[1::2], logs[:, 0] - logs[:, 1], ties[1::2], place, attack=attack)
+    return audits
 
 
 def _learned(columns: dict[str, NDArray[Any]], priors: tuple[float, ...]) -> Iterator[tuple[str, NDArray[Any], str]]:

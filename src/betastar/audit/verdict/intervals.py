@@ -55,47 +55,31 @@ def enough_games(games: object, width: float, guessing_error: float, confidence:
     confidence : float
         The confidence of the interval.
     """
-    number = int(validation.whole("games", games))
+    number, sure = int(validation.whole("games", games)), f"at confidence {confidence:g}"
     needed = games_needed(width * min(1.0, 2.0 * guessing_error), confidence)
     if number < needed:
-        raise validation.wrong(
-            "games",
-            f"must be at least {needed} for an interval of the advantage no wider than {width:g} at confidence "
-            f"{confidence:g}, got {number}.",
-        )
+        text = f"must be at least {needed} for an interval of the advantage no wider than {width:g} {sure}, got {number}."
+        raise validation.wrong("games", text)
     return number
-
-
-def ranks(rates: NDArray[Any], games: int) -> list[int]:
-    """The different numbers of false alarms, among `games` games, that are nearest to the rates; at least 1, below all."""
-    return sorted({round(float(rate) * games) for rate in rates} - {0, games})
-
-
-def rate_at_rank(rank: int, games: int, confidence: float) -> Bound:
-    """Share of a continuous law above the rank-th largest of `games` draws from it.
-
-    That share is the rank-th smallest of uniform numbers, hence has the law Beta(rank, games - rank + 1), exactly.
-    """
-    miss = 0.5 * (1.0 - confidence)
-    lower, upper = (float(betaincinv(rank, games - rank + 1, share)) for share in (miss, 1.0 - miss))
-    return Bound(lower, min(max(rank / games, lower), upper), upper)
 
 
 def curve(positive: NDArray[Any], negative: NDArray[Any], rates: NDArray[Any], confidence: float) -> list[tuple[Bound, Bound]]:
     """(FPR, TPR) of the tests "score ≥ the k-th largest negative score", for the ranks k nearest to the given FPRs.
 
     All the rectangles hold together with probability at least `confidence`. Proof: the ranks are fixed before the games.
-    The FPR of such a test has the law of `rate_at_rank`. The threshold depends on the negative games only, so that given it
-    the count of positive scores above is binomial and Clopper-Pearson applies. Then a union bound over the 2·K intervals.
-    Scores must have no ties.
+    The FPR of such a test, the share of a continuous law above the k-th largest of n draws from it, is the k-th smallest of
+    uniform numbers, hence has the law Beta(k, n - k + 1), exactly. The threshold depends on the negative games only, so that
+    given it the count of positive scores above is binomial and Clopper-Pearson applies. Then a union bound over the 2·K
+    intervals. Scores must have no ties.
     """
-    chosen = ranks(rates, len(negative)) if len(positive) else []
-    if not chosen:
-        return []
-    each = 1.0 - (1.0 - confidence) / (2 * len(chosen))
+    games = len(negative)
+    chosen = sorted({round(float(rate) * games) for rate in rates} - {0, games}) if len(positive) else []
+    each = 1.0 - (1.0 - confidence) / (2 * max(1, len(chosen)))
     falling, rising = np.sort(negative)[::-1], np.sort(positive)
     points = []
     for rank in chosen:
+        lower, upper = (float(betaincinv(rank, games - rank + 1, share)) for share in (0.5 - 0.5 * each, 0.5 + 0.5 * each))
         hits = len(rising) - int(np.searchsorted(rising, falling[rank - 1], side="left"))
-        points.append((rate_at_rank(rank, len(negative), each), clopper_pearson(hits, len(rising), each)))
+        fpr = Bound(lower, min(max(rank / games, lower), upper), upper)
+        points.append((fpr, clopper_pearson(hits, len(rising), each)))
     return points

@@ -4,7 +4,6 @@ again."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
 
@@ -12,13 +11,13 @@ import numpy as np
 import torch
 
 from betastar import validation
-from betastar.audit import challenges, one_game
-from betastar.audit.attackers import Evidence, noisy_gradient, rate_and_noise
-from betastar.audit.challenges import MODELS, Canaries, Data, changed, marked_argument, read, with_mark
-from betastar.audit.one_game import Factory, Train
-from betastar.audit.one_run_verdict import FEWEST, OneRun, judge_run
-from betastar.audit.parallel import seed_of
-from betastar.audit.results import UPDATES, WEIGHTS
+from betastar.audit.common import seed_of
+from betastar.audit.evidence import challenges, playing
+from betastar.audit.evidence.attackers import CanaryAttacker, Evidence
+from betastar.audit.evidence.challenges import MODELS, Canaries, Data, changed, marked_argument, read, seeded, with_mark
+from betastar.audit.evidence.playing import Factory, Train
+from betastar.audit.verdict.games import UPDATES, WEIGHTS
+from betastar.audit.verdict.one_run import FEWEST, OneRun, judge_run
 from betastar.dpsgd import DPSGD
 from betastar.threats import AttributeInference, Membership, Threat
 from betastar.training import Records
@@ -26,23 +25,6 @@ from betastar.training.records import pair
 
 #: Canaries of different values move different weights by a clipping norm each: so far are their gradients apart.
 APART = sqrt(2.0)
-
-
-@dataclass
-class _CanaryAttacker:
-    """Sees every canary's weights at each step, and weighs for each weight whether it was moved or not."""
-
-    evidence: Evidence
-    model: Canaries
-    scale: float
-    trace: list[float] = field(default_factory=list)
-
-    def step(self, trained: set[int]) -> None:
-        number = len(self.trace)
-        noise = rate_and_noise(self.evidence.run, number)[1]
-        seen = noisy_gradient(self.model.canary.weight, trained)[0].double().numpy() * self.scale
-        self.evidence.add(number, seen / noise**2, np.full(len(seen), noise**-2))
-        self.trace.append(float(seen.mean()))
 
 
 def one_run(
@@ -73,9 +55,9 @@ def one_run(
     Parameters
     ----------
     factory : callable
-        As for `training`.
+        As for `games`.
     train : callable
-        As for `training`.
+        As for `games`.
     data : Dataset
         The records, with a length. Canaries are added at its end.
     run : DPSGD or callable
@@ -100,9 +82,9 @@ def one_run(
     loss_reduction : "mean" or "sum"
         As in `make_private`.
     split : callable
-        As for `training`.
+        As for `games`.
     divisor : float, optional
-        As for `training`.
+        As for `games`.
 
     Returns
     -------
@@ -146,8 +128,8 @@ def one_run(
     validation.choice("attacker", attacker, (UPDATES, WEIGHTS))
     validation.choice("loss_reduction", loss_reduction, ("mean", "sum"))
     norm = float(validation.positive("max_grad_norm", max_grad_norm))
-    one_game.check(factory)
-    start, noise, coins = one_game.streams(seed, 3)
+    playing.check(factory)
+    start, noise, coins = playing.streams(seed, 3)
     generator = torch.Generator().manual_seed(coins)
     some = torch.randperm(len(data), generator=generator)[:MODELS]
     like_these = marked_argument(read(data, some, split))[1]
@@ -164,20 +146,19 @@ def one_run(
         whole = changed(data, {}, [with_mark(data[int(like[i // choices])], split, marks[i]) for i in used])
     else:
         if number > len(data):
-            raise validation.wrong(
-                "canaries", f"must be at most the number of records, {len(data)}, unless run is a function of it, got {number}."
-            )
+            text = f"must be at most the number of records, {len(data)}, unless run is a function of it, got {number}."
+            raise validation.wrong("canaries", text)
         places = torch.randperm(len(data), generator=generator).tolist()
         whole = changed(data, {places[i // choices]: with_mark(data[places[i // choices]], split, marks[i]) for i in used})
-    run = one_game.claimed(run, whole)
-    rate = one_game.rate_of(run)
-    batch = one_game.divisor_of(divisor, len(whole), rate, loss_reduction)
-    with one_game.seeded(start):
+    run = playing.claimed(run, whole)
+    rate = playing.rate_of(run)
+    batch = playing.divisor_of(divisor, len(whole), rate, loss_reduction)
+    with seeded(start):
         model = Canaries(factory(), marks, list(range(len(marks))), [1.0] * len(marks))
-    attack = _CanaryAttacker(Evidence(run, np.zeros(len(marks))), model, batch / norm)
-    with one_game.seeded(noise):
-        one_game.fit(train, model, whole, run, attack, divisor is None)
-    one_game.check_hits(model.seen, rate * float(run.steps) * len(used))
+    attack = CanaryAttacker(Evidence(run, np.zeros(len(marks))), model, np.ones(len(marks)), batch / norm)
+    with seeded(noise):
+        playing.fit(train, model, whole, run, attack, divisor is None)
+    playing.check_hits(model.seen, rate * float(run.steps) * len(used))
     scores = attack.evidence.logs if attacker == UPDATES else -model.canary.weight.detach().cpu().double().numpy().ravel()
     table = scores if values is None else scores.reshape(number, choices)
     return judge_run(table, truth.numpy(), run, threat, delta, confidence, seed, guesses=guesses)

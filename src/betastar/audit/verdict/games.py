@@ -1,4 +1,4 @@
-"""The result of games, however they were played: success, advantage and ROC with their intervals, beside the bound.
+"""What games prove: success, advantage and ROC with their intervals, beside the bound.
 
 Notation: π is the prior of the positive world, P and Q are the laws of what the attacker sees in the positive world and in the
 other, and the guessing error is the share of wrong guesses of an attacker without the model.
@@ -7,18 +7,19 @@ other, and the guessing error is the share of wrong guesses of an attacker witho
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf, log
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from betastar.analyze import analyze
-from betastar.audit import intervals
-from betastar.audit.leakage_estimate import Leakage
-from betastar.display import Display, Displayed, curve
+from betastar.audit.common import ALARM, Verdict
+from betastar.audit.verdict import intervals
+from betastar.audit.verdict.leakage import Leakage
+from betastar.display import Display
 from betastar.dpsgd import DPSGD, all_plain
 from betastar.heuristics import final_model
 from betastar.risk import Bound, Risk
@@ -26,8 +27,6 @@ from betastar.rounding import down, nearest, nearest_percent, percent, significa
 from betastar.threats import Membership, Threat
 from betastar.tuning import BestOf
 
-#: A bound that holds is called violated in at most one of a thousand audits.
-ALARM = 1e-3
 #: False-positive rates of the ROC points, before their rounding to whole games.
 RATES = np.array([*np.geomspace(1e-4, 0.05, 12), *np.arange(0.075, 0.98, 0.025)])
 
@@ -57,7 +56,7 @@ class RocPoint:
 
 
 @dataclass(frozen=True, repr=False)
-class Audit(Displayed):
+class Audit(Verdict):
     """Games against a bound: the result of an audit.
 
     Attributes
@@ -80,13 +79,9 @@ class Audit(Displayed):
         The number of games in which the attacker's guess was right.
     success : Bound
         The share of right guesses, with its Clopper-Pearson interval.
-    advantage : Bound
-        The same as an advantage.
-    allowed : Bound
-        The success that `analyze` computes: no attacker exceeds `upper`, and the best attacker on the worst known pair of
-        gradients reaches `estimate`.
     bound : Bound
-        The same as an advantage.
+        The advantage that `analyze` computes: no attacker exceeds `upper`, and the best attacker on the worst known pair of
+        gradients reaches `estimate`.
     tuned : Bound
         The success with the threshold (and the statistic, where there are several) that did best in every second game, measured
         in the others. It reveals faults that mislead an attacker who believes in the claimed parameters.
@@ -112,6 +107,8 @@ class Audit(Displayed):
     (False, True)
     """
 
+    derived: ClassVar[tuple[str, ...]] = ("advantage", "allowed", *Verdict.derived)
+
     run: DPSGD | BestOf
     threat: Threat
     pair: str
@@ -121,8 +118,6 @@ class Audit(Displayed):
     prior: float | tuple[float, ...]
     right: int
     success: Bound
-    advantage: Bound
-    allowed: Bound
     bound: Bound
     tuned: Bound
     roc: tuple[RocPoint, ...]
@@ -131,8 +126,14 @@ class Audit(Displayed):
     heuristic: float | None = None
 
     @property
-    def violated(self) -> bool:
-        return self.p_value < ALARM
+    def advantage(self) -> Bound:
+        """The measured success as an advantage."""
+        return _advantage(self.success, guessing_error(self.prior))
+
+    @property
+    def allowed(self) -> Bound:
+        """The bound as a success."""
+        return _success(self.bound, guessing_error(self.prior))
 
     @property
     def sentence(self) -> str:
@@ -167,19 +168,37 @@ class Audit(Displayed):
             f"({100.0 * self.confidence:g} % interval {low} to {high})"
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """The object that is printed as JSON."""
-        claim = {"run": repr(self.run), "threat": self.threat.describe(), "pair": self.pair}
-        plain = {name: getattr(self, name) for name in ("games", "seed", "confidence", "prior", "right")}
-        bounds = {name: _ends(getattr(self, name)) for name in ("success", "advantage", "allowed", "bound", "tuned")}
-        roc = [{"fpr": _ends(point.fpr), "tpr": _ends(point.tpr)} for point in self.roc]
-        final = {"attack": self.attack, "heuristic": self.heuristic} if self.attack else {}
-        verdict = {"p_value": self.p_value, "violated": self.violated, "sentence": self.sentence, **final}
-        return {**claim, **plain, **bounds, "roc": roc, **verdict}
+
+def display(sentence: str, audits: Mapping[str, Audit], brief: bool, *more: str) -> Display:
+    """The verdict, and what was measured beside the bound: a column for each attacker."""
+    first = next(iter(audits.values()))
+    lines = (sentence, f"Played: {first.threat.describe()}, seed {first.seed}.", *more)
+    if brief:
+        return Display(lines)
+    interval = f"{100 * first.confidence:g} % interval"
+    titles = ("games", "right guesses", interval, "at most", "advantage", "bound", "p-value", "attack")
+    return Display(lines, ("", *audits), tuple(zip(titles, *map(_numbers, audits.values()), strict=True)))
+
+
+def _numbers(audit: Audit) -> tuple[str, ...]:
+    """The numbers of an audit for people."""
+    return (
+        f"{audit.games:,}",
+        nearest(audit.success.estimate),
+        f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
+        significant(audit.allowed.upper, 4),
+        nearest(audit.advantage.estimate),
+        significant(audit.bound.upper, 4),
+        nearest(audit.p_value, 2),
+        audit.attack or "likelihood",
+    )
+
+
+# --- From the games to the verdict
 
 
 @dataclass(frozen=True)
-class AuditSetting:
+class Claim:
     """What all verdicts of an audit have in common.
 
     Attributes
@@ -202,11 +221,6 @@ class AuditSetting:
     confidence: float
     seed: int
 
-    @property
-    def guessing_error(self) -> float:
-        """The share of wrong guesses without the model."""
-        return 1.0 - max(self.prior) if isinstance(self.prior, tuple) else min(self.prior, 1.0 - self.prior)
-
     @cached_property
     def bound(self) -> Bound:
         """The advantage that `analyze` computes for a game with this prior.
@@ -221,44 +235,35 @@ class AuditSetting:
         """The advantage of an attacker of the final model if all losses were linear; None where this heuristic does not apply."""
         if not isinstance(self.run, DPSGD) or not isinstance(self.threat, Membership) or not all_plain(self.run):
             return None
-        if not self.threat.general:
-            return None
-        return float(self._gain(final_model(self.run, self.threat)).estimate)
+        return float(self._gain(final_model(self.run, self.threat)).estimate) if self.threat.general else None
+
+    @property
+    def most(self) -> float:
+        """The largest success that the bound allows."""
+        return _success(self.bound, guessing_error(self.prior)).upper
 
     def _gain(self, risk: Risk) -> Bound:
         if isinstance(self.prior, tuple) or self.prior == 0.5:
             return risk.advantage
-        return _advantage(risk.success(self.prior), self.guessing_error)
+        return _advantage(risk.success(self.prior), guessing_error(self.prior))
 
-    def verdict(self, pair: str, right: int, games: int, tuned: Bound, p_value: float, roc: Sequence[RocPoint] = ()) -> Audit:
+    def verdict(self, pair: str, right: int, games: int, attack: str = "", **more: Any) -> Audit:
         """The audit of an attacker who guessed right in `right` of the games."""
         success = intervals.clopper_pearson(right, games, self.confidence)
-        return Audit(
-            run=self.run,
-            threat=self.threat,
-            pair=pair,
-            games=games,
-            seed=self.seed,
-            confidence=self.confidence,
-            prior=self.prior,
-            right=right,
-            success=success,
-            advantage=_advantage(success, self.guessing_error),
-            allowed=_success(self.bound, self.guessing_error),
-            bound=self.bound,
-            tuned=tuned,
-            roc=tuple(roc),
-            p_value=p_value,
-        )
+        about = {name: getattr(self, name) for name in ("run", "threat", "seed", "confidence", "prior", "bound")}
+        more = {"tuned": success, "roc": (), "p_value": intervals.p_value(right, games, self.most), **more}
+        heuristic = self.heuristic if attack else None
+        return Audit(pair=pair, games=games, right=right, success=success, attack=attack, heuristic=heuristic, **about, **more)
 
 
 def judge(
-    setting: AuditSetting,
+    claim: Claim,
     positive: NDArray[Any],
     evidence: NDArray[Any],
     ties: NDArray[Any],
     pair: str,
     others: Sequence[NDArray[Any]] = (),
+    attack: str = "",
 ) -> Audit:
     """The audit of games with two worlds.
 
@@ -268,7 +273,7 @@ def judge(
 
     Parameters
     ----------
-    setting : AuditSetting
+    claim : Claim
         The claim, the prior, and the confidence.
     positive : array of bool
         Whether the world of each game was the positive one, drawn with the prior.
@@ -280,31 +285,30 @@ def judge(
         The pair of gradients, or what the attacker sees.
     others : sequence of array
         More statistics that are large in the positive world. What each says of an odd game may depend on the even ones.
+    attack : str
+        How an attacker of the final model decides.
     """
-    prior = setting.prior
-    assert not isinstance(prior, tuple)
+    assert not isinstance(claim.prior, tuple)
     games = len(evidence)
-    right = _right(positive, evidence, log((1.0 - prior) / prior))
+    right = _right(positive, evidence, log((1.0 - claim.prior) / claim.prior))
     statistic = max((evidence, *others), key=lambda one: _right(positive[::2], one[::2], _best(positive[::2], one[::2])))
     held_out, again = games // 2, _right(positive[1::2], statistic[1::2], _best(positive[::2], statistic[::2]))
     score = np.empty(games)
     score[np.lexsort((ties, evidence))] = np.arange(games)  # as the evidence, and no two alike
-    points = intervals.curve(score[positive], score[~positive], RATES, setting.confidence)
-    most = _success(setting.bound, setting.guessing_error).upper
-    p_value = min(1.0, 2.0 * min(intervals.p_value(*counts, most) for counts in ((right, games), (again, held_out))))
-    tuned = intervals.clopper_pearson(again, held_out, setting.confidence)
-    return setting.verdict(pair, right, games, tuned, p_value, [RocPoint(fpr, tpr) for fpr, tpr in points])
+    points = intervals.curve(score[positive], score[~positive], RATES, claim.confidence)
+    p_value = min(1.0, 2.0 * min(intervals.p_value(*counts, claim.most) for counts in ((right, games), (again, held_out))))
+    tuned = intervals.clopper_pearson(again, held_out, claim.confidence)
+    roc = tuple(RocPoint(fpr, tpr) for fpr, tpr in points)
+    return claim.verdict(pair, right, games, attack, tuned=tuned, p_value=p_value, roc=roc)
 
 
-def judge_many(setting: AuditSetting, world: NDArray[Any], evidence: NDArray[Any], pair: str) -> Audit:
+def judge_many(claim: Claim, world: NDArray[Any], evidence: NDArray[Any], pair: str, attack: str = "") -> Audit:
     """The audit of games with more than two worlds.
 
     The evidence has a column for each world, and the attacker names the likeliest.
     """
-    games = len(world)
-    right = int(np.count_nonzero(np.argmax(evidence + np.log(setting.prior), axis=1) == world))
-    p_value = intervals.p_value(right, games, _success(setting.bound, setting.guessing_error).upper)
-    return setting.verdict(pair, right, games, intervals.clopper_pearson(right, games, setting.confidence), p_value)
+    right = int(np.count_nonzero(np.argmax(evidence + np.log(claim.prior), axis=1) == world))
+    return claim.verdict(pair, right, len(world), attack)
 
 
 def _right(positive: NDArray[Any], evidence: NDArray[Any], threshold: float) -> int:
@@ -319,66 +323,21 @@ def _best(positive: NDArray[Any], evidence: NDArray[Any]) -> float:
     return float(evidence[order[best]]) if gains[best] > 0 else -inf
 
 
-def _advantage(success: Bound, guessing_error: float) -> Bound:
+def guessing_error(prior: float | tuple[float, ...]) -> float:
+    """The share of wrong guesses without the model."""
+    return 1.0 - max(prior) if isinstance(prior, tuple) else min(prior, 1.0 - prior)
+
+
+def _advantage(success: Bound, error: float) -> Bound:
     """The share of wrong guesses that the model saves the attacker: 2s - 1 where guessing is wrong half of the time."""
-    return Bound(*(1.0 - (1.0 - s) / guessing_error for s in (success.lower, success.estimate, success.upper)))
+    return Bound(*(1.0 - (1.0 - s) / error for s in (success.lower, success.estimate, success.upper)))
 
 
-def _success(advantage: Bound, guessing_error: float) -> Bound:
-    return Bound(*(1.0 - (1.0 - a) * guessing_error for a in (advantage.lower, advantage.estimate, advantage.upper)))
+def _success(advantage: Bound, error: float) -> Bound:
+    return Bound(*(1.0 - (1.0 - a) * error for a in (advantage.lower, advantage.estimate, advantage.upper)))
 
 
-def _ends(bound: Bound) -> dict[str, float]:
-    return {"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}
-
-
-# --- What audits show of themselves: the verdict, a column of numbers for each attacker, and the measured ROC curve
-
-
-def table(audits: Mapping[str, Audit]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The titles of the numbers of audits, and a column of numbers for each audit."""
-    every = list(audits.values())
-    titles = ["games", "right guesses", f"{100 * every[0].confidence:g} % interval", "at most", "advantage", "bound", "p-value"]
-    columns = [_numbers(audit) for audit in every]
-    if any(audit.attack for audit in every):
-        titles.append("attack")
-        columns = [[*column, audit.attack or "likelihood"] for column, audit in zip(columns, every, strict=True)]
-    if any(audit.heuristic is not None for audit in every):
-        titles.append("advantage if losses were linear")
-        told = ["" if audit.heuristic is None else nearest(audit.heuristic) for audit in every]
-        columns = [[*column, one] for column, one in zip(columns, told, strict=True)]
-    return tuple(titles), [tuple(column) for column in columns]
-
-
-def _numbers(audit: Audit) -> list[str]:
-    """The numbers of an audit for people."""
-    return [
-        f"{audit.games:,}",
-        nearest(audit.success.estimate),
-        f"{significant(audit.success.lower, 4, False)} to {significant(audit.success.upper, 4)}",
-        significant(audit.allowed.upper, 4),
-        nearest(audit.advantage.estimate),
-        significant(audit.bound.upper, 4),
-        nearest(audit.p_value, 2),
-    ]
-
-
-def display(sentence: str, audits: Mapping[str, Audit], brief: bool) -> Display:
-    """The verdict, and what was measured beside the bound, by attacker."""
-    first = next(iter(audits.values()))
-    lines = (sentence, f"Played: {first.threat.describe()}, seed {first.seed}.")
-    if brief:
-        return Display(lines)
-    titles, columns = table(audits)
-    rows = zip(titles, *columns, strict=True)
-    points = [(0.0, 0.0), *sorted((float(point.fpr.estimate), float(point.tpr.estimate)) for point in first.roc), (1.0, 1.0)]
-    x, y = zip(*points, strict=True)
-    alone = len(audits) == 1 and first.roc
-    drawing = curve(x, y, "false positives", "true positives", "measured ROC curve of the attack") if alone else ""
-    return Display(lines, ("", *audits), tuple(rows), drawing)
-
-
-# --- The result of an audit of real training: one audit for each of three attackers
+# --- The result of games on real training: one audit for each of three attackers
 
 #: The attackers: one sees every update, one holds the final weights, one can only query the final model.
 UPDATES, WEIGHTS, OUTPUTS = "updates", "weights", "outputs"
@@ -386,7 +345,7 @@ WHO = {UPDATES: "sees every update", WEIGHTS: "has the final weights", OUTPUTS: 
 
 
 @dataclass(frozen=True, repr=False)
-class Trials(Displayed):
+class Games(Verdict):
     """One audit for each attacker: on every update, on the final weights, on the answers of the final model.
 
     Attributes
@@ -405,10 +364,13 @@ class Trials(Displayed):
     >>> import betastar as bs
     >>> from betastar import audit
     >>> updates = audit.mechanism(bs.DPSGD(noise_multiplier=1.0, sample_rate=0.05, steps=20), games=1000, seed=1)
-    >>> trials = audit.Trials("a canary", {"updates": updates}, leakage=None)  # as `betastar.audit.training` returns it
-    >>> trials["updates"].games, trials.violated
+    >>> result = audit.Games("a canary", {"updates": updates}, leakage=None)  # as `betastar.audit.games` returns it
+    >>> result["updates"].games, result.violated
     (1000, False)
     """
+
+    derived: ClassVar[tuple[str, ...]] = ("kind", "p_value", "comparison", *Verdict.derived)
+    kind: ClassVar[str] = "training"
 
     challenge: str
     audits: dict[str, Audit]
@@ -419,13 +381,9 @@ class Trials(Displayed):
         return self.audits[place]
 
     @property
-    def p_value(self) -> float:
+    def p_value(self) -> float:  # type: ignore[override]
         """The p-value of the strongest attacker, times the number of attackers: a union bound."""
         return min(1.0, len(self.audits) * min(audit.p_value for audit in self.audits.values()))
-
-    @property
-    def violated(self) -> bool:
-        return self.p_value < ALARM
 
     @property
     def sentence(self) -> str:
@@ -444,8 +402,7 @@ class Trials(Displayed):
         final = {place: audit for place, audit in self.audits.items() if audit.heuristic is not None}
         if not final:
             return ""
-        heuristic = next(iter(final.values())).heuristic
-        assert heuristic is not None
+        heuristic = max(audit.heuristic or 0.0 for audit in final.values())
         reached = " and ".join(f"{audit.advantage.estimate:.3f} (who {WHO[place]})" for place, audit in final.items())
         exceeded = any(audit.advantage.lower > heuristic for audit in final.values())
         return (
@@ -454,26 +411,10 @@ class Trials(Displayed):
         )
 
     def _display(self, brief: bool) -> Display:
-        shown = display(self.sentence, self.audits, brief)
         more = [f"Challenge: {self.challenge}.", *filter(None, [self.comparison])]
-        if self.leakage is not None:
-            more.append(f"Without a model of the attack: {self.leakage.sentence}")
-        return replace(shown, lines=(*shown.lines, *more))
+        more += [] if self.leakage is None else [f"Without a model of the attack: {self.leakage.sentence}", self.leakage.caveat]
+        return display(self.sentence, {WHO[place]: audit for place, audit in self.audits.items()}, brief, *more)
 
     def __repr__(self) -> str:
         parts = (f"{place}: {'violated' if audit.violated else 'no violation'}" for place, audit in self.audits.items())
-        return f"Trials({self.challenge}, {', '.join(parts)}, p_value={self.p_value:.2g})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """The object that is printed as JSON."""
-        return {
-            "kind": "training",
-            "challenge": self.challenge,
-            "sentence": self.sentence,
-            "p_value": self.p_value,
-            "violated": self.violated,
-            "beyond": self.beyond,
-            "comparison": self.comparison,
-            "audits": {place: audit.as_dict() for place, audit in self.audits.items()},
-            "leakage": None if self.leakage is None else self.leakage.as_dict(),
-        }
+        return f"Games({self.challenge}, {', '.join(parts)}, p_value={self.p_value:.2g})"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from betastar import validation
-from betastar.audit import intervals
-from betastar.display import Display, Displayed
+from betastar.audit.common import Verdict
+from betastar.audit.verdict import intervals
+from betastar.display import Display
 from betastar.risk import Bound
 from betastar.rounding import down, up
 
@@ -27,8 +28,6 @@ FEWEST, HALVINGS = 16, 6
 ROOM = 0.01
 #: Priors that were used to draw the games are refused in at most one of a billion cases.
 UNLIKELY = 1e-9
-#: Up to `TREE` features, a tree of the outputs is faster than all distances, which are computed for `BLOCK` outputs at a time.
-TREE, BLOCK = 10, 256
 
 CAVEAT = (
     "A real attacker reaches this, so the Bayes security of these outputs is not above the upper end. It is no guarantee: a "
@@ -39,7 +38,7 @@ CAVEAT = (
 
 
 @dataclass(frozen=True)
-class Leakage(Displayed):
+class Leakage(Verdict):
     """What a nearest-neighbour attacker learned about the worlds from the outputs.
 
     Attributes
@@ -65,9 +64,6 @@ class Leakage(Displayed):
     bayes_security : Bound
         The error of this attacker (or of one who ignores the outputs, if that is less) in units of the error without outputs,
         with its Clopper-Pearson interval. Only its upper end bounds the Bayes security of the outputs.
-    limit : Bound
-        What the error of one nearest neighbour would leave to the best attacker if the games were infinitely many (Cover, Hart
-        1967), or what was reached if that is less. It proves nothing.
     convergence : tuple of (int, float)
         The number of teaching games and the estimate, the fewest first.
 
@@ -81,6 +77,9 @@ class Leakage(Displayed):
     (0, True)
     """
 
+    derived: ClassVar[tuple[str, ...]] = ("converged", "caveat", "sentence")
+    caveat: ClassVar[str] = CAVEAT
+
     worlds: int
     games: int
     examined: int
@@ -91,7 +90,6 @@ class Leakage(Displayed):
     confidence: float
     seed: int
     bayes_security: Bound
-    limit: Bound
     convergence: tuple[tuple[int, float], ...]
 
     @property
@@ -105,44 +103,23 @@ class Leakage(Displayed):
         return len(last) == 3 and all(abs(estimate - last[-1]) <= room for estimate in last)
 
     @property
-    def caveat(self) -> str:
-        return CAVEAT
-
-    @property
     def sentence(self) -> str:
         """The verdict for a person; the interval is rounded outwards."""
         low, high = down(self.bayes_security.lower, 3), up(min(self.bayes_security.upper, 1.0), 3)
         attacker = "the nearest neighbour" if self.neighbours == 1 else f"the {self.neighbours} nearest neighbours"
-        told = (
-            f"An attacker who asks {attacker} is wrong in {self.wrong:,} of {self.examined:,} games, a Bayes security of "
-            f"{self.bayes_security.estimate:.3f} against this attacker ({100.0 * self.confidence:g} % interval {low} to "
-            f"{high})"
+        none = self.bayes_security.upper >= 1.0
+        said = (
+            "no leakage was found, which does not prove that there is none" if none else f"that of the outputs is at most {high}"
         )
-        if self.bayes_security.upper >= 1.0:
-            told += ": no leakage was found, which does not prove that there is none"
-        else:
-            told += f": that of the outputs is at most {high}, and may be less"
-        return told + ("." if self.converged else "; more games may change the estimate.")
+        more = "" if none else ", and may be less"
+        return (
+            f"An attacker who asks {attacker} is wrong in {self.wrong:,} of {self.examined:,} games, a Bayes security of "
+            f"{self.bayes_security.estimate:.3f} against this attacker ({100.0 * self.confidence:g} % interval {low} to {high}): "
+            f"{said}{more}{'.' if self.converged else '; more games may change the estimate.'}"
+        )
 
     def _display(self, brief: bool) -> Display:
         return Display((self.sentence, self.caveat))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The object that is printed as JSON."""
-        names = ("worlds", "games", "examined", "features", "neighbours", "wrong", "confidence", "seed", "converged")
-        bounds = {
-            name: {"lower": bound.lower, "estimate": bound.estimate, "upper": bound.upper}
-            for name, bound in (("bayes_security", self.bayes_security), ("limit", self.limit))
-        }
-        moves = [{"games": number, "bayes_security": estimate} for number, estimate in self.convergence]
-        words = {"caveat": self.caveat, "sentence": self.sentence}
-        return {
-            **{name: getattr(self, name) for name in names},
-            "prior": list(self.prior),
-            **bounds,
-            "convergence": moves,
-            **words,
-        }
 
 
 def leakage(
@@ -210,10 +187,7 @@ def leakage(
         near = _nearest(scaled, asked, neighbours)
         wrong = np.count_nonzero(_vote(labels[lesson][near], len(priors)) != labels[held])
         convergence.append((number, min(1.0, float(wrong) / len(held) / guessing_error)))
-    alone = np.count_nonzero(labels[lesson][near[:, 0]] != labels[held])
-    error, nearest = (intervals.clopper_pearson(int(count), len(held), confidence) for count in (wrong, alone))
-    reached = [min(1.0, e / guessing_error) for e in (error.lower, error.estimate, error.upper)]
-    left = [_best(e, len(priors)) / guessing_error for e in (nearest.lower, nearest.estimate, nearest.upper)]
+    error = intervals.clopper_pearson(int(wrong), len(held), confidence)
     return Leakage(
         worlds=len(priors),
         games=games,
@@ -224,16 +198,9 @@ def leakage(
         prior=tuple(float(p) for p in priors),
         confidence=confidence,
         seed=int(seed),
-        bayes_security=Bound(*reached),
-        limit=Bound(*(min(pair) for pair in zip(left, reached, strict=True))),
+        bayes_security=Bound(*(min(1.0, e / guessing_error) for e in (error.lower, error.estimate, error.upper))),
         convergence=tuple(convergence),
     )
-
-
-def _best(error: float, worlds: int) -> float:
-    """The least error of any attacker if one nearest neighbour among infinitely many errs so often (Cover, Hart 1967)."""
-    most = (worlds - 1) / worlds
-    return most * (1.0 - sqrt(max(0.0, 1.0 - error / most)))
 
 
 def _growing(most: int) -> list[int]:
@@ -273,18 +240,9 @@ def _nearest(lesson: NDArray[Any], asked: NDArray[Any], neighbours: int) -> NDAr
     """The numbers of the outputs of the lesson that are nearest to each output that is asked about, the nearest first."""
     if lesson.shape[1] == 0:  # all alike
         return np.broadcast_to(np.arange(neighbours), (len(asked), neighbours))
-    if lesson.shape[1] <= TREE:
-        from scipy.spatial import cKDTree
+    from scipy.spatial import cKDTree
 
-        return cKDTree(lesson).query(asked, k=np.arange(1, neighbours + 1))[1]
-    nearest = np.empty((len(asked), neighbours), dtype=np.int64)
-    lengths = (lesson**2).sum(axis=1)
-    for start in range(0, len(asked), BLOCK):
-        far = lengths - 2.0 * asked[start : start + BLOCK] @ lesson.T  # squared distances but for a constant in each row
-        some = np.argpartition(far, neighbours - 1, axis=1)[:, :neighbours]
-        ranks = np.argsort(np.take_along_axis(far, some, axis=1), axis=1)
-        nearest[start : start + BLOCK] = np.take_along_axis(some, ranks, axis=1)
-    return nearest
+    return cKDTree(lesson).query(asked, k=np.arange(1, neighbours + 1))[1]
 
 
 def _games(worlds: ArrayLike, outputs: ArrayLike, prior: ArrayLike | None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -296,20 +254,16 @@ def _games(worlds: ArrayLike, outputs: ArrayLike, prior: ArrayLike | None) -> tu
         raise ValueError(f"outputs must have a row for each of the {len(labels)} games, got shape {seen.shape}.")
     if len(np.unique(labels)) < 2:
         raise ValueError(f"worlds must be of at least two kinds, got {np.unique(labels).tolist()} only.")
-    if prior is None:
-        number = int(labels.max()) + 1
-        if number > len(labels):
-            raise ValueError(f"worlds must be numbered 0, 1, … without gaps, got {number - 1} among {len(labels)} games.")
-        priors = np.full(number, 1.0 / number)
-    else:
-        priors = np.asarray(validation.fraction("prior", prior))
-        number = priors.size
-        if priors.ndim != 1 or abs(priors.sum() - 1.0) > 1e-9:
-            raise ValueError(f"prior must be a list of probabilities that add up to 1, got {prior!r}.")
-    if labels.max() >= number:
-        raise ValueError(f"worlds must be below {number}, the number of priors, got {int(labels.max())}.")
-    for world, count in enumerate(np.bincount(labels, minlength=number)):
-        if priors[world] not in intervals.clopper_pearson(int(count), len(labels), 1.0 - UNLIKELY / number):
+    number = int(labels.max()) + 1
+    if prior is None and number > len(labels):
+        raise ValueError(f"worlds must be numbered 0, 1, … without gaps, got {number - 1} among {len(labels)} games.")
+    priors = np.full(number, 1.0 / number) if prior is None else np.atleast_1d(validation.fraction("prior", prior))
+    if priors.ndim != 1 or abs(priors.sum() - 1.0) > 1e-9:
+        raise ValueError(f"prior must be a list of probabilities that add up to 1, got {prior!r}.")
+    if number > priors.size:
+        raise ValueError(f"worlds must be below {priors.size}, the number of priors, got {number - 1}.")
+    for world, count in enumerate(np.bincount(labels, minlength=priors.size)):
+        if priors[world] not in intervals.clopper_pearson(int(count), len(labels), 1.0 - UNLIKELY / priors.size):
             raise ValueError(
                 f"prior must be the probabilities with which the worlds were drawn, got {priors[world]:.4g} for world {world}, "
                 f"which was drawn in {int(count)} of {len(labels)} games."

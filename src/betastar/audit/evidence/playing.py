@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,23 +12,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from betastar import validation
-from betastar.audit.attackers import (
-    AuditError,
-    CanaryObserver,
-    Criterion,
+from betastar.audit.common import AuditError
+from betastar.audit.evidence.attackers import (
+    CanaryAttacker,
     Evidence,
     GapClippedGradients,
+    RecordAttacker,
     RecordGradients,
-    RecordObserver,
-    StepWatcher,
     UpdateAttacker,
     confidences,
     margins,
     watching,
     weights,
 )
-from betastar.audit.challenges import Canaries, Challenge, Data
-from betastar.audit.watched_optimizers import is_private
+from betastar.audit.evidence.challenges import Canaries, Challenge, Criterion, Data, seeded
+from betastar.audit.evidence.recorder import is_private
 from betastar.dpsgd import DPSGD
 from betastar.training import Records, Secret
 
@@ -38,36 +34,12 @@ Factory = Callable[[], nn.Module]
 Train = Callable[[nn.Module, Any], object]
 
 
-@dataclass(frozen=True)
-class Observed:
-    """What the attackers have of one game.
-
-    Attributes
-    ----------
-    world : int
-        The world of the game, which the attackers do not know.
-    evidence : array of float
-        The log-likelihood of each world, to the attacker who sees every update.
-    trace : array of float
-        How much each step spoke for the first world, against the last.
-    white, black : array of float
-        What the attacker who holds the weights, and the one who only queries the model, learn from.
-    confidences : array of float
-        The final model's log-confidence in each candidate, and then in each record of the population; empty for a canary.
-    hits : int
-        How often the model saw the canary.
-    farthest : float
-        The largest distance between the candidates' gradients.
-    """
-
-    world: int
-    evidence: NDArray[Any]
-    trace: NDArray[Any]
-    white: NDArray[Any]
-    black: NDArray[Any]
-    confidences: NDArray[Any]
-    hits: int
-    farthest: float
+#: What is kept of each game. world: the number of the world, which the attackers do not know; evidence: the log-likelihood of
+#: each world, to the attacker who sees every update; trace: how much each step spoke for the first world, against the last;
+#: white, black: what the attacker who holds the weights, and the one who only queries the model, learn from; confidences: the
+#: final model's log-confidence in each candidate, and then in each record of the population; hits: how often the model saw the
+#: canary; farthest: the largest distance between the candidates' gradients.
+COLUMNS = ("world", "evidence", "trace", "white", "black", "confidences", "hits", "farthest")
 
 
 @dataclass(frozen=True)
@@ -113,61 +85,55 @@ class Game:
     gap: float | None = None
     private: bool = True
 
-    def play(self, world: int, seed: int) -> Observed:
-        """Train in this world, and attack."""
+    def play(self, world: int, seed: int) -> dict[str, Any]:
+        """Train in this world, and attack: a value for each of COLUMNS."""
         start, noise, others = streams(seed, 3)
+        posed, each = self.challenge, len(self.challenge.places)
         with seeded(start):
-            inner, copy, marks = self.factory(), self.factory(), self.challenge.marks
-            model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), self.challenge.signs)
-        generator = torch.Generator().manual_seed(others)
-        observer = self._of_canary(model) if isinstance(model, Canaries) else self._of_record(model, copy, generator)
-        attacker = UpdateAttacker(self._evidence(), observer)
-        with seeded(noise):
-            fit(self.train, model, self.challenge.dataset(world), self.run, attacker, self.private)
-        hits, farthest = 0, 0.0
+            inner, copy, marks = self.factory(), self.factory(), posed.marks
+            model = inner if marks is None else Canaries(inner, marks, [0] * len(marks), posed.signs)
+        attacker: UpdateAttacker
         if isinstance(model, Canaries):
-            hits = model.seen
-            white = model.canary.weight.detach().cpu().double().numpy().ravel()
-            black = sure = np.zeros(0)  # a canary does not change outputs
-        elif isinstance(observer, RecordObserver):
-            farthest = observer.farthest
-            candidates = self.challenge.records()
-            observer.gradients.follow(model)
+            evidence = Evidence(self.run, np.zeros(len(posed)), copies=each)
+            attacker = CanaryAttacker(evidence, model, np.array(posed.signs), self.scale)
+        else:  # a column for each record of a person
+            attacker = self._of_record(model, copy, np.zeros((len(posed), each) if each > 1 else len(posed)), others)
+        with seeded(noise):
+            fit(self.train, model, posed.dataset(world), self.run, attacker, self.private)
+        hits, farthest, black, sure = 0, 0.0, np.zeros(0), np.zeros(0)  # a canary does not change outputs
+        if isinstance(model, Canaries):
+            hits, white = model.seen, model.canary.weight.detach().cpu().double().numpy().ravel()
+        else:
+            assert isinstance(attacker, RecordAttacker)
+            farthest, candidates = attacker.farthest, posed.records()
+            attacker.gradients.follow(model)
             black = margins(copy, self.criterion, candidates)
             sure = np.concatenate([confidences(copy, self.criterion, one) for one in (candidates, self.population)])
-            white = np.concatenate([black, weights(observer.gradients, candidates)])
+            white = np.concatenate([black, weights(attacker.gradients, candidates)])
         trace = np.array(attacker.trace)
         if not all(np.isfinite(one).all() for one in (attacker.logs, trace, white, sure)):
             raise AuditError("train must end with finite weights, got some that are not: it diverged.")
-        return Observed(world, attacker.logs, trace, white, black, sure, hits, farthest)
+        return dict(zip(COLUMNS, (world, attacker.logs, trace, white, black, sure, hits, farthest), strict=True))
 
     def described(self) -> dict[str, Any]:
         """What tells games of this audit from those of another."""
+        with seeded(0):
+            weights = sum(parameter.numel() for parameter in self.factory().parameters())
         about = {"run": repr(self.run), "challenge": self.challenge.title, "records": len(self.challenge.data)}
-        labels, weights = [str(label) for label in self.challenge.labels], size(self.factory)
         sizes = {"references": self.references, "population": len(self.population), "weights": weights}
         gap = {} if self.gap is None else {"gap": self.gap}
-        return {**about, "max_grad_norm": self.norm, "values": labels, **sizes, **gap}
+        return {**about, "max_grad_norm": self.norm, "values": [str(label) for label in self.challenge.labels], **sizes, **gap}
 
-    def _evidence(self) -> Evidence:
-        """Nothing yet: for each world, and for each record of a person that is no canary."""
-        worlds, each = len(self.challenge), len(self.challenge.places)
-        if self.challenge.marks is not None:
-            return Evidence(self.run, np.zeros(worlds), copies=each)
-        return Evidence(self.run, np.zeros((worlds, each) if each > 1 else worlds))
-
-    def _of_canary(self, model: Canaries) -> CanaryObserver:
-        return CanaryObserver(model, self.challenge.signs, self.scale)
-
-    def _of_record(self, model: nn.Module, copy: nn.Module, generator: torch.Generator) -> RecordObserver:
-        there = [candidate is not None for candidate in self.challenge.candidates]
-        others = (lambda: self.challenge.others(self.references, generator)) if self.references else None
+    def _of_record(self, model: nn.Module, copy: nn.Module, logs: NDArray[Any], seed: int) -> RecordAttacker:
+        posed, generator = self.challenge, torch.Generator().manual_seed(seed)
+        others = (lambda: posed.others(self.references, generator)) if self.references else None
         gradients = RecordGradients(copy, self.criterion, self.norm)
         if self.secret is not None and self.gap is not None:
             gradients = GapClippedGradients(copy, self.criterion, self.norm, self.secret, self.gap)
-        each = len(self.challenge.places)
-        number = len(self.challenge.data) - each
-        return RecordObserver(model, gradients, self.challenge.records(), there, each, self.scale, others, number)
+        there = [candidate is not None for candidate in posed.candidates]
+        number = len(posed.data) - len(posed.places)
+        evidence = Evidence(self.run, logs)
+        return RecordAttacker(evidence, model, gradients, posed.records(), there, self.scale, others, number)
 
 
 def streams(seed: int, number: int) -> list[int]:
@@ -182,7 +148,7 @@ def divisor_of(divisor: float | None, records: int, rate: float, loss_reduction:
     return max(1, int(records * rate + 1e-9)) if loss_reduction == "mean" else 1
 
 
-def fit(train: Train, model: nn.Module, data: Data, run: DPSGD, attacker: StepWatcher, private: bool = True) -> None:
+def fit(train: Train, model: nn.Module, data: Data, run: DPSGD, attacker: UpdateAttacker, private: bool = True) -> None:
     """Let the user's code train while the attacker watches; raises AuditError if that was no training, or not the claimed one."""
     model.train()
     with watching(model, attacker, private):
@@ -201,21 +167,6 @@ def fit(train: Train, model: nn.Module, data: Data, run: DPSGD, attacker: StepWa
         raise AuditError("train must update the model that it is given by an optimizer of PyTorch, got no step of one.")
     if seen != run.steps:
         raise AuditError(f"run must have as many steps as train makes on {len(data)} records, {seen}, got {run.steps}.")
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """A context in which randomness follows from a seed; afterwards the caller's randomness goes on as before."""
-    before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
 
 
 def rate_of(run: DPSGD) -> float:
@@ -239,12 +190,6 @@ def claimed(run: DPSGD | Callable[[int], DPSGD], data: Data) -> DPSGD:
     if not isinstance(claim, DPSGD) or claim.shape:
         raise AuditError(f"run must be one DPSGD run, or a function from a number of records to one, got {run!r}.")
     return claim
-
-
-def size(factory: Factory) -> int:
-    """How many weights a model has."""
-    with seeded(0):
-        return sum(parameter.numel() for parameter in factory().parameters())
 
 
 def check(factory: Factory) -> None:
