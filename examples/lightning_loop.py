@@ -1,7 +1,7 @@
 """Lightning with Opacus: how much does a training reveal about one column of its records?
 
-The data are synthetic: 600 records with five numbers and a flag. The flag is the secret. The task logs what is measured, and saves
-it in the checkpoints of Lightning. It is measured on the sampled records, so that it is an estimate, and no guarantee.
+The data are synthetic: 600 records with five numbers and a flag. The flag is the secret. The task logs what is measured,
+and saves it in the checkpoints of Lightning. It is measured on the sampled records, so that it is an estimate, and no guarantee.
 """
 
 from __future__ import annotations
