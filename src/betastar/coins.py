@@ -44,7 +44,7 @@ FARTHEST, HALVINGS = 4000.0, 70
 
 
 class MixtureCurve(Curve):
-    """With probability weight_i, N(0, 1) against N(μ_i, 1), μ_i > 0; with probability `told` it is told which world it is.
+    """With probability weight_i, N(0, 1) against N(μ_i, 1), μ_i > 0; with probability `told` the world is revealed.
 
     Otherwise nothing is shown. doubt: mass that may be wrong, in either world. rounding: relative error of the weights.
     """

@@ -25,7 +25,7 @@ def make(sheet: Sheet) -> None:
     adult, purchase = sheet.training("adult", sheet.adult), sheet.training("purchase", sheet.purchase)
     left, right = plots.panels(1, 2, (9.6, 4.0))
     _panel(left, adult, "Adult", ADULT, against_accuracy=True)
-    # The made-up records are told apart in the first epoch: against accuracy, all points would be above each other.
+    # The synthetic records are separated in the first epoch: against accuracy, all points would be above each other.
     _panel(right, purchase, "Purchase-100 (synthetic), over the epochs", PURCHASE, against_accuracy=False)
     sheet.save(left, "fig1")
     accuracies = [100 * entry["accuracy"] for entry in at(adult, 30)]
