@@ -36,6 +36,9 @@ MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
 LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.5, 4
 #: With how many different distances the best of several runs is attacked; others are rounded down.
 FEW_FOR_THE_BEST = 6
+#: What two rules for many norms may disagree by, as a share of the advantage, so that the finer one is taken; and the least noise
+#: for which they are looked at: their integrals take long with less.
+NEAR, LEAST_NOISE_OF_RULES = 1e-5, 0.15
 #: Where curves are compared.
 PROBES = np.array([0.0, 0.5, 2.0, 8.0])
 #: An advantage below this one is not looked into.
@@ -209,6 +212,8 @@ def _outcome(reduced: Reduction, method: str, tolerance: float, effort: str, bot
     proved, attacks = reduced.proved, reduced.attacks
     if attacks is None:
         return solve(proved[0], tolerance, effort, both_ends)
+    if method == "exact" and reduced.near is not None and (near := _near(*reduced.near)) is not None:
+        return near
     if method == "affinity" or effort != "best":  # these take a grid
         proved, attacks = (tuple(one for one in every if one.integrable) for every in (proved, attacks))
     elif method == "certified" and not proved[-1].integrable:
@@ -220,6 +225,24 @@ def _outcome(reduced: Reduction, method: str, tolerance: float, effort: str, bot
     if method in ("exact", "certified") and effort == "best":
         below += _attack_on_fixed_sizes(reduced.proved[0], fine=method == "certified")
     return joined(above, below, proved[0].oriented)
+
+
+def _near(fine: StepSequence, coarse: StepSequence) -> Outcome | None:
+    """The integral of steps that are nearly those of the run; None if two of them, one finer, do not agree."""
+    curves = []
+    for sequence in (fine, coarse):
+        leaking = [step.clamped() for step in sequence.steps if step.leaks]
+        if not leaking or min(step.least_noise for step in leaking) < LEAST_NOISE_OF_RULES:
+            return None
+        curves.append(_composed(leaking, "line", False))
+    best, rough = (np.concatenate([curve.hockey_sticks(PROBES)[0] for curve in (one, one.reversed())]) for one in curves)
+    doubt = 2.0 * float(np.max(np.abs(best - rough)))
+    if doubt > NEAR * float(np.max(best)):
+        return None
+    curve = FourierCurve(curves[0].factors, False, doubt)
+    beta, error = curve.overlap()
+    bayes_security = Bound(max(beta - error, 0.0), max(beta, TINY), min(beta + error, 1.0))
+    return Outcome(bayes_security, (curve,), (curve,), fine.oriented)
 
 
 def _attack_on_fixed_sizes(sequence: StepSequence, fine: bool) -> list[Outcome]:

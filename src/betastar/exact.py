@@ -29,9 +29,10 @@ LEAST_NOISE = 0.07
 class FourierCurve(Curve):
     """The trade-off curve of independent steps, from their transforms."""
 
-    def __init__(self, factors: Sequence[StepFactor], symmetric: bool) -> None:
+    def __init__(self, factors: Sequence[StepFactor], symmetric: bool, doubt: float = 0.0) -> None:
         self.factors = tuple(factors)
         self.symmetric = symmetric
+        self._doubt = doubt  # by how much the steps are not those of the run
 
     def reversed(self) -> FourierCurve:
         """The curve of (Q, P)."""
@@ -41,13 +42,13 @@ class FourierCurve(Curve):
     def _reversed(self) -> FourierCurve:
         if self.symmetric:
             return self
-        other = FourierCurve([factor.exchanged() for factor in self.factors], False)
+        other = FourierCurve([factor.exchanged() for factor in self.factors], False, self._doubt)
         other.__dict__["_reversed"] = self
         return other
 
     @cached_property
     def _composition(self) -> Composition:
-        return Composition(self.factors)
+        return Composition(self.factors, self._doubt)
 
     @cached_property
     def _single(self) -> StepFactor | None:
@@ -251,8 +252,8 @@ Terms = list[tuple[float, Transform]]
 class Composition:
     """The composed transform of independent steps."""
 
-    def __init__(self, factors: Sequence[StepFactor]) -> None:
-        self.factors = tuple(factors)
+    def __init__(self, factors: Sequence[StepFactor], doubt: float = 0.0) -> None:
+        self.factors, self._doubt = tuple(factors), doubt
 
     @cached_property
     def bulk(self) -> Terms:
@@ -296,7 +297,7 @@ class Composition:
     @cached_property
     def doubt(self) -> float:
         """Probability that the nodes have wrong."""
-        return sum(abs(n) * t.doubt for n, t in self.bulk)
+        return self._doubt + sum(abs(n) * t.doubt for n, t in self.bulk)
 
     @cached_property
     def plateau(self) -> bool:

@@ -53,10 +53,12 @@ class Reduction:
     """proved : sequences that are above every attack, each of them. attacks : sequences of attacks that exist, or less.
 
     attacks is None if the only proved sequence is attained: what a method says of its steps, at both ends, holds for the run.
+    near : the same run, nearly, and not quite as nearly, for the method exact: its steps are many, and these are few.
     """
 
     proved: tuple[StepSequence, ...]
     attacks: tuple[StepSequence, ...] | None = None
+    near: tuple[StepSequence, StepSequence] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import betastar as bs
 from betastar import audit, plots
 from betastar.exact import FourierCurve
 from betastar.steps import PoissonStep, UnequalStep
-from betastar.threats import LEVELS, fewer
+from betastar.threats import LEVELS, fewer, gauss
 
 from .given_steps import ANY_RUN, GivenSteps
 
@@ -173,18 +173,33 @@ def test_epsilon_and_rates_take_the_worse_direction() -> None:
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-def test_many_norms_cost_few_and_are_enclosed(relation: str) -> None:
-    norms = np.random.default_rng(0).beta(2.0, 4.0, 400)
-    run = bs.DPSGD(1.5, 0.02, 400)
-    risk = bs.analyze(run, bs.Membership(relation, norms=norms)).bayes_security
-    if relation == "substitution":
-        steps: tuple = tuple(UnequalStep(0.02, 1.5, float(norm), 0.02, 1.0, 1) for norm in norms)
-    else:
-        steps = tuple(PoissonStep(0.02, 1.5 / float(norm), 1.0, 1) for norm in norms)
-    truth = bs.analyze(ANY_RUN, GivenSteps(steps, False)).bayes_security.estimate
-    assert truth in risk
-    assert risk.width < 0.015 * (1.0 - truth)
-    assert len(bs.Membership(relation, norms=norms).steps(run)) <= LEVELS
+def test_many_norms_cost_few_and_are_enclosed(relation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = np.random.default_rng(0).beta(2.0, 4.0, 250)
+    run, threat = bs.DPSGD(1.5, 0.02, 250), bs.Membership(relation, norms=norms)
+    risk = bs.analyze(run, threat)
+    assert len(threat.steps(run)) <= LEVELS
+    rounded = bs.analyze(run, threat, "affinity").bayes_security
+    monkeypatch.setattr("betastar.threats.LEVELS", len(norms))
+    each = bs.analyze(run, threat)
+    assert len(threat.steps(run)) == len(norms)
+    assert risk.bayes_security.width < 1e-8, "Gauss's rule"
+    assert each.bayes_security.estimate in risk.bayes_security
+    assert risk.tpr(0.01).estimate == pytest.approx(each.tpr(0.01).estimate, rel=1e-8)
+    assert risk.epsilon(1e-5).estimate == pytest.approx(each.epsilon(1e-5).estimate, rel=1e-8)
+    proved = bs.analyze(run, threat, "affinity").bayes_security
+    assert rounded.lower < proved.lower < proved.upper < rounded.upper
+
+
+def test_a_rule_for_many_norms_has_their_moments() -> None:
+    norms = np.random.default_rng(2).beta(1.0, 2.0, 3000)
+    nodes, counts = gauss(*np.unique(norms, return_counts=True), 12)
+    assert len(nodes) == 12
+    assert counts.min() > 0.0
+    for degree in range(24):
+        assert counts @ nodes**degree == pytest.approx((norms**degree).sum(), rel=1e-11)
+    few, many = gauss(np.array([0.2, 0.7]), np.array([3, 5]), 9)
+    np.testing.assert_allclose(few, [0.2, 0.7])
+    np.testing.assert_allclose(many, [3.0, 5.0])
 
 
 def test_rounded_norms_enclose_each_of_them() -> None:
