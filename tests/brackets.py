@@ -71,10 +71,15 @@ Mixture = Sequence[tuple[float, float]]  # (probability, mean)
 Point = tuple[float, float]
 
 
-def on_a_line(first: Mixture, second: Mixture, noise: float, number: int = 1 << 14) -> Fragments:
-    """Two mixtures of Gaussians on the line whose loss does not fall: the ends of a fragment's loss are those at its edges."""
+def on_a_line(first: Mixture, second: Mixture, noise: float, number: int = 1 << 14, cut: float | None = None) -> Fragments:
+    """Two mixtures of Gaussians on the line whose loss does not fall: the ends of a fragment's loss are those at its edges.
+
+    cut: where the loss is 0, which shall be an edge.
+    """
     means = [mean for _, mean in [*first, *second]]
     edges = np.linspace(min(means) - REACH * noise, max(means) + REACH * noise, number)
+    if cut is not None:
+        edges = np.union1d(edges, [cut])
     bounds = np.concatenate([[-np.inf], edges, [np.inf]])
     p, q = (sum(chance * _masses(bounds, mean, noise) for chance, mean in law) for law in (first, second))
 
@@ -510,7 +515,7 @@ def attributes(run: bs.DPSGD, distances: Array, sampling: str = "poisson") -> Br
     bounds = []
     for (rate, noise, distance), count in counts.items():
         both = [(1.0 - rate, 0.0), (rate, 1.0)], [(1.0 - rate, 0.0), (rate, 1.0 - scale * distance)]
-        bounds.append((glued(on_a_line(*both, scale * noise)), count))
+        bounds.append((glued(on_a_line(*both, scale * noise, cut=1.0 - 0.5 * scale * distance)), count))
     return Bracket([adaptive(lower)] if lower else [], _composed(bounds, above))
 
 

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,8 @@ DIFFERENT = 4
 TOLERANCE = 1e-4
 #: For the best of several models, the width for one run as a share of it, and the least.
 MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
+#: Factors of the glued curve beside the programme, where it matters far out only; more steps are rounded up to that many.
+MOST_GLUED = 24
 #: Least noise, and most different steps, that the pair on a line is integrated for.
 LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.5, 4
 #: With how many different distances the best of several runs is attacked; others are rounded down.
@@ -293,7 +296,7 @@ def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple
     steps, symmetric = sequence.steps, sequence.symmetric
     leaking = [step.clamped().with_min_noise(LEAST_NOISE) for step in steps if step.leaks]
     attained = attained_steps(leaking, symmetric)
-    worst: tuple[Curve, ...]
+    worst: tuple[Any, ...]
     attacks: tuple[Curve, ...]
     line: tuple[Curve, ...] = ()
     adapts = False
@@ -312,6 +315,8 @@ def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple
         solution = _adapted(sequence, effort, both_ends)
         if solution is not None:
             adapts = True
+            if len(worst[0].factors) > MOST_GLUED:
+                worst = (_composed(enclosure.rounded(leaking, MOST_GLUED, up=True), "glued", True),)
             worst = (LeastCurve(solution.above, *worst),)
             attacks = attacks[-1:] if solution.below is None else (solution.below, *line)
     poisson = [step for step in steps if isinstance(step, PoissonStep)]
@@ -327,7 +332,7 @@ def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple
         quiet = min(step.least_noise for step in steps) < LEAST_NOISE_OF_LINE and len(factors(leaking, "glued")) > FEW_ON_LINE
         if quiet and not adapts:
             worst = (told,)
-        elif _is_lower(told, worst[0]):
+        elif _is_lower(told, worst[0] if solution is None else solution.above):
             worst = (LeastCurve(*worst, told),)
     return worst, attacks if both_ends else worst, adapts
 
@@ -368,11 +373,11 @@ def _adapted(sequence: StepSequence, effort: str, both_ends: bool) -> adaptive.S
     different, count = len(counted(steps)), sum(step.count for step in steps)
     if different == 1:
         fineness = adaptive.MODERATE
-    elif count <= adaptive.SHORT.alone:
+    elif count <= (adaptive.SHORT.alone if different <= DIFFERENT else adaptive.FEW_STEPS):
         fineness = adaptive.SHORT
     else:
-        fineness = adaptive.MODERATE if different <= DIFFERENT else adaptive.MANY
-        if len(steps) > different:  # they alternate
+        fineness = adaptive.MODERATE if different <= DIFFERENT else adaptive.MANY if count <= adaptive.MANY.alone else adaptive.LONG
+        if different <= DIFFERENT < len(steps):  # they alternate
             fineness = replace(fineness, alone=adaptive.SHORT.alone)
     return adaptive.solve(steps, fineness, both_ends)
 

@@ -112,7 +112,8 @@ def allowance(bayes_security: float) -> float:
 def bounds(largest: float, least: float) -> tuple[float, float, float]:
     """(lower, estimate, upper) of β* from Λ° and Λ*."""
     largest, least = largest * (1.0 + PAD), least * (1.0 - PAD)
-    return proved(largest), erfc(sqrt(least)), max(exp(-least), 5e-324)  # with noise β* is never 0: ε is finite
+    lower, upper = proved(largest), max(exp(-least), 5e-324)  # with noise β* is never 0: ε is finite
+    return lower, min(max(erfc(sqrt(least)), lower), upper), upper
 
 
 def proved(exponent: float) -> float:

@@ -333,6 +333,12 @@ class LeastCurve(Curve):
     def true_positive_rates(self, fprs: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         return self._least([np.stack(curve.true_positive_rates(fprs)) for curve in self.curves])
 
+    def epsilons(self, deltas: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """H falls: where the least curve crosses δ, the first of the curves does."""
+        every = np.array([np.stack(curve.epsilons(deltas)) for curve in self.curves])
+        lower, value, upper = np.take_along_axis(every, np.argmin(every[:, 2], axis=0)[None, None, :], axis=0)[0]
+        return lower, value, upper
+
     @staticmethod
     def _least(rows: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Of (values, errors) of each curve the ones that are least together."""

@@ -796,6 +796,9 @@ class _Path:
         hit = hit + np.where(below < 0.0, kept * np.exp(below), 0.0)
         unseen = self.unseen * np.where(self.lines.beyond, 1.0, sums[3])
         error = error + 8.0 * EPS * used + unseen + self.doubt
+        if self.lines.composition.atom <= -60.0:  # the plateau is narrow, but no atom: half of it may lie on either side of `rest`
+            split = np.where(taus == rest, 0.5 * np.abs(kept), 0.0)
+            hit, error[1] = hit + split, error[1] + split
         back = np.exp(-np.maximum(taus, -700.0))
         return np.stack([np.maximum(stick, 0.0), overlap, error[0], back * hit, back * error[1], hit, back * density])
 
@@ -812,6 +815,8 @@ WIDTH = 2e-10
 ROUNDS = 80
 #: Most points whose side is not sure before a search is given up.
 UNSURE = 8
+#: Losses below this one are not told apart first.
+SMALL = 1e-6
 #: Smallest and largest threshold of a rate.
 LOWEST, HIGHEST = -700.0, 700.0
 
@@ -838,6 +843,12 @@ class _Points:
         left = last - np.argmax((self.mass - self.mass_error >= fprs[:, None])[:, ::-1], axis=1)
         right = np.argmax(self.mass + self.mass_error <= fprs[:, None], axis=1)
         return left, np.maximum(right, left + 1)
+
+    def halfway(self, fprs: NDArray[Any]) -> NDArray[Any]:
+        """Between the points on either side of each rate, if their Q(L > τ) is right; on a scale that resolves small losses."""
+        right = np.maximum(np.argmax(self.mass <= fprs[:, None], axis=1), 1)
+        ends = [np.arcsinh(np.clip(self.tau[index], LOWEST, HIGHEST) / SMALL) for index in (right - 1, right)]
+        return np.asarray(SMALL * np.sinh(0.5 * (ends[0] + ends[1])))
 
     def lowest(self, left: NDArray[Any], right: NDArray[Any], fprs: NDArray[Any]) -> NDArray[Any]:
         """The point between these whose tangent is the lowest at each rate."""
@@ -916,7 +927,9 @@ def rates_on_tangents(
         middle = 0.5 * (np.maximum(low, LOWEST) + np.minimum(high, HIGHEST))
         taus = np.where((kink > low) & (kink < high) & (turn % 3 != 2), kink, middle)
         taus = np.where(inside & ((turn < 3) | (turn % 3 == 0)), smooth, taus)
-        more &= (taus > low) & (taus < high) & (right - left <= UNSURE)
+        again = np.isin(taus, points.tau)  # its side is not sure: what Q(L > τ) seems to be tells
+        taus[again] = points.halfway(fprs[open_[again]])
+        more &= (taus > low) & (taus < high) & (right - left <= UNSURE) & ~np.isin(taus, points.tau)
         open_, taus = open_[more], taus[more]
         if not open_.size:
             break

@@ -53,6 +53,8 @@ FINEST = 17
 LEAST_RATE, LEAST_RATIO = 1e-12, 1e-8
 #: Rounding of the probabilities of cells, in units of the rate; and of numbers that are computed without cancellation.
 ROUNDING = 256.0 * EPS
+#: Two curves that are farther on the wrong side of each other contradict each other.
+ROUNDED = 1e-9
 #: Rows that a path is predicted with.
 GUIDES = 4
 #: Share of the leakage whose distances do not decide where the smallest kind is.
@@ -61,6 +63,8 @@ NEGLIGIBLE = 0.01
 MOST_OF_A_BLOCK = 0.3
 #: Factor of coins, and what they may lack far from α = 1, in all steps, as a share of the deviation of the loss of the run.
 MORE, SLACK = 1.0005, 5e-4
+#: More of the coins than this would not be a coin, nearly.
+MOST_MORE = 1.01
 #: Cells of the kernels that coins are compared with.
 ROUGH_CELLS = (0.3, 0.1)
 #: Steps that a strategy takes one by one before the first block.
@@ -107,8 +111,10 @@ MODERATE = Fineness((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06), 10, 64, 30, 
 #: The same of steps that differ: a few hundred ones, and more.
 SHORT = Fineness((13, 5), 8192, 0.001, 0.25, 0.05, (0.15, 0.06), 10, 64, 400, False)
 MANY = Fineness((9, 4), 3072, 0.008, 0.35, 0.12, (0.2, 0.08), 8, 64, 400, False)
-
-
+#: And in longer blocks, from above.
+LONG = replace(MANY, alone=100, share=1.0)
+#: Many different steps up to which `SHORT` is affordable.
+FEW_STEPS = 100
 #: And with a proof.
 MANY_PROVED = Fineness((13, 5), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 12, 96, 1000)
 
@@ -145,10 +151,11 @@ def _solve(steps: tuple[PoissonStep, ...], fineness: Fineness, both_ends: bool) 
     if plan is None:
         return None
     above = plan.above()
-    if not np.all(np.isfinite(above)):
+    below = plan.below() if both_ends else np.zeros(1)
+    # What is no curve, or is not above the attack, cannot be relied on, nor can the attack: other bounds are there.
+    if not np.all(np.isfinite(above)) or np.any(above < -ROUNDED) or np.any(below > above[: len(below)] + ROUNDED):
         return None
-    below = NodeCurve(plan.grid, plan.below(), False) if both_ends else None
-    return Solution(NodeCurve(plan.grid, above, True), below)
+    return Solution(NodeCurve(plan.grid, above, True), NodeCurve(plan.grid, below, False) if both_ends else None)
 
 
 def _is_suited(step: PoissonStep) -> bool:
@@ -237,25 +244,37 @@ def _proved(
 ) -> dict[PoissonStep, Parts]:
     """With more of the coins, so that it is proved: at every node and angle H of a step is at most the coin's plus `slack`.
 
-    These curves are linear in α between the nodes, and each curve of the step lies below one of these. Many steps are rounded up.
+    These curves are linear in α between the nodes, and each curve of the step lies below one of these. A coin that would need
+    much more, or that would no longer be monotone, is replaced by its larger distance alone, which has all pairs of the step.
+    Many steps are rounded up.
     """
     levels = _rounded(counts, fineness.levels, True)
-    more: dict[PoissonStep, Parts] = {}
+    number, more = fineness.angles[0], {}
     for step in dict.fromkeys(levels.values()):
         parts = table[step]
         if parts[-1][0] != step:
-            own = _kernels(step, grid, most, fineness.angles[0], ROUGH_CELLS)
-            others = [_kernels(kind, grid, most, fineness.angles[0], fineness.cells) for kind, _ in parts]
-            half = max(kernel.reach for some in (own, *others) for kernel in some)
-            scale = 1.0
-            for i, kernel in enumerate(own):
-                lacks = np.maximum(kernel.source_on(half) - slack, 0.0)
-                like = [some[min(i, len(some) - 1)] for some in others]  # at distance 2 there is only one pair
-                coin = sum(part * other.source_on(half) for (_, part), other in zip(parts, like, strict=True))
-                scale = max(scale, float(np.max(lacks / np.maximum(coin, 1e-300))))
-            parts = tuple((kind, part * scale * (1.0 + 1e-9)) for kind, part in parts)
+            others = [_kernels(kind, grid, most, number, fineness.cells) for kind, _ in parts]
+            for cells in (ROUGH_CELLS, fineness.cells):
+                scale = _shortfall(_kernels(step, grid, most, number, cells), others, parts, slack) * (1.0 + 1e-9)
+                if scale <= MOST_MORE:
+                    break
+            moved = scale * sum(part * max(-k.jump[k.reach] for k in some) for (_, part), some in zip(parts, others, strict=True))
+            fits = scale <= MOST_MORE and moved <= 1.0
+            parts = tuple((kind, part * scale) for kind, part in parts) if fits else ((parts[-1][0], 1.0),)
         more[step] = parts
     return {step: more[level] for step, level in levels.items()}
+
+
+def _shortfall(own: Sequence[Kernel], others: Sequence[Sequence[Kernel]], parts: Parts, slack: float) -> float:
+    """How often the coin is needed, so that at every node and angle a step is at most that plus `slack`."""
+    half = max(kernel.reach for some in (own, *others) for kernel in some)
+    scale = 1.0
+    for i, kernel in enumerate(own):
+        lacks = np.maximum(kernel.source_on(half) - slack, 0.0)
+        like = [some[min(i, len(some) - 1)] for some in others]  # at distance 2 there is only one pair
+        coin = sum(part * other.source_on(half) for (_, part), other in zip(parts, like, strict=True))
+        scale = max(scale, float(np.max(lacks / np.maximum(coin, 1e-300))))
+    return scale
 
 
 class _Schedule:
@@ -300,7 +319,7 @@ class _Schedule:
             if at_once > left:
                 last = min(int(np.searchsorted(self.ends, time + at_once)), len(self.steps) - 1)
                 largest = float(self.variance[i : last + 1].max())
-                at_once = max(1, int(share * (spread / largest - alone)))
+                at_once = max(left, int(share * (spread / largest - alone)))
             if MOST_OF_A_BLOCK * at_once <= left < at_once:
                 at_once = left
             at_once = min(at_once, total - time)
@@ -656,7 +675,7 @@ class Above(Propagation):
         slope0, slope1 = w1 - f, end - w1
         bend = (slope1 - slope0) / steps**2
         if len(block.numbers) > 1:
-            bend = np.minimum(bend, 0.0) * max(1.0, float(block.prices.max()))
+            bend = np.minimum(bend, 0.0) * MOST_MORE * max(1.0, float(block.prices.max()))
         start, finish = 2.0 / steps * slope0 + bend, 2.0 / steps * slope1 + bend
         (second, more), (third, most) = self._drifts(w1, block.rows), self._drifts(end, block.rows)
         pace = (start, 0.5 * (start + finish), finish)

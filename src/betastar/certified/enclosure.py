@@ -34,6 +34,8 @@ EFFORTS = ("quick", "normal", "best")
 NEAREST = 1e-12
 #: The largest number below 1, which β* does not reach when anything leaks.
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
+#: More than rounding changes of β*.
+CONTRADICTION = 1e-9
 #: Where β* is surely below this, one grid that works is enough.
 NOTHING_LEFT = 1e-6
 #: Different steps up to which the programme takes its time.
@@ -98,8 +100,17 @@ def enclose(
         second = certify(steps, True, tolerance, both_ends and below is None)
     lower = min(max(1.0 - advantage, second.lower), BELOW_ONE)
     upper = second.upper if below is None else min(second.upper, 1.0 - float(below.values[0]))
+    if both_ends and all_poisson(steps):
+        upper = min(upper, closed_forms.bounds(0.0, closed_forms.total("symmetric", steps))[2])
     curve = above if second.above is None else LeastCurve(above, second.above)
-    return Certificate(curve, second.below if below is None else (below,), min(lower, upper), upper, True)
+    return Certificate(curve, second.below if below is None else (below,), _not_above(lower, upper), upper, True)
+
+
+def _not_above(lower: float, upper: float) -> float:
+    """The lower end, which is above the upper one by rounding at most: two proofs may not contradict each other."""
+    if lower > upper + CONTRADICTION:
+        raise RuntimeError(f"two proofs contradict each other: β* ≥ {lower!r} and β* ≤ {upper!r}. Please report this run.")
+    return min(lower, upper)
 
 
 def _adapted(
@@ -167,7 +178,7 @@ def certify(steps: Sequence[Step], symmetric: bool, tolerance: float, both_ends:
     for curve in below:
         value, error = curve.hockey_stick(0.0)
         upper = min(upper, 1.0 - (value - error))
-    return _with_coins(steps, symmetric, Certificate(above, below, min(lower, upper), upper))
+    return _with_coins(steps, symmetric, Certificate(above, below, _not_above(lower, upper), upper))
 
 
 def _with_coins(steps: Sequence[Step], symmetric: bool, known: Certificate) -> Certificate:
@@ -183,7 +194,7 @@ def _with_coins(steps: Sequence[Step], symmetric: bool, known: Certificate) -> C
     if seen is not None:
         value, error = seen.hockey_stick(0.0)
         below, upper = (*below, seen), min(upper, 1.0 - (value - error))
-    return replace(known, above=above, below=below, lower=min(lower, upper, BELOW_ONE), upper=upper)
+    return replace(known, above=above, below=below, lower=min(_not_above(lower, upper), BELOW_ONE), upper=upper)
 
 
 def _fixed_pairs(steps: Sequence[Step], lattice: Lattice, tolerance: float) -> list[DiscreteCurve]:

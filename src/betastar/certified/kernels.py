@@ -80,7 +80,7 @@ def spread(rate: float, pair: GradientPair, cells: tuple[float, float]) -> tuple
     ratio = other * np.expm1(np.minimum(gap, LARGEST_EXPONENT))
     near = (ratio > -0.5) & (gap < 30.0)
     loss = np.where(near, np.log1p(np.where(near, ratio, 0.0)), above - below)
-    low, high = _range(loss, t, gap, other, share, ta, tb)
+    low, high = _range(loss, t, gap, (other, (1.0 - rate) * np.exp(-below)), share, ta, tb)
     sampled = rate * (z * weight)[:, None]
     gain, mass = sampled * (first - second), (1.0 - rate) * weight[:, None] * unsampled + sampled * second
     small, large = np.expm1(low), np.expm1(np.minimum(high, FARTHEST))
@@ -90,26 +90,33 @@ def spread(rate: float, pair: GradientPair, cells: tuple[float, float]) -> tuple
 
 
 def _range(
-    loss: NDArray[Any], t: NDArray[Any], gap: NDArray[Any], other: NDArray[Any], share: NDArray[Any], ta: float, tb: float
+    loss: NDArray[Any],
+    t: NDArray[Any],
+    gap: NDArray[Any],
+    posterior: tuple[NDArray[Any], NDArray[Any]],
+    share: NDArray[Any],
+    ta: float,
+    tb: float,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Bounds of the loss L in each interval of t. gap: log X/Y; other, share: posteriors of having been sampled, at b and at a.
+    """Bounds of the loss L in each interval of t. gap: log X/Y; share: posterior of having been sampled, at a.
 
-    L' = ta·share - tb·other is positive if tb ≤ 0, or if gap ≥ 0, as then share ≥ other. Otherwise both posteriors grow with t,
-    and L' = (ta - tb)·share + tb·(share - other) with share - other = other·(1 - other)·e / (1 + other·e), e = e^gap - 1 < 0.
+    posterior: the same at b, `other`, and what it lacks to 1. L' = ta·share - tb·other is positive if tb ≤ 0, or if gap ≥ 0, as
+    then share ≥ other. Otherwise both posteriors grow with t, and L' = (ta - tb)·share + tb·(share - other) with
+    share - other = other·(1 - other)·(e^gap - 1) / (1 - other + other·e^gap).
     """
     low, high = loss[:, :-1].copy(), loss[:, 1:].copy()
     if tb > 0.0 and gap[0] < 0.0:
         n = int(np.count_nonzero(gap[1:] <= 0.0))  # intervals on which gap ≤ 0
-        few, many, e = other[:, :n], other[:, 1 : n + 1], np.expm1(gap[: n + 1])
-        spread = np.where((few < 0.5) & (many > 0.5), 0.25, np.maximum(few * (1.0 - few), many * (1.0 - many)))
-        least = (ta - tb) * share[:, :n] + tb * spread * e[:-1] / (1.0 + many * e[:-1])
-        spread = np.minimum(few * (1.0 - few), many * (1.0 - many))
-        most = (ta - tb) * share[:, 1 : n + 1] + tb * spread * e[1:] / (1.0 + few * e[1:])
+        (few, many), (much, little) = ((one[:, :n], one[:, 1 : n + 1]) for one in posterior)
+        even = np.where((few < 0.5) & (many > 0.5), 0.25, np.maximum(few * much, many * little))
+        least = (ta - tb) * share[:, :n] + tb * even * np.expm1(gap[:n]) / (little + many * np.exp(gap[:n]))
+        even = np.minimum(few * much, many * little)
+        most = (ta - tb) * share[:, 1 : n + 1] + tb * even * np.expm1(gap[1 : n + 1]) / (much + few * np.exp(gap[1 : n + 1]))
         down, up = np.minimum(least, 0.0) * np.diff(t)[:n], np.maximum(most, 0.0) * np.diff(t)[:n]
         start, end = loss[:, :n], loss[:, 1 : n + 1]
         low[:, :n], high[:, :n] = np.maximum(start + down, end - up), np.minimum(start + up, end - down)
         if n < len(t) - 1:  # the interval with gap = 0 inside
-            low[:, n] = np.log1p(other[:, n + 1] * np.expm1(gap[n]))
+            low[:, n] = np.log1p(posterior[0][:, n + 1] * np.expm1(gap[n]))
     return low, high
 
 
