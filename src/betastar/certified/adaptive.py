@@ -63,10 +63,6 @@ NEGLIGIBLE = 0.01
 MOST_OF_A_BLOCK = 0.3
 #: Factor of coins, and what they may lack far from α = 1, in all steps, as a share of the deviation of the loss of the run.
 MORE, SLACK = 1.0005, 5e-4
-#: More of the coins than this would not be a coin, nearly.
-MOST_MORE = 1.01
-#: Cells of the kernels that coins are compared with.
-ROUGH_CELLS = (0.3, 0.1)
 #: Steps that a strategy takes one by one before the first block.
 ALONE = 30
 #: Share of the variance, times the number of kinds, from which on a kind decides how fine the grid is.
@@ -89,7 +85,7 @@ class Fineness:
     outcomes between nodes may add to the variance of the loss, if there is room. share, pause: steps at once, as a share of those
     done, from above and (with one pair) from below. cells: widths of the cells of outcomes, in standard deviations. kinds,
     levels: different steps that kernels are computed for, from above and from below. alone: steps that are taken one by one
-    before the first path. verified: coins between kinds are compared with the steps that they stand for.
+    before the first path. proved: more steps than kinds are rounded up, and do not become coins between kinds.
     """
 
     angles: tuple[int, int] = (17, 5)
@@ -101,11 +97,11 @@ class Fineness:
     kinds: int = 12
     levels: int = 128
     alone: int = 30
-    verified: bool = True
+    proved: bool = True
 
 
 #: A figure in less than a tenth of a second, some per cent above the best one; from above only.
-COARSE = Fineness((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15), 5, 0, verified=False)
+COARSE = Fineness((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15), 5, 0, proved=False)
 #: Both ends in some tenths of a second, one to three per cent apart.
 MODERATE = Fineness((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06), 10, 64, 30, False)
 #: The same of steps that differ: a few hundred ones, and more.
@@ -115,8 +111,9 @@ MANY = Fineness((9, 4), 3072, 0.008, 0.35, 0.12, (0.2, 0.08), 8, 64, 400, False)
 LONG = replace(MANY, alone=100, share=1.0)
 #: Many different steps up to which `SHORT` is affordable.
 FEW_STEPS = 100
-#: And with a proof.
-MANY_PROVED = Fineness((13, 5), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 12, 96, 1000)
+#: And with a proof: distances are rounded up, which is safe, to as many as are affordable.
+MANY_PROVED = Fineness((13, 5), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 64, 96, 400)
+LONG_PROVED = Fineness((9, 4), 4096, 0.004, 1.0, 0.1, (0.15, 0.06), 28, 64, 100)
 
 
 def fineness_for(count: int) -> Fineness:
@@ -167,7 +164,10 @@ def _is_suited(step: PoissonStep) -> bool:
 def _plan(steps: Sequence[PoissonStep], fineness: Fineness) -> _Plan | None:
     """The grid for these steps; None if it would be too coarse."""
     counts = counted(steps)
-    table = _anchored(counts, fineness.kinds)
+    if fineness.proved:
+        table: dict[PoissonStep, Parts] = {step: ((up, 1.0),) for step, up in _rounded(counts, fineness.kinds, True).items()}
+    else:
+        table = _anchored(counts, fineness.kinds)
     kinds = list(dict.fromkeys(kind for parts in table.values() for kind, _ in parts))
     sizes = {kind: _size(kind) for kind in kinds}
     variances = {one: sum(part * sizes[kind][0] ** 2 for kind, part in parts) for one, parts in table.items()}
@@ -196,11 +196,7 @@ def _plan(steps: Sequence[PoissonStep], fineness: Fineness) -> _Plan | None:
         angles = max(13, fineness.angles[0] * CROWDED // half)
         fineness = replace(fineness, angles=(angles, fineness.angles[1]))
     fine = max(max(1, ceil(grid / finest[kind])) for kind in relevant)
-    given = 0.0
-    if len(kinds) < len(table):
-        given = SLACK * min(sqrt(variance), 1.0)
-        if fineness.verified:
-            table = _proved(counts, table, fineness, grid, min(half, ceil(tail / grid) + 1), given / count)
+    given = SLACK * min(sqrt(variance), 1.0) if any(len(parts) > 1 for parts in table.values()) else 0.0
     return _Plan(_Schedule(steps, table, kinds, variances), fineness, grid, half, tail, fine, given)
 
 
@@ -212,7 +208,7 @@ def _anchored(counts: dict[PoissonStep, int], most: int) -> dict[PoissonStep, Pa
     """Each step as itself, if they are few, or as a coin between two of `most` kinds that leaks more, and hardly so.
 
     H grows with R, and is convex but for α near 1: there H = p·erf(R/(2√2σ)), whose slope falls by no more than e^{-bR} up to a
-    distance R₂ = 4bσ², as for `enclosure._weight`. Where it is not quite so, far from α = 1, SLACK is given; `_proved` proves it.
+    distance R₂ = 4bσ², as for `enclosure._weight`. Where it is not quite so, far from α = 1, SLACK is given: no proof.
     """
     groups: dict[tuple[type, float, float], list[PoissonStep]] = {}
     for step in sorted(counts, key=lambda step: step.distance):
@@ -237,44 +233,6 @@ def _anchored(counts: dict[PoissonStep, int], most: int) -> dict[PoissonStep, Pa
                 part *= MORE
             table[step] = ((kinds[i], part),) if i == 1 or part == 1.0 else ((kinds[i - 1], MORE - part), (kinds[i], part))
     return table
-
-
-def _proved(
-    counts: dict[PoissonStep, int], table: dict[PoissonStep, Parts], fineness: Fineness, grid: float, most: int, slack: float
-) -> dict[PoissonStep, Parts]:
-    """With more of the coins, so that it is proved: at every node and angle H of a step is at most the coin's plus `slack`.
-
-    These curves are linear in α between the nodes, and each curve of the step lies below one of these. A coin that would need
-    much more, or that would no longer be monotone, is replaced by its larger distance alone, which has all pairs of the step.
-    Many steps are rounded up.
-    """
-    levels = _rounded(counts, fineness.levels, True)
-    number, more = fineness.angles[0], {}
-    for step in dict.fromkeys(levels.values()):
-        parts = table[step]
-        if parts[-1][0] != step:
-            others = [_kernels(kind, grid, most, number, fineness.cells) for kind, _ in parts]
-            for cells in (ROUGH_CELLS, fineness.cells):
-                scale = _shortfall(_kernels(step, grid, most, number, cells), others, parts, slack) * (1.0 + 1e-9)
-                if scale <= MOST_MORE:
-                    break
-            moved = scale * sum(part * max(-k.jump[k.reach] for k in some) for (_, part), some in zip(parts, others, strict=True))
-            fits = scale <= MOST_MORE and moved <= 1.0
-            parts = tuple((kind, part * scale) for kind, part in parts) if fits else ((parts[-1][0], 1.0),)
-        more[step] = parts
-    return {step: more[level] for step, level in levels.items()}
-
-
-def _shortfall(own: Sequence[Kernel], others: Sequence[Sequence[Kernel]], parts: Parts, slack: float) -> float:
-    """How often the coin is needed, so that at every node and angle a step is at most that plus `slack`."""
-    half = max(kernel.reach for some in (own, *others) for kernel in some)
-    scale = 1.0
-    for i, kernel in enumerate(own):
-        lacks = np.maximum(kernel.source_on(half) - slack, 0.0)
-        like = [some[min(i, len(some) - 1)] for some in others]  # at distance 2 there is only one pair
-        coin = sum(part * other.source_on(half) for (_, part), other in zip(parts, like, strict=True))
-        scale = max(scale, float(np.max(lacks / np.maximum(coin, 1e-300))))
-    return scale
 
 
 class _Schedule:
@@ -675,7 +633,7 @@ class Above(Propagation):
         slope0, slope1 = w1 - f, end - w1
         bend = (slope1 - slope0) / steps**2
         if len(block.numbers) > 1:
-            bend = np.minimum(bend, 0.0) * MOST_MORE * max(1.0, float(block.prices.max()))
+            bend = np.minimum(bend, 0.0) * max(1.0, float(block.prices.max()))
         start, finish = 2.0 / steps * slope0 + bend, 2.0 / steps * slope1 + bend
         (second, more), (third, most) = self._drifts(w1, block.rows), self._drifts(end, block.rows)
         pace = (start, 0.5 * (start + finish), finish)

@@ -123,7 +123,10 @@ def _adapted(
     in_order = [step for step in in_order if step.leaks]
     if effort == "normal":
         return adaptive.solve(in_order, adaptive.COARSE, False)
-    fineness = adaptive.fineness_for(count) if len(adaptive.counted(in_order)) <= FEW_DIFFERENT else adaptive.MANY_PROVED
+    if len(adaptive.counted(in_order)) <= FEW_DIFFERENT:
+        fineness = adaptive.fineness_for(count)
+    else:
+        fineness = adaptive.MANY_PROVED if count <= adaptive.MANY_PROVED.alone else adaptive.LONG_PROVED
     # No attack on the steps of the largest distances need exist.
     return adaptive.solve(in_order, fineness, both_ends and adaptive.counted(in_order) == adaptive.counted(steps))
 
