@@ -304,7 +304,7 @@ def test_the_order_of_distances_by_the_programme_as_written(distances: list[floa
     x, functions = values(0.45, 1.25, distances, 4, 9, 31, 0.3)
     truth = 1.0 - float(functions[-1][len(x) // 2])
     steps = [PoissonStep(0.45, 1.25, distance, 1) for distance in distances]
-    for fineness in (adaptive.SHORT, replace(adaptive.SHORT, kinds=2), replace(adaptive.SHORT, kinds=2, verified=True)):
+    for fineness in (adaptive.SHORT, replace(adaptive.SHORT, kinds=2), replace(adaptive.SHORT, kinds=2, proved=True)):
         solution = adaptive.solve(steps, fineness)
         assert solution is not None
         low, high = ends(solution)
@@ -346,7 +346,7 @@ def test_many_distances_in_blocks_and_one_by_one() -> None:
     steps = [PoissonStep(0.02, 0.9, float(distance), 1) for distance in rng.uniform(0.05, 1.5, 50)]
     one_by_one = adaptive.solve(steps, replace(adaptive.SHORT, kinds=50))
     coins = adaptive.solve(steps, adaptive.SHORT)
-    proved = adaptive.solve(steps, replace(adaptive.SHORT, verified=True, alone=30))
+    proved = adaptive.solve(steps, replace(adaptive.SHORT, kinds=25, proved=True))
     assert one_by_one is not None
     assert coins is not None
     assert proved is not None
@@ -358,10 +358,30 @@ def test_many_distances_in_blocks_and_one_by_one() -> None:
     assert low <= high <= 1.015 * low
 
 
+def test_proved_distances_near_one_are_above_the_attack() -> None:
+    """The pair on a line changes its shape where the other gradient passes 0: no coin between distances may hide that."""
+    distances = [0.7, 0.69, 0.99, 0.62, 1.02, 1.08, 1.003, 0.41, 0.61, 0.66, 0.53, 0.88, 0.46, 1.19, 0.53]
+    run, threat = bs.DPSGD(3.83, 0.0024, 15), bs.AttributeInference(distances)
+    proved, seen = bs.analyze(run, threat, "certified").advantage, bs.analyze(run, threat, "exact").advantage
+    assert proved.upper > seen.lower > 0.0
+    assert proved.width <= 0.02 * proved.upper
+    assert max(proved.lower, seen.lower) <= min(proved.upper, seen.upper)
+
+
+def test_steps_that_hardly_leak_are_taken_at_once() -> None:
+    """Also where steps follow that leak more."""
+    steps = [PoissonStep(0.004, 0.9, 1.0, 54), PoissonStep(1e-5, 21.0, 1.0, 15_000), PoissonStep(0.0026, 7.0, 1.0, 3000)]
+    plan = adaptive._plan(steps, adaptive.MODERATE)
+    assert plan is not None
+    blocks = list(plan.schedule.blocks(plan.fineness.share, False, plan.fineness.alone))
+    assert [blocks[0][0], blocks[-1][1]] == [0, 18_054]
+    assert len(blocks) < 150
+
+
 @pytest.mark.parametrize(
     ("distances", "fineness"),
     [
-        (np.linspace(0.5, 2.0, 24), replace(adaptive.SHORT, verified=True, alone=0)),
+        (np.linspace(0.5, 2.0, 24), replace(adaptive.SHORT, alone=0)),
         (np.tile([0.7, 1.4, 2.0], 20), replace(adaptive.SHORT, pause=0.5)),
     ],
     ids=["coins", "blocks of the strategy"],

@@ -112,3 +112,8 @@ def test_little_noise_is_rounded_to_the_safe_side(noise: float, rate: float) -> 
         assert known[(truth < 18.0) & (noise >= 0.07)].all()
         assert (exponents[known] <= (far[known] + 2.0 / 512) ** 2 / (8.0 * noise**2) * 1.0001).all()
         assert float(risk.bayes_security.lower) <= np.exp(-2.0 * 10 * 0.49 / (8.0 * noise**2))
+
+
+def test_ends_are_in_order_where_hardly_anything_leaks() -> None:
+    bound = bs.analyze(bs.DPSGD(2e5, 0.02, 10**6), bs.AttributeInference(1e-7), "affinity").bayes_security
+    assert bound.lower <= bound.estimate <= bound.upper

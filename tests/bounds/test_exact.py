@@ -360,3 +360,15 @@ def test_tiny_distances(method: str) -> None:
     for distance in (5e-324, 1e-300, 1e-160):
         beta = bs.analyze(bs.DPSGD(0.5, 0.5, 1000), bs.AttributeInference(distance), method=method).bayes_security
         assert 1.0 - 1e-9 < beta.lower <= beta.upper == 1.0
+
+
+def test_rates_where_three_scales_meet() -> None:
+    """Nearly nothing, little and everything is told in one run: Q(L > 0) is one half, not what is left beside a narrow plateau.
+
+    The attack of `certified`, a law on a grid, knows each rate to five digits.
+    """
+    run = bs.DPSGD(0.063, 1.5e-10, 365_000) + bs.DPSGD(950.0, 0.0185, 92) + bs.DPSGD(0.28, 1.95e-8, 850_000)
+    with pytest.warns(bs.ToleranceWarning):
+        proved = bs.analyze(run, method="certified")
+    rates = np.array([0.1, 1e-2, 1e-4, 1e-6, 1e-8])
+    assert bs.analyze(run).tpr(rates).estimate == pytest.approx(proved.tpr(rates).lower, rel=1e-3)

@@ -102,6 +102,8 @@ class Fineness:
 
 #: A figure in less than a tenth of a second, some per cent above the best one; from above only.
 COARSE = Fineness((9, 0), 1024, 0.01, 0.7, 0.03, (0.3, 0.15), 5, 0, proved=False)
+#: The same with a proof.
+COARSE_PROVED = replace(COARSE, kinds=16, proved=True)
 #: Both ends in some tenths of a second, one to three per cent apart.
 MODERATE = Fineness((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06), 10, 64, 30, False)
 #: The same of steps that differ: a few hundred ones, and more.

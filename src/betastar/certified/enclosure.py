@@ -122,7 +122,7 @@ def _adapted(
         return None
     in_order = [step for step in in_order if step.leaks]
     if effort == "normal":
-        return adaptive.solve(in_order, adaptive.COARSE, False)
+        return adaptive.solve(in_order, adaptive.COARSE_PROVED, False)
     if len(adaptive.counted(in_order)) <= FEW_DIFFERENT:
         fineness = adaptive.fineness_for(count)
     else:
