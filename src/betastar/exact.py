@@ -813,7 +813,7 @@ SEARCH = 1e-8
 WIDTH = 2e-10
 #: Most evaluations of a search; most are done after three.
 ROUNDS = 80
-#: Most points whose side is not sure before a search is given up.
+#: Most points, besides the first guesses, whose side is not sure before a search is given up.
 UNSURE = 8
 #: Losses below this one are not told apart first.
 SMALL = 1e-6
@@ -929,7 +929,7 @@ def rates_on_tangents(
         taus = np.where(inside & ((turn < 3) | (turn % 3 == 0)), smooth, taus)
         again = np.isin(taus, points.tau)  # its side is not sure: what Q(L > τ) seems to be tells
         taus[again] = points.halfway(fprs[open_[again]])
-        more &= (taus > low) & (taus < high) & (right - left <= UNSURE) & ~np.isin(taus, points.tau)
+        more &= (taus > low) & (taus < high) & (right - left <= UNSURE + len(guesses)) & ~np.isin(taus, points.tau)
         open_, taus = open_[more], taus[more]
         if not open_.size:
             break
