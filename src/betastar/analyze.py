@@ -376,7 +376,9 @@ def _adapted(sequence: StepSequence, effort: str, both_ends: bool) -> adaptive.S
     elif count <= (adaptive.SHORT.alone if different <= DIFFERENT else adaptive.FEW_STEPS):
         fineness = adaptive.SHORT
     else:
-        fineness = adaptive.MODERATE if different <= DIFFERENT else adaptive.MANY if count <= adaptive.MANY.alone else adaptive.LONG
+        fineness = (
+            adaptive.MODERATE if different <= DIFFERENT else adaptive.MANY if count <= adaptive.MANY.alone else adaptive.LONG
+        )
         if different <= DIFFERENT < len(steps):  # they alternate
             fineness = replace(fineness, alone=adaptive.SHORT.alone)
     return adaptive.solve(steps, fineness, both_ends)

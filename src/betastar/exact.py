@@ -796,7 +796,7 @@ class _Path:
         hit = hit + np.where(below < 0.0, kept * np.exp(below), 0.0)
         unseen = self.unseen * np.where(self.lines.beyond, 1.0, sums[3])
         error = error + 8.0 * EPS * used + unseen + self.doubt
-        if self.lines.composition.atom <= -60.0:  # the plateau is narrow, but no atom: half of it may lie on either side of `rest`
+        if self.lines.composition.atom <= -60.0:  # narrow, but no atom: half of it may lie on either side of `rest`
             split = np.where(taus == rest, 0.5 * np.abs(kept), 0.0)
             hit, error[1] = hit + split, error[1] + split
         back = np.exp(-np.maximum(taus, -700.0))
