@@ -199,7 +199,7 @@ class MembershipProof:
     >>> from betastar.training import MembershipProof
     >>> print(MembershipProof(bayes_security=0.95))
     Proved: an attacker who asks whether a record was trained on faces β* ≥ 0.95, or 0.9749 if nothing were in its place (budget \
-fixed in advance).
+fixed in advance; training must not end because of who sits out).
     """
 
     bayes_security: float
@@ -214,7 +214,8 @@ fixed in advance).
         whose, place = ("a record was", "its") if self.records == 1 else (f"a person's {self.records} records were", "their")
         return (
             f"Proved: an attacker who asks whether {whose} trained on faces β* ≥ {plain(self.bayes_security)}, or "
-            f"{down(self.add_remove)} if nothing were in {place} place (budget fixed in advance)."
+            f"{down(self.add_remove)} if nothing were in {place} place (budget fixed in advance; training must not end because "
+            "of who sits out)."
         )
 
 
