@@ -128,7 +128,7 @@ def _download(url: str, folder: Path) -> Path:
 
 def trained(output: Path, data: str | None = None, checksum: str | None = None, seed: int = 0, quick: bool = False) -> RunFolder:
     """One run with the paper's parameters, or one epoch on a tenth of the synthetic records; it goes on where it stopped."""
-    config = Config(study="purchase", sensitive=SECRET.name, seed=seed, epochs=1 if quick else None, ledger=False)
+    config = Config(study="purchase", sensitive=SECRET.name, seed=seed, epochs=1 if quick else None, ledger=False, every=1)
     study = purchase(data, config.data_seed(), RECORDS // 10 if quick else RECORDS, checksum)
     return train(config, output, resume=True, study=config.applied_to(study))
 

@@ -774,7 +774,9 @@ def guesses(shares: Mapping[str, float], ax: Axes | None = None, without: float 
     for name, share in shares.items():
         allowed = f"between {without:g}, which are right without the model, and 1"
         validation.numbers(f"shares[{name!r}]", share, allowed, low=without, high=1.0)
-    every = [ax] if ax is not None else panels(1, len(shares), (2.5 * len(shares), 3.1))
+    columns = min(2, len(shares))
+    rows = -(-len(shares) // columns)
+    every = [ax] if ax is not None else panels(rows, columns, (2.5 * columns, 2.5 * rows + 0.6), len(shares))
     for panel, (name, share) in zip(every, shares.items(), strict=True):
         _hundred(panel, without, share)
         right = METRICS["success"].rounded(share, without).removesuffix(" %")

@@ -23,7 +23,7 @@ SECRETS = ("age", "sex", "race", "marital_status")
 #: Ages are grouped by these.
 AGES = (0, 30, 45, 60, 200)
 #: The stand-in is made smaller and trained for less long than the paper's, to take minutes.
-PURCHASE, PURCHASE_RECORDS = Config(study="purchase", sensitive=SECRET.name, epochs=10), 20_000
+PURCHASE, PURCHASE_RECORDS = Config(study="purchase", sensitive=SECRET.name, epochs=10, every=1), 20_000
 PURCHASE_GAPS, PURCHASE_NOISES, PURCHASE_SEEDS = (0.5, 0.1, 0.02), (1.8, 0.8, 0.5), 3
 
 
@@ -57,7 +57,7 @@ def cases(quick: bool = False) -> list[Case]:
 
     It is run as gap clipping with a gap of 2 and two values: the same weights (a test says so), in half the time.
     """
-    adult = Config(epochs=2 if quick else 20)
+    adult = Config(epochs=2 if quick else 20, every=1)
     settings: list[Case] = []
     secrets, gaps, noises = (SECRETS[:2], GAPS[1:], (3.51, 0.8)) if quick else (SECRETS, GAPS, NOISES)
     for noise in noises:

@@ -37,7 +37,9 @@ def measure(epochs: int) -> Json:
     }
     times: dict[str, list[float]] = {name: [] for name in options}
     with tempfile.TemporaryDirectory() as folder:
-        trainings = {name: Training(Config(seed=0, **given), RunFolder(Path(folder) / name)) for name, given in options.items()}
+        trainings = {
+            name: Training(Config(seed=0, every=1, **given), RunFolder(Path(folder) / name)) for name, given in options.items()
+        }
         for _ in range(epochs):  # in turn, so that a noisy machine is noisy for all
             for name, training in trainings.items():
                 start = time.perf_counter()

@@ -45,7 +45,7 @@ def low_noise(sheet: Sheet) -> None:
 def _distances(epochs: int, every: int) -> Json:
     """The largest distance in each batch, and in the whole data set at some of the steps."""
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(Config(epochs=epochs, seed=0, ledger=False), RunFolder(Path(folder)))
+        training = Training(Config(epochs=epochs, seed=0, ledger=False, every=1), RunFolder(Path(folder)))
         everyone = training.training.watch(training.study.secret, scope="dataset", every=every)
         for _ in range(epochs):
             training.run_epoch()

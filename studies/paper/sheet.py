@@ -74,13 +74,13 @@ class Sheet:
 
     def adult(self) -> list[RunFolder]:
         """Adult with the paper's parameters, both diameters."""
-        config = Config(study="adult", epochs=self.epochs, approximate=True)
+        config = Config(study="adult", epochs=self.epochs, approximate=True, every=1)
         return train_seeds(config, self.runs / f"adult-{self.epochs}", range(self.seeds), self.jobs, resume=True)
 
     def purchase(self) -> list[RunFolder]:
         """The synthetic stand-in for Purchase with the paper's parameters. It takes fewer epochs, as its records are made up."""
         epochs, records = (2, 20_000) if self.quick else (10, RECORDS)
-        config = Config(study="purchase", sensitive=SECRET.name, epochs=epochs, ledger=False, seed=0)
+        config = Config(study="purchase", sensitive=SECRET.name, epochs=epochs, ledger=False, seed=0, every=1)
         study = config.applied_to(purchase(seed=config.data_seed(), records=records))
         return [train(config, self.runs / f"purchase-{epochs}" / "seed-0", resume=True, study=study)]
 

@@ -6,7 +6,10 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +55,6 @@ def test_json_is_what_the_core_says() -> None:
     assert answer["epsilon"] == [{"delta": 1e-6, **{e: getattr(risk.epsilon(1e-6), e) for e in ("lower", "estimate", "upper")}}]
     assert answer["gdp_mu"]["upper"] == risk.gdp_mu.upper
     assert answer["parameters"]["steps"] == 2040
-    names: dict[str, Any] = {}
-    exec(answer["python"].replace("print", "_ = "), names)
-    assert names["risk"].bayes_security == risk.bayes_security
     again = json.loads(run(answer["command"].removeprefix("betastar ") + " --json").stdout)
     assert again == answer
 
@@ -206,15 +206,11 @@ def test_an_interruption_says_how_to_go_on(line: str, where: Any, hint: str, mon
         ("tweets", "tweets"),
         ("voters --quick --json", "voters"),
         ("raters -o out", "raters"),
-        ("train tweets -o out", "tweets"),
-        ("train voters --sensitive race -o out", "voters"),
-        ("train raters -o out", "raters"),
-        ("train purchase -o out", "purchase"),
     ],
 )
 def test_studies_that_moved_say_where_they_went(line: str, module: str, tmp_path: Path) -> None:
     done = call(*line.split(), cwd=tmp_path)
-    name = line.removeprefix("train ").split()[0]
+    name = line.split()[0]
     assert done.returncode == 2
     assert done.stderr.endswith(f"{name} is now a study beside the package: in a clone, python -m studies.{module}.\n")
     assert not (tmp_path / "out").exists()
@@ -227,6 +223,39 @@ def test_a_sweep_counts_its_points() -> None:
     grid.compute(told.append)
     assert len(grid.bounds) == grid.size == 6
     assert told == [1, 2, 3, 4, 5, 6]
+
+
+#: Ctrl-C while a module is loaded.
+LOADING = """
+import os, signal, sys
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "betastar.calibrate":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Slow())
+import betastar_command
+betastar_command.main()
+"""
+
+
+def test_ctrl_c_leaves_no_traceback_while_the_command_is_loaded() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "\nbetastar: interrupted.\n")
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
+def test_explore_ends_without_a_traceback(sign: signal.Signals, code: int, tmp_path: Path) -> None:
+    """While a browser in the terminal holds it up."""
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f"#!/bin/sh\ntouch {opened}\nexec sleep 20\n")
+    browser.chmod(0o700)
+    environment = {**os.environ, "BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "betastar_command", "explore"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    while not opened.exists() and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, sign)
+    assert (process.wait(30), process.communicate()[1].strip()) == (code, "betastar: interrupted." if code > 0 else "")
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -15,7 +15,7 @@ import betastar as bs
 from betastar import validation
 from betastar.cli import main
 from betastar.cli.answers import SHORT, Question
-from betastar.cli.options import GONE, HINTS, OTHER_NAMES, THREATS
+from betastar.cli.options import HINTS, OTHER_NAMES, THREATS
 from betastar.dpsgd import NUMBERS
 from betastar.risk import METRICS
 
@@ -66,14 +66,6 @@ def test_the_help_is_short() -> None:
         assert group in call("train", "--help").stdout.splitlines()
 
 
-@pytest.mark.parametrize("word", GONE["train"])
-def test_an_option_that_went_says_where(word: str) -> None:
-    done = call("train", "adult", f"{word}=.9", "-o", "/nowhere/x")
-    assert done.returncode == 2
-    assert done.stderr == f"betastar: {word} {GONE['train'][word]}\n"
-    assert word not in {spelling for one in options(SHOWN["train"]) for spelling in one.opts}
-
-
 def test_a_spelling_has_one_meaning() -> None:
     meaning: dict[str, str] = {}
     for command in SHOWN.values():
@@ -88,9 +80,8 @@ def test_names_that_the_command_line_knows_are_those_of_python() -> None:
     assert set(OTHER_NAMES.values()) - {"with"} <= every
     for name in THREATS:
         question = Question(2.0, 0.01, steps=10, threat=name, distance=1.0 if name == "attribute" else None)
-        names: dict[str, Any] = {}
-        exec(question.python().replace("print", "_ = "), names)
-        assert names["risk"].bayes_security.lower == question.risk.bayes_security.lower
+        again = json_of(*question.command().split()[1:])
+        assert again["bayes_security"]["lower"] == question.risk.bayes_security.lower
     risk = bs.analyze(bs.DPSGD(2.0, 0.01, 10))
     for metric in METRICS.values():
         reading: Any = getattr(risk, metric.name)

@@ -29,26 +29,13 @@ def test_shuffled_batches_say_what_other_samplings_would_give() -> None:
     assert any("permuted uniformly" in line for line in answer["assumptions"])
     assert answer["parameters"]["sampling"] == "shuffled"
     assert "--sampling shuffled" in answer["command"]
-    assert "sampling='shuffled'" in answer["python"]
 
 
 @pytest.mark.parametrize("sampling", ["fixed-size", "balls-in-bins", "shuffled"])
-def test_the_python_code_gives_the_same_number(sampling: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_gives_the_same_number(sampling: str) -> None:
     answer = said("analyze", *RUN, "--sampling", sampling, "--records-per-person", "2", "--json")
-    exec(answer["python"], {})
-    assert capsys.readouterr().out.startswith(f"{answer['bayes_security']['estimate']:.4f}"[:5])
-
-
-def test_a_person_and_the_final_model() -> None:
-    answer = said("analyze", *RUN, "--records-per-person", "3", "--sees", "final-model", "--json")
-    assert any("a person with 3 records" in line for line in answer["assumptions"])
-    weaker = answer["final_model"]
-    assert weaker["sentence"].startswith("A heuristic, not a bound")
-    assert weaker["bayes_security"]["estimate"] > answer["bayes_security"]["upper"]
-    assert weaker["bayes_security"]["lower"] in (None, 0.0)
-    assert "records=3" in answer["python"]
-    text = call("analyze", *RUN, "--sees", "final-model").stdout
-    assert "A heuristic, not a bound" in text
+    assert any("a person with 2 records" in line for line in answer["assumptions"])
+    assert said(*answer["command"].split()[1:], "--json") == answer
 
 
 @pytest.mark.parametrize(
@@ -87,7 +74,7 @@ def test_compare_calibrate_and_sweep() -> None:
     assert len(table) == 3
 
 
-def test_several_times_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_times_an_epoch() -> None:
     """Two of twenty batches, for two epochs; what is calibrated or swept is the same run."""
     often = ("--sampling", "balls-in-bins", "--times-per-epoch", "2")
     answer = said("analyze", *RUN, *often, "--json")
@@ -95,8 +82,6 @@ def test_several_times_an_epoch(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["bayes_security"]["lower"] == pytest.approx(wanted.lower, rel=1e-9)
     assert any("in exactly 2 of the batches of an epoch" in line for line in answer["assumptions"])
     assert "--times-per-epoch 2" in answer["command"]
-    exec(answer["python"], {})
-    assert capsys.readouterr().out.startswith(f"{answer['bayes_security']['estimate']:.4f}"[:5])
     settings = ("--setting", "times-per-epoch=1", "--setting", "times-per-epoch=2", "--metric", "bayes_security", "--json")
     once, twice = said("sweep", *RUN, *often[:2], *settings)["settings"]
     assert twice["bayes_security"]["lower"] == answer["bayes_security"]["lower"] < once["bayes_security"]["lower"]

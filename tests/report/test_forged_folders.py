@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import betastar as bs
-from betastar.report.facts import load
 from betastar.report.report import summarise, write
 from betastar.runs.config import Config
 from betastar.runs.loop import train
@@ -31,8 +30,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     fixed |= {"noise_multiplier": 4.0, "batch_size": 80, "epochs": 2}
     kinds: dict[str, dict[str, Any]] = {
         "plain": {},
-        "budget": {"target_beta": 0.5},
-        "stopped": {"target_beta": 0.85},
         "gap": {"gap": 0.1},
         "target": {"attribute_target": "bayes_security>=0.99"},
     }
@@ -54,13 +51,6 @@ def test_what_is_true_is_reported(runs: dict[str, Path], tmp_path: Path) -> None
     for name, folder in runs.items():
         facts, files = write(folder, tmp_path / f"{name}.html")
         text = files[0].read_text()
-        beta = {"budget": "0.5", "stopped": "0.85"}.get(name)
-        assert (facts.budget is not None) == (beta is not None)
-        if beta:
-            assert f"Proved: an attacker who wants the secret of any record faces β* ≥ {beta} (" in text
-            assert f"**β\\* ≥ {beta}, proved." in summarise(folder).read_text()
-            assert '<span class="tag">not proved</span>' in text, "when training ended says something about membership"
-        assert ("not what the moment of the stop may tell" in text) == (name == "stopped")
         assert ("Gap clipping fixed this before training" in text) == (name in ("gap", "target"))
         assert "They are not signed: anybody who can write into the folder can change them all." in text
         if name in ("gap", "target"):
@@ -75,8 +65,6 @@ def test_what_is_true_is_reported(runs: dict[str, Path], tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("kind", "forged", "message"),
     [
-        ("plain", {"proof": PROOF}, "config.json asks for no budget"),
-        ("plain", {"stopped": "the next step would break the budget."}, "config.json asks for no budget"),
         ("plain", {"gaps": {"age": 0.001}, "proof": PROOF}, "config.json asks for none (gap)"),
         ("plain", {"noise_multiplier": 40.0}, "noise_multiplier was 40.0, but config.json asks for 4.0"),
         ("plain", {"batch_size": 8}, "batch_size was 8, but config.json asks for 80"),
@@ -109,23 +97,11 @@ def test_a_forged_status_is_refused(
 
 
 def test_a_forged_sentence_is_not_repeated(runs: dict[str, Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(runs["budget"], tmp_path / "run"))
+    folder = Path(shutil.copytree(runs["gap"], tmp_path / "run"))
     change(folder / "status.json", proof=PROOF, label="proved, may be published")
     text = write(folder)[1][0].read_text() + summarise(folder).read_text()
     assert "0.99999" not in text
     assert "proved, may be published" not in text
-    assert "faces β* ≥ 0.5 (" in text
-
-
-def test_a_budget_is_computed_again_from_the_steps(runs: dict[str, Path], tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(runs["budget"], tmp_path / "run"))
-    change(folder / "config.json", target_beta=0.9999)
-    with pytest.raises(ValueError, match=r"says that β\* ≥ 0\.9999 is proved, but the steps in metrics\.jsonl spent"):
-        load(folder)
-    change(folder / "config.json", target_beta=0.5)
-    change_lines(folder / "metrics.jsonl", lambda step: step.update(scope="batch"))
-    with pytest.raises(ValueError, match=r"metrics\.jsonl has no steps that measured all records"):
-        load(folder)
 
 
 def test_a_measured_figure_is_computed_again(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from betastar.runs import adult as packaged_table
-from betastar.runs.adult import AGES, SHA256, adult, encoder, table
+from betastar.runs.adult import AGES, SHA256, adult, table
 from betastar.runs.reading import StudyError
 from betastar.runs.tables import own
 from betastar.training import Records, Secret
@@ -44,12 +44,12 @@ def test_adult_is_the_papers() -> None:
 
 def test_ages_are_encoded_as_the_model_sees_them() -> None:
     frame = table().drop(columns="income").head(5)
-    encode = encoder(table().drop(columns="income"))
     study = adult()
-    x = torch.tensor(encode.transform(frame), dtype=torch.float32)
+    assert study.encoder is not None
+    x = study.encoder.tensor(frame)
     for age in (17, 90):
         variants = study.secret.variants(Records((x,), None), study.secret.only(age)).inputs[0]
-        torch.testing.assert_close(variants, torch.tensor(encode.transform(frame.assign(age=age)), dtype=torch.float32))
+        torch.testing.assert_close(variants, study.encoder.tensor(frame.assign(age=age)))
 
 
 @pytest.mark.slow
@@ -118,14 +118,19 @@ def test_tables_that_cannot_be_studied(tmp_path: Path) -> None:
     ):
         with pytest.raises(StudyError, match=message):
             own(path, "rich", "age", drop=["name"], **options)  # type: ignore[arg-type]
-    with pytest.raises(StudyError, match="no file"):
-        own(tmp_path / "gone.csv", "rich", "age")
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(StudyError, match="truncated or no table"):
-        own(tmp_path / "bad.parquet", "rich", "age")
-    (tmp_path / "short.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(StudyError, match="has 1 records; at least 10"):
-        own(tmp_path / "short.csv", "a", "b")
+    frame.to_parquet(tmp_path / "cut.parquet")
+    half = (tmp_path / "cut.parquet").read_bytes()[:4000]
+    for name, content, message in (
+        ("gone.csv", None, "there is no file .*gone.csv: name a CSV or Parquet file, or 'adult'"),
+        ("cut.parquet", half, r"truncated or no table \(.*\): export or download it again"),
+        ("short.csv", b"a,b\n1,2\n", "has 1 records; at least 10 are needed"),
+        ("empty.csv", b"", "is empty: export or download it again"),
+        ("book.xlsx", b"PK", r"is a spreadsheet: save it as CSV \(UTF-8\) first"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(StudyError, match=message):
+            own(tmp_path / name, "a", "b")
 
 
 def commas(frame: pd.DataFrame, where: str) -> str:
@@ -201,7 +206,7 @@ def test_a_table_that_is_not_utf8(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"people.{suffix}"
     frame.to_csv(path, index=False, encoding="latin-1")
     with pytest.raises(
-        StudyError, match=rf"people\.{suffix}, line 502, is not UTF-8: .*Zürich.* if it is Latin-1.* iconv -f latin1"
+        StudyError, match=rf"people\.{suffix}, line 502, is not UTF-8 .as Latin-1 it reads .*Zürich.* iconv -f latin1"
     ):
         own(path, "rich", "member", drop=["name"])
     frame.to_csv(path, index=False, encoding="utf-8")

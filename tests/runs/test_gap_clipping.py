@@ -105,7 +105,7 @@ def test_what_is_refused(config: Config, tmp_path: Path) -> None:
     for options, message in (
         ({"gap": 2.5}, r"gap must be between 0 and 2 .*got 2\.5"),
         ({"attribute_target": "bayes_security>=1.5"}, "attribute_target .* must be strictly between 0 and 1"),
-        ({"gap": 0.1, "target_beta": 0.9}, "gap and target_beta are two ways to the same end"),
+        ({"gap": 0.1, "attribute_target": "success<=52%"}, "gap and attribute_target are two ways to the same end"),
         ({"target": "success<=52%"}, "target and noise_multiplier are two ways to the same end"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -118,7 +118,7 @@ def test_gap_clipping_and_the_label_as_a_secret(config: Config, table: Path, tmp
     watched = train(own, tmp_path / "label")
     assert watched.status.secret == "price"
     assert watched.epochs[-1]["exact"]["lower"] >= watched.epochs[-1]["membership"]["lower"] - 1e-9
-    for wish in ({"gap": 0.1}, {"attribute_target": "bayes_security>=0.99"}, {"target_beta": 0.5}):
+    for wish in ({"gap": 0.1}, {"attribute_target": "bayes_security>=0.99"}):
         with pytest.raises(StudyError, match="a proof about the label 'price' needs --label-range"):
             train(Config(str(tmp_path / "rounded.csv"), **label, **wish), tmp_path / "refused")
     declared = Config(str(tmp_path / "rounded.csv"), **label, gap=0.1, label_range=(100_000.0, 600_000.0))

@@ -27,7 +27,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "truncated": {"max_batch_size": 45},
     "unwatched": {"monitor": False},
     "gap": {"attribute_target": "bayes_security>=0.98"},
-    "budget": {"target_beta": 0.85},
 }
 
 
@@ -42,7 +41,13 @@ def same(one: RunFolder, other: RunFolder) -> None:
             assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "regression"])
+#: Others take the same way.
+SLOW = ("fixed-size", "truncated", "regression")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in (*KINDS, "regression")]
+)
 def test_an_interrupted_run_ends_the_same(
     kind: str, runs: TrainedRuns, trained: Callable[[Config], RunFolder], tmp_path: Path
 ) -> None:

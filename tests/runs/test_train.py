@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train, train_seeds
 from betastar.runs.reading import StudyError
 
-from ..command import COMMAND, call
+from ..command import call
 from ..trained_runs import TrainedRuns, people
 
 
@@ -103,17 +102,6 @@ def test_a_target_finds_the_noise(options: dict[str, Any], threat: bs.Membership
     assert folder.status.noise_multiplier == facts.run.noise_multiplier
 
 
-def test_a_budget_stops_the_run(config: Config, trained: Callable[[Config], RunFolder]) -> None:
-    long = replace(config, epochs=50, target_beta=0.9)
-    folder = trained(long)
-    status = folder.status
-    assert status.epochs < 50
-    assert "would break the budget" in str(status.stopped)
-    assert str(status.proof).startswith("Proved: ")
-    assert folder.epochs[-1]["exact"]["scope"] == "dataset"
-    assert train(long, folder.path, resume=True).status == status
-
-
 def test_seeds_in_parallel(config: Config, trained: Callable[[Config], RunFolder], tmp_path: Path) -> None:
     folders = train_seeds(config, tmp_path / "two", [0, 1], jobs=2)
     assert [folder.config.seed for folder in folders] == [0, 1]
@@ -123,6 +111,7 @@ def test_seeds_in_parallel(config: Config, trained: Callable[[Config], RunFolder
     np.testing.assert_allclose([e["distance"] for e in ours], [e["distance"] for e in theirs], rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_seeds_on_a_dask_cluster(config: Config, tmp_path: Path) -> None:
     from distributed import Client, LocalCluster
@@ -136,13 +125,6 @@ def test_seeds_on_a_dask_cluster(config: Config, tmp_path: Path) -> None:
     assert all(folder.status.finished for folder in folders)
 
 
-def test_the_installed_command(config: Config, tmp_path: Path) -> None:
-    done = subprocess.run([COMMAND, *command(config, "-o", str(tmp_path / "run"))], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Membership inference: β* ≥ 0.")
-    assert "\x1b" not in done.stdout + done.stderr
-
-
 def test_errors_of_the_command(config: Config, trained: Callable[[Config], RunFolder], tmp_path: Path) -> None:
     new = tmp_path / "new"
     for options, message in (
@@ -152,13 +134,10 @@ def test_errors_of_the_command(config: Config, trained: Callable[[Config], RunFo
         (["-o", str(new), "--scope", "dataset/often"], "at every k-th step as in dataset/20, got 'dataset/often'"),
         (["-o", str(new), "--target", "accuracy>=90%"], "--target must be one of"),
         (["-o", str(new), "--label", "shoe"], "has no column 'shoe'"),
-        (["-o", str(new), "--target-beta=.9"], "--target-beta is now betastar.training.Budget, in Python"),
-        (["-o", str(new), "--gap", ".1"], "--gap is now --attribute-target"),
         (
             ["-o", str(new), "--sampling", "bootstrap"],
             "sampling must be one of 'poisson', 'fixed-size', 'balls-in-bins'",
         ),
-        (["-o", str(new), "--seeds", "2"], "--seeds is now --seed"),
         (["-o", str(new), "--seed", "1", "--trials", "2"], "several seeds keep all: choose one"),
     ):
         bad = call(*command(config, *options))
@@ -166,7 +145,8 @@ def test_errors_of_the_command(config: Config, trained: Callable[[Config], RunFo
         assert message in bad.stderr
         assert "Traceback" not in bad.stderr
     missing = call("train", "gone.csv", "--label", "a", "--sensitive", "b", "-o", str(tmp_path / "y"))
-    assert (missing.returncode, missing.stderr) == (2, "betastar: no file gone.csv.\n")
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("betastar: there is no file gone.csv: name a CSV or Parquet file, or 'adult'")
     assert not (tmp_path / "y").exists()
     assert call("--version").stdout.startswith("betastar 0.")
     help = call("train", "--help").stdout
@@ -175,7 +155,7 @@ def test_errors_of_the_command(config: Config, trained: Callable[[Config], RunFo
 
 
 def test_adult_from_the_package(tmp_path: Path) -> None:
-    folder = train(Config(epochs=1, seed=0), tmp_path / "adult")
+    folder = train(Config(epochs=1, seed=0, every=20), tmp_path / "adult")
     last, status = folder.epochs[-1], folder.status
     assert (status.records, status.values, last["steps"]) == (26_048, 74, 102)
     assert last["accuracy"] > 0.6

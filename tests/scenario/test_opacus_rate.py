@@ -47,7 +47,6 @@ def test_the_rate_of_opacus_on_the_command_line() -> None:
     assert (theirs["parameters"]["sample_rate"], other["parameters"]["sample_rate"]) == (0.5, 0.8)
     assert not theirs["warnings"]
     assert "--opacus" in theirs["command"]
-    assert "opacus=True" in theirs["python"]
     assert call("analyze", "--noise", "1", "--rate", ".1", "--steps", "3", "--opacus").returncode == 2
     fewer = ("--target", "bayes_security>=0.5", "--noise", "2", "--records", "100", "--epochs", "2", "--metric", "bayes_security")
     batch = json.loads(call("calibrate", *fewer, "--opacus", "--json").stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -320,9 +321,13 @@ def test_the_report_and_the_model_card_state_each_group(tmp_path: Path, monkeypa
     assert "guesses whether a person with 3 records of the group 'usual' was used or left out" in said[-1].sentence
     retiring = made(budget=Budget(0.8, per_record=True), batch_size=20, noise_multiplier=4.0)
     retiring.step()
-    worst, promise = verdicts(load(retiring.save(tmp_path / "retiring")))
-    assert (worst.kind, promise.kind, promise.lower) == ("worst", "budget", 0.8)
-    assert "a record sat out the steps that it could not pay for" in promise.sentence
+    facts = load(retiring.save(tmp_path / "retiring"))
+    (one,) = verdicts(facts)
+    assert (one.kind, facts.membership_budget) == ("worst", 0.8), "after a step more is proved than the budget"
+    assert one.lower == facts.membership.lower > 0.8
+    (one,) = verdicts(replace(facts, membership_budget=0.9999))
+    assert (one.kind, one.lower, one.estimate, one.word) == ("budget", 0.9999, None, "proved")
+    assert "a record sat out the steps that it could not pay for" in one.sentence
     told = json.loads((folder / "training.json").read_text())
     told["groups"]["rates"]["usual"] = 0.5
     (folder / "training.json").write_text(json.dumps(told))

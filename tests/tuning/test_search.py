@@ -124,9 +124,7 @@ def test_a_gap_and_jobs(config: Config, tmp_path: Path) -> None:
         ({"search": ("lr=fast",)}, "numbers greater than 0 for learning_rate, got 'fast'"),
         ({"search": ("hidden=4x0",)}, "widths of layers"),
         ({"seed": 1}, "--trials must have no --seed"),
-        ({"target_beta": 0.9, "scope": "dataset"}, "trials must have no budget"),
         ({"trials": 0}, "trials must be a whole number of at least 1"),
-        ({"trials_law": "often"}, "trials_law must be one of"),
     ],
 )
 def test_refused(config: Config, tmp_path: Path, change: dict[str, Any], said: str) -> None:

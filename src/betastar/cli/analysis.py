@@ -34,30 +34,9 @@ PICTURES = (".png", ".svg", ".pdf")
 LABELS = {name: name.replace("_", " ") for name in NUMBERS} | {"sample_rate": "sampling rate", "dataset_size": "training records"}
 
 
+@opt.asks(Question)
 def analyze(
-    noise_multiplier: opt.NoiseMultiplier = None,
-    sample_rate: opt.SampleRate = None,
-    batch_size: opt.BatchSize = None,
-    dataset_size: opt.DatasetSize = None,
-    steps: opt.Steps = None,
-    epochs: opt.Epochs = None,
-    opacus: opt.Opacus = None,
-    sampling: opt.Sampling = "poisson",
-    times_per_epoch: opt.TimesPerEpoch = 1,
-    max_batch_size: opt.MaxBatchSize = None,
-    trials: opt.NumberOfTrials = None,
-    trials_law: opt.TrialsLaw = "fixed",
-    threat: opt.ThreatName = "membership",
-    distance: opt.Distance = None,
-    records_per_person: opt.RecordsPerPerson = None,
-    sees: opt.Sees = "updates",
-    method: opt.Method = None,
-    tolerance: opt.Tolerance = opt.TOLERANCE,
-    effort: opt.Effort = "best",
-    prior: opt.Prior = opt.PRIOR,
-    fpr: opt.Fpr = list(opt.FPR),  # noqa: B006
-    delta: opt.Delta = list(opt.DELTA),  # noqa: B006
-    metric: opt.MetricNames = None,
+    asked: Answer,
     require: opt.Require = None,
     advise: Annotated[
         bool,
@@ -70,12 +49,14 @@ def analyze(
     \b
     Examples:
       betastar analyze --noise 3.51 --batch 256 --records 26048 --epochs 20
-      betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --threat attribute --distance 0.8
-      betastar analyze --noise 1.1 --rate 0.004 --steps 5000 --require "bayes_security>=0.95" --advise
-      betastar analyze --noise 3.51 --batch 256 --records 26048 --epochs 20 --trials 20
+      betastar analyze --noise 1.1 --rate 0.004 --steps 5000 \\
+        --threat attribute --distance 0.8
+      betastar analyze --noise 1.1 --rate 0.004 --steps 5000 \\
+        --require "bayes_security>=0.95" --advise
+      betastar analyze --noise 3.51 --batch 256 --records 26048 --epochs 20 \\
+        --trials 20
     """
-    question = Question.of(locals())
-    targets = required(require)
+    question, targets = Question.of(asked), required(require)
     if advise and question.law is not None:
         raise WrongTypeError("advise", "{argument} must be left out with {trials}; betastar calibrate --trials finds the noise.")
     told = answer(question, advise, targets)
@@ -83,36 +64,17 @@ def analyze(
     demand([(question, "")], targets)
 
 
+@opt.asks(Question)
 def calibrate(
+    asked: Answer,
     target: Annotated[
         str,
         typer.Option(
             "--target",
+            metavar="LIMIT",
             help='What must hold: "bayes_security>=0.98", "success<=51%", "tpr<=0.05@fpr=0.01", "epsilon<=1@delta=1e-5" …',
         ),
     ],
-    noise_multiplier: opt.NoiseMultiplier = None,
-    sample_rate: opt.SampleRate = None,
-    batch_size: opt.BatchSize = None,
-    dataset_size: opt.DatasetSize = None,
-    steps: opt.Steps = None,
-    epochs: opt.Epochs = None,
-    opacus: opt.Opacus = None,
-    sampling: opt.Sampling = "poisson",
-    times_per_epoch: opt.TimesPerEpoch = 1,
-    max_batch_size: opt.MaxBatchSize = None,
-    trials: opt.NumberOfTrials = None,
-    trials_law: opt.TrialsLaw = "fixed",
-    threat: opt.ThreatName = "membership",
-    distance: opt.Distance = None,
-    records_per_person: opt.RecordsPerPerson = None,
-    method: opt.Method = None,
-    tolerance: opt.Tolerance = opt.TOLERANCE,
-    effort: opt.Effort = "best",
-    prior: opt.Prior = opt.PRIOR,
-    fpr: opt.Fpr = list(opt.FPR),  # noqa: B006
-    delta: opt.Delta = list(opt.DELTA),  # noqa: B006
-    metric: opt.MetricNames = None,
     json: opt.Json = False,
 ) -> None:
     """Find the missing parameter that just meets a target.
@@ -122,10 +84,12 @@ def calibrate(
 
     \b
     Examples:
-      betastar calibrate --target "success<=51%" --batch 256 --records 50000 --epochs 30
-      betastar calibrate --target "tpr<=0.05@fpr=0.01" --noise 1.5 --batch 256 --records 50000
+      betastar calibrate --target "success<=51%" --batch 256 --records 50000 \\
+        --epochs 30
+      betastar calibrate --target "tpr<=0.05@fpr=0.01" --noise 1.5 --batch 256 \\
+        --records 50000
     """
-    told = calibrated(Question.of(locals()), bs.Target.parse(target))
+    told = calibrated(Question.of(asked), bs.Target.parse(target))
     if json:
         printing.as_json(told)
         return
@@ -133,22 +97,25 @@ def calibrate(
     printing.one(told, f"--{SHORT.get(name, name)} {plain(value)} just meets {told['target']}.")
 
 
+@opt.asks(Question)
 def sweep(
+    asked: Answer,
     noise_multiplier: Annotated[
         str | None,
-        typer.Option(
+        opt.training(
             "--noise-multiplier",
             "--noise",
-            help="Noise multiplier: a number, a list such as 1,2,4, or a grid as .5:5:20log.",
+            metavar="GRID",
+            help="Noise multiplier: a number, a list such as 1,2,4, or a grid such as 0.5:5:20log.",
         ),
     ] = None,
-    sample_rate: Annotated[str | None, typer.Option("--sample-rate", "--rate", help="Sampling rate, or a grid.")] = None,
-    batch_size: Annotated[str | None, typer.Option("--batch-size", "--batch", help="Batch size, or a grid.")] = None,
+    sample_rate: Annotated[str | None, opt.training("--sample-rate", "--rate", metavar="GRID", help="Sampling rate.")] = None,
+    batch_size: Annotated[str | None, opt.training("--batch-size", "--batch", metavar="GRID", help="Batch size.")] = None,
     dataset_size: Annotated[
-        str | None, typer.Option("--dataset-size", "--records", help="Number of training records, or a grid.")
+        str | None, opt.training("--dataset-size", "--records", metavar="GRID", help="Number of training records.")
     ] = None,
-    steps: Annotated[str | None, typer.Option("--steps", help="Number of updates, or a grid.")] = None,
-    epochs: Annotated[str | None, typer.Option("--epochs", help="Epochs, or a grid.")] = None,
+    steps: Annotated[str | None, opt.training("--steps", metavar="GRID", help="Number of updates.")] = None,
+    epochs: Annotated[str | None, opt.training("--epochs", metavar="GRID", help="Number of epochs.")] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -158,15 +125,6 @@ def sweep(
             "a name (may be repeated).",
         ),
     ] = None,
-    opacus: opt.Opacus = None,
-    sampling: opt.Sampling = "poisson",
-    times_per_epoch: opt.TimesPerEpoch = 1,
-    max_batch_size: opt.MaxBatchSize = None,
-    trials: opt.NumberOfTrials = None,
-    trials_law: opt.TrialsLaw = "fixed",
-    threat: opt.ThreatName = "membership",
-    distance: opt.Distance = None,
-    records_per_person: opt.RecordsPerPerson = None,
     method: Annotated[
         list[str] | None,
         typer.Option(
@@ -186,14 +144,6 @@ def sweep(
             "name (may be repeated). [default: bayes_security; of settings, all]",
         ),
     ] = None,
-    sees: Annotated[str | None, typer.Option("--sees", metavar="NAME", help="Settings: what the attacker sees.")] = None,
-    prior: Annotated[float | None, typer.Option("--prior", help="Settings: probability that 'yes' is right.")] = None,
-    fpr: Annotated[
-        list[float] | None, typer.Option("--fpr", metavar="RATE", help="Settings: false-positive rate (may be repeated).")
-    ] = None,
-    delta: Annotated[
-        list[float] | None, typer.Option("--delta", metavar="DELTA", help="Settings: δ of ε (may be repeated).")
-    ] = None,
     require: opt.Require = None,
     output: Annotated[
         Path | None,
@@ -206,37 +156,39 @@ def sweep(
 ) -> None:
     """Compute a metric over a grid, or compare settings or methods.
 
-    The result is CSV, JSON, a heat map or a table.
-
-    A grid is FIRST:LAST:COUNT, with log for even ratios, or a list with commas. Without --output, CSV is printed.
+    A grid gives CSV, JSON or a heat map; settings and methods stand beside each other in a table. A grid is FIRST:LAST:COUNT,
+    with log for even ratios, or a list with commas. Without --output, CSV is printed.
 
     \b
     Examples:
-      betastar sweep --noise 0.5:5:20log --rate 1e-4:1e-1:20log --steps 1000 -o heat.png
-      betastar sweep --noise 1,2,4 --batch 256 --records 50000 --epochs 5:50:10 --metric tpr@fpr=0.01
-      betastar sweep --batch 256 --records 26048 --epochs 20 --setting noise=2 --setting noise=4,name=careful
-      betastar sweep --noise 0.8 --rate 0.01 --steps 2000 --method exact --method paper --method affinity
+      betastar sweep --noise 0.5:5:20log --rate 1e-4:1e-1:20log --steps 1000 \\
+        -o heat.png
+      betastar sweep --noise 1,2,4 --batch 256 --records 50000 --epochs 5:50:10 \\
+        --metric tpr@fpr=0.01
+      betastar sweep --batch 256 --records 26048 --epochs 20 \\
+        --setting noise=2 --setting noise=4,name=careful
+      betastar sweep --noise 0.8 --rate 0.01 --steps 2000 \\
+        --method exact --method paper --method affinity
     """
-    given = {name: value for name, value in locals().items() if value is not None}
-    axes = {name: read_axis(name, given.pop(name)) for name in NUMBERS if name in given}
+    axes = {name: read_axis(name, text) for name, text in locals().items() if name in NUMBERS and text is not None}
     if setting or len(method or ()) > 1:
         if output is not None:
             raise WrongTypeError("output", "{argument} goes with a grid; settings are printed, with {json} as JSON.")
         for name, values in axes.items():
             if len(values) > 1:
                 raise WrongTypeError(name, "{argument} must be one number beside {setting} or several of {method}.")
-        base = given | {name: values[0] for name, values in axes.items()}
+        base = asked | {"metric": metric} | {name: values[0] for name, values in axes.items()}
         compare(base, setting or [], method or [], required(require), json)
         return
-    for name in ("sees", "prior", "fpr", "delta", "require"):
-        if name in given:
+    question = Question.of(asked | {"method": method[0] if method else None})
+    for name, given in (("prior", asked["prior"]), ("fpr", question.fpr), ("delta", question.delta), ("require", require)):
+        if given != getattr(Question, name, None):
             raise WrongTypeError(name, "{argument} goes with {setting}, or with several of {method}.")
     if len(metric or ()) > 1:
         raise WrongTypeError("metric", "{argument} must be one metric for a grid.")
     if output is not None:
         _check_output(output, force)
-    base = {name: value for name, value in given.items() if name != "metric"}
-    grid = Grid.read(axes, Question.of(base | {"method": method[0] if method else None}), (metric or ["bayes_security"])[0])
+    grid = Grid.read(axes, question, (metric or ["bayes_security"])[0])
     if output is not None and output.suffix in PICTURES:
         grid.axes_of_picture()
     for notice in next((point.rate_notices for point in grid.points() if point.rate_notices), []):
@@ -279,8 +231,12 @@ def explore(
     if find_spec("plotly") is None:
         raise ValueError("the page needs plotly: pip install plotly.")
     if export is not None:
-        size = page.export(export, force)
-        written = {"export": str(export), "bytes": size}
+        if export.suffix not in (".html", ".htm"):
+            raise ValueError(f"--export must end with .html, got {str(export)!r}.")
+        printing.check_file("--export", export, force)
+        content = page.html().encode()
+        files.write(export, content, private=False)
+        written = {"export": str(export), "bytes": len(content)}
         printing.as_json(written) if json else print(f"The page is in {export}; open it in a browser.")
         return
     path = page.write_temporary()
@@ -335,7 +291,7 @@ def compare(base: Answer, settings: Sequence[str], methods: Sequence[str], targe
 
 
 #: The fields of --setting: words, and numbers.
-WORDS = ("sampling", "trials_law", "threat", "sees", "method", "name")
+WORDS = ("sampling", "trials_law", "threat", "method", "name")
 FIELDS = (*NUMBERS, "times_per_epoch", "max_batch_size", "trials", "distance", "records_per_person", "prior")
 
 

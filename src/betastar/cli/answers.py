@@ -13,8 +13,10 @@ import betastar as bs
 from betastar import validation
 from betastar.advice import advise
 from betastar.analyze import METHODS
+from betastar.calibrate import ALSO_CALLED
 from betastar.certified.enclosure import EFFORTS
-from betastar.cli.options import DELTA, FPR, PRIOR, SEES, THREATS, TOLD, TOLERANCE, TRIALS_LAWS
+from betastar.cli import options as opt
+from betastar.cli.options import PRIOR, THREATS, TOLD, TRIALS_LAWS
 from betastar.dpsgd import IN_EPOCHS, NUMBERS, SAMPLINGS
 from betastar.risk import DIGITS, METRICS, Metric, not_known
 from betastar.rounding import NO_BOUND, nearest_percent, plain, significant
@@ -56,31 +58,30 @@ def threat_of(name: str, distance: float | None = None, records_per_person: int 
 
 @dataclass(frozen=True)
 class Question:
-    """What was run, who attacks, and how to compute it, as people give it. What is left out is None."""
+    """What was run, who attacks, and how to compute it: the options of `analyze`. What is left out is None."""
 
-    noise_multiplier: float | None = None
-    sample_rate: float | None = None
-    batch_size: int | None = None
-    dataset_size: int | None = None
-    steps: int | None = None
-    epochs: float | None = None
-    opacus: bool | None = None
-    sampling: str = "poisson"
-    times_per_epoch: int = 1
-    max_batch_size: int | None = None
-    trials: float | None = None
-    trials_law: str = "fixed"
-    threat: str = "membership"
-    distance: float | None = None
-    records_per_person: int | None = None
-    sees: str = "updates"
-    method: str | None = None
-    tolerance: float = TOLERANCE
-    effort: str = "best"
-    prior: float = PRIOR
-    fpr: Sequence[float] = FPR
-    delta: Sequence[float] = DELTA
-    metric: Sequence[str] | None = None
+    noise_multiplier: opt.NoiseMultiplier = None
+    sample_rate: opt.SampleRate = None
+    batch_size: opt.BatchSize = None
+    dataset_size: opt.DatasetSize = None
+    steps: opt.Steps = None
+    epochs: opt.Epochs = None
+    opacus: opt.Opacus = None
+    sampling: opt.Sampling = "poisson"
+    times_per_epoch: opt.TimesPerEpoch = 1
+    max_batch_size: opt.MaxBatchSize = None
+    trials: opt.NumberOfTrials = None
+    trials_law: opt.TrialsLaw = "fixed"
+    threat: opt.ThreatName = "membership"
+    distance: opt.Distance = None
+    records_per_person: opt.RecordsPerPerson = None
+    method: opt.Method = None
+    tolerance: opt.Tolerance = opt.TOLERANCE
+    effort: opt.Effort = "best"
+    prior: opt.Prior = opt.PRIOR
+    fpr: opt.Fpr = opt.FPR
+    delta: opt.Delta = opt.DELTA
+    metric: opt.MetricNames = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Question:
@@ -92,19 +93,14 @@ class Question:
         if isinstance(self.epochs, float) and self.epochs.is_integer():
             object.__setattr__(self, "epochs", int(self.epochs))  # 20.0 epochs are 20: said back as people say it
         validation.word("sampling", self.sampling, SAMPLINGS)
-        validation.word("sees", self.sees, SEES)
         validation.word("trials_law", self.trials_law, TRIALS_LAWS)
         if self.trials is None and self.trials_law != "fixed":
             raise WrongValueError("trials", "{argument} is missing: it is the mean number of models.")
-        if self.law is not None and self.sees != "updates":
-            raise WrongValueError(
-                "sees", "{argument} must be left out with {trials}: no heuristic is known for the best of several."
-            )
         validation.word("effort", self.effort, EFFORTS)
         if self.method is not None:
             validation.word("method", self.method, METHODS)
         for metric in self.metric or ():
-            validation.word("metric", metric, TOLD)
+            validation.word("metric", metric, TOLD, ALSO_CALLED)
         if self.records_per_person is not None:
             at_most_all(self.records_per_person, self.dataset_size, "records_per_person")
         threat_of(self.threat, self.distance, self.records_per_person)
@@ -167,34 +163,6 @@ class Question:
         done = self.run if self.law is None else bs.best_of(self.run, self.law)
         return bs.analyze(done, self.attack, self.chosen_method, self.tolerance, self.effort)
 
-    def python(self, target: bs.Target | None = None) -> str:
-        """Python code that computes the answer again; with a target, the answer of a calibration."""
-        numbers = self.numbers
-        name = "from_epochs" if "epochs" in numbers else "from_numbers" if "batch_size" in numbers else ""
-        inside = ", ".join(f"{name}={value!r}" for name, value in numbers.items())
-        attack = {
-            "membership": "bs.Membership()",
-            "membership-add-remove": 'bs.Membership("add-remove")',
-            "attribute": f"bs.AttributeInference(distances={self.distance!r})",
-        }[self.threat]
-        if self.records_per_person is not None:
-            attack = f"{attack[:-1]}{'' if attack.endswith('()') else ', '}records={self.records_per_person!r})"
-        how = "" if self.tolerance == TOLERANCE else f", tolerance={self.tolerance!r}"
-        how += "" if self.effort == "best" else f', effort="{self.effort}"'
-        trials, done = "", "run"
-        if self.law is not None:
-            number = plain(self.trials)
-            law = number if self.trials_law == "fixed" else f"bs.Trials.{self.trials_law}({number})"
-            trials, done = f", trials={law}", f"bs.best_of(run, trials={law})"
-        if target is None:
-            made = f"bs.DPSGD{'.' if name else ''}{name}({inside})"
-        else:
-            extra = "" if self.attack == bs.Membership() else f", threat={attack}"
-            method = "" if self.chosen_method == "exact" else f', method="{self.chosen_method}"'
-            made = f"bs.calibrate(bs.{target!r}, {inside}{trials}{extra}{method}{how})"
-        analysis = f'bs.analyze({done}, {attack}, method="{self.chosen_method}"{how})'
-        return f"import betastar as bs\n\nrun = {made}\nrisk = {analysis}\nprint(risk.bayes_security)"
-
     def command(self, verb: str = "analyze", *more: str) -> str:
         """The command line that repeats it."""
         words = ["betastar", verb, *more]
@@ -239,7 +207,6 @@ def _as_options(text: str) -> str:
 
 def answer(question: Question, advised: bool = False, targets: Sequence[bs.Target] = ()) -> Answer:
     """Everything that is said about a question. advised: with what would reach the targets, or the next band."""
-    run = question.run
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         risk = question.risk
@@ -249,10 +216,6 @@ def answer(question: Question, advised: bool = False, targets: Sequence[bs.Targe
     if advised:
         advice = advise(question.numbers, question.attack, risk, targets)
         more = {"advice": None if advice is None else advice.as_json()}
-    if question.sees != "updates":
-        # A heuristic stands beside the bound, never in its place.
-        weaker = bs.heuristics.final_model(run, question.attack)
-        more["final_model"] = {**_metrics(question, weaker), "sentence": _heuristic(weaker.success(question.prior))}
     metrics = _metrics(question, risk)
     titles = [title for title, relied, *_ in rows(metrics) if relied == NO_BOUND]
     unknown = not_known(question.chosen_method, titles, "--method certified", "--method exact")
@@ -263,7 +226,6 @@ def answer(question: Question, advised: bool = False, targets: Sequence[bs.Targe
         "assumptions": _assumptions(question),
         "warnings": [*(str(one.message) for one in said), *question.rate_notices, *([unknown] if unknown else [])],
         "parameters": _parameters(question),
-        "python": question.python(),
         "command": question.command(),
         **more,
     }
@@ -279,7 +241,6 @@ def calibrated(question: Question, target: bs.Target) -> Answer:
     name = next(name for name in NUMBERS if name in full.given and name not in question.given)
     more = answer(full)
     more["warnings"] = [str(one.message) for one in said if one.category is not bs.RateWarning] + more["warnings"]
-    more["python"] = question.python(target)
     more["command"] = question.command("calibrate", "--target", f'"{target}"')
     return {"target": str(target), "found": {name: getattr(full, name)}, **more}
 
@@ -294,7 +255,6 @@ def _parameters(question: Question) -> Answer:
         **({} if question.law is None else {"trials": question.trials, "trials_law": question.trials_law}),
         "threat": question.threat,
         **{name: value for name, value in others.items() if value is not None},
-        **({} if question.sees == "updates" else {"sees": question.sees}),
         "method": question.chosen_method,
         "prior": question.prior,
     }
@@ -369,14 +329,6 @@ def _instead_of_shuffling(question: Question, success: bs.Bound) -> str:
     return (
         "Nothing better is proved of shuffled batches, and an attack is known that is right "
         f"{nearest_percent(float(success.lower))} of the time. It would be {instead}."
-    )
-
-
-def _heuristic(success: bs.Bound) -> str:
-    """What is said of an attacker who sees only the final model."""
-    return (
-        "A heuristic, not a bound: an attacker who sees only the final model is expected to be right about "
-        f"{nearest_percent(float(success.estimate))} of the time. Do not rely on it: there are models that tell more."
     )
 
 

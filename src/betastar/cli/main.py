@@ -28,23 +28,15 @@ INTERRUPTED = 130
 #: Exit code of a command that failed, neither for its input (2) nor for a bound or requirement that does not hold (1).
 FAILED = 3
 GO_ON = {"train": "; the same command with --resume goes on."}
-#: Commands of former versions, and what does the same.
+#: Commands that moved, and what does the same.
 MOVED = {
     "one-run": "audit one-run is now betastar audit games --one-run.",
     "training": "audit training is now betastar audit games.",
     "one-run-mechanism": "audit one-run-mechanism is now betastar audit mechanism --one-run.",
     "compare": "compare is now part of sweep: betastar sweep --setting … or betastar sweep --method … --method …",
-    **{
-        name: f"{name} is now a study beside the package: in a clone, python -m studies.{module}."
-        for name, module in {
-            "reproduce": "paper",
-            "gaps": "gap_clipping",
-            "tweets": "tweets",
-            "voters": "voters",
-            "raters": "raters",
-        }.items()
-    },
 }
+STUDIES = {"reproduce": "paper", "gaps": "gap_clipping", "tweets": "tweets", "voters": "voters", "raters": "raters"}
+MOVED |= {old: f"{old} is now a study beside the package: in a clone, python -m studies.{new}." for old, new in STUDIES.items()}
 
 
 def main() -> None:
@@ -106,7 +98,7 @@ for function in (analysis.analyze, analysis.calibrate, analysis.sweep, analysis.
 command(app, cls=LongCommand)(train)
 command(app)(results.predict)
 command(app, cls=LongCommand)(results.report)
-app.add_typer(audit.app)
+app.add_typer(audit.app, short_help="Play the attacker against code, a training or the mechanism.")
 
 
 def _moved(context: typer.Context) -> None:

@@ -5,10 +5,14 @@ The long option is the argument in Python; short spellings are aliases.
 
 from __future__ import annotations
 
+import inspect
+import re
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -31,7 +35,9 @@ TOLD = tuple(name for name, metric in METRICS.items() if metric.told)
 #: How many models are tried.
 TRIALS_LAWS = ("fixed", "poisson", "geometric")
 #: What a command takes unless the person gives it.
-TOLERANCE, PRIOR, FPR, DELTA = 1e-4, 0.5, (0.01, 0.001), (1e-5,)
+TOLERANCE, PRIOR = 1e-4, 0.5
+FPR: Any = (0.01, 0.001)
+DELTA: Any = (1e-5,)
 
 
 def of(group: str) -> Callable[..., Any]:
@@ -43,7 +49,7 @@ def of(group: str) -> Callable[..., Any]:
     return option
 
 
-_training, _attack = of("Training"), of("Attack and method")
+training, _attack = of("Training"), of("Attack and method")
 
 
 def one_of(words: Sequence[str]) -> dict[str, Any]:
@@ -55,31 +61,31 @@ def one_of(words: Sequence[str]) -> dict[str, Any]:
 
 NoiseMultiplier = Annotated[
     float | None,
-    _training("--noise-multiplier", "--noise", help="Noise multiplier: standard deviation / clipping norm."),
+    training("--noise-multiplier", "--noise", help="Noise multiplier: standard deviation / clipping norm."),
 ]
 SampleRate = Annotated[
-    float | None, _training("--sample-rate", "--rate", help="Sampling rate: probability of each record at each step.")
+    float | None, training("--sample-rate", "--rate", help="Sampling rate: probability of each record at each step.")
 ]
 BatchSize = Annotated[
     int | None,
-    _training(
+    training(
         "--batch-size",
         "--batch",
         help="Batch size: expected number of records in a batch. With the number of records it makes the sampling rate.",
     ),
 ]
-DatasetSize = Annotated[int | None, _training("--dataset-size", "--records", help="Number of training records.")]
-Steps = Annotated[int | None, _training("--steps", help="Number of updates.")]
+DatasetSize = Annotated[int | None, training("--dataset-size", "--records", help="Number of training records.")]
+Steps = Annotated[int | None, training("--steps", help="Number of updates.")]
 Epochs = Annotated[
     float | None,
-    _training(
+    training(
         "--epochs",
         help="Epochs: passes over the training records, instead of steps (with the batch size and the number of records).",
     ),
 ]
 Opacus = Annotated[
     bool | None,
-    _training(
+    training(
         "--opacus/--no-opacus",
         help="How batch size and number of records make the sampling rate: as Opacus does, 1/⌈records/batch⌉, or batch/records. "
         "[default: batch/records, and a note where the two differ noticeably]",
@@ -87,7 +93,7 @@ Opacus = Annotated[
 ]
 Sampling = Annotated[
     str,
-    _training(
+    training(
         "--sampling",
         help="How batches are drawn: poisson (each record with the same probability, at each step), fixed-size (a fixed number "
         "of records, without replacement, anew at each step), balls-in-bins (each record in one random batch of an epoch), "
@@ -97,11 +103,11 @@ Sampling = Annotated[
 ]
 TimesPerEpoch = Annotated[
     int,
-    _training("--times-per-epoch", help="With sampling balls-in-bins: number of batches of an epoch that contain each record."),
+    training("--times-per-epoch", help="With sampling balls-in-bins: number of batches of an epoch that contain each record."),
 ]
 MaxBatchSize = Annotated[
     int | None,
-    _training(
+    training(
         "--max-batch-size",
         "--max-batch",
         help="With Poisson sampling: cut larger batches to this many random records (with the number of records).",
@@ -110,14 +116,14 @@ MaxBatchSize = Annotated[
 
 NumberOfTrials = Annotated[
     float | None,
-    _training(
+    training(
         "--trials",
         help="Number of independently trained models, of which only the best one is released.",
     ),
 ]
 TrialsLaw = Annotated[
     str,
-    _training(
+    training(
         "--trials-law",
         help="Distribution of the number of models, drawn in advance: fixed, or poisson or geometric with --trials as its mean.",
         **one_of(TRIALS_LAWS),
@@ -145,8 +151,7 @@ RecordsPerPerson = Annotated[
     int | None,
     _attack(
         "--records-per-person",
-        help="With threat membership or membership-add-remove: the number of records of a person, all of which are replaced, or "
-        "left out.",
+        help="With the threats of membership: the number of records of a person; all are replaced, or left out, together.",
     ),
 ]
 Sees = Annotated[
@@ -232,30 +237,6 @@ OTHER_NAMES = {
     "values": "value",
     "along": "with",
 }
-PYTHON = "is now in Python only: {} of betastar.runs.Config or of betastar.training.PrivateTraining."
-#: Options of former versions, and what does the same.
-GONE = {
-    "train": {
-        "--target-beta": "is now betastar.training.Budget, in Python; --attribute-target proves β* in advance.",
-        "--target-attribute-beta": 'is now --attribute-target, as in --attribute-target "bayes_security>=0.995".',
-        "--gap": 'is now --attribute-target, as in --attribute-target "bayes_security>=0.995", which finds the gap.',
-        "--between": "is now --value, as in --value 17:90.",
-        "--task": "is gone: --label-range LOW:HIGH makes the label a number; words, such as class-7, are classes.",
-        "--keep": "is gone: a column that differs in each record is a feature if it has a decimal point, such as 1200.0.",
-        "--public": "is now in Python only: betastar.training.Secret.with_prior.",
-        "--seeds": "is now --seed, once for each, as in --seed 0 --seed 1.",
-        "--every": "is now part of --scope, as in --scope dataset/20.",
-        "--backend": "is now in Python only: betastar.runs.train_seeds inside joblib.parallel_config.",
-        "--trials-law": PYTHON.format("trials_law"),
-        "--times-per-epoch": PYTHON.format("times_per_epoch"),
-        "--max-batch-size": PYTHON.format("max_batch_size"),
-        "--max-batch": PYTHON.format("max_batch_size"),
-        "--diameter": PYTHON.format("diameter"),
-        "--approximate": PYTHON.format("approximate"),
-    }
-}
-
-
 #: What stands for a value in the help, by typer's word for its type.
 METAVARS = {
     f"{kind}>": word
@@ -275,10 +256,7 @@ class Command(TyperCommand):
     for_pipelines = True
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        words = ctx.meta["words"] = [word.split("=")[0] for word in args]
-        gone = GONE.get(str(self.name), {})
-        if word := next((word for word in words if word in gone), None):
-            raise ValueError(f"{word} {gone[word]}")
+        ctx.meta["words"] = [word.split("=")[0] for word in args]
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -290,7 +268,7 @@ class Command(TyperCommand):
                 name, typed, kind = row[0].partition(" <")
                 word = name if argument or not typed else f"{name} {METAVARS[kind]}"
                 group = "Arguments" if argument else getattr(one, "rich_help_panel", None) or "Options"
-                groups.setdefault(group, []).append((word, row[1]))
+                groups.setdefault(group, []).append((word, re.sub(r" +\[x>=[^]]*\]", "", row[1])))
         groups["Options"] = groups.pop("Options")
         for title, rows in groups.items():
             if rows:
@@ -330,6 +308,29 @@ class LongCommand(Command):
     """A command that works for minutes: it goes on if its reader goes away."""
 
     for_pipelines = False
+
+
+def asks(question: Any, *left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of a question: its fields, other than those left out and those that the command has itself."""
+    hints = get_type_hints(question, include_extras=True)
+
+    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+        (_, *own) = inspect.signature(function, eval_str=True).parameters.values()
+        names = [one.name for one in fields(question) if one.name not in {*left_out, *(one.name for one in own)}]
+        defaults = {one.name: one.default for one in fields(question)}
+
+        @wraps(function)
+        def asked(**given: Any) -> None:
+            function({name: given.pop(name) for name in names}, **given)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        asked_for = [inspect.Parameter(name, keyword, default=defaults[name], annotation=hints[name]) for name in names]
+        both = [*(one.replace(kind=keyword) for one in own), *asked_for]
+        asked.__signature__ = inspect.Signature(both)  # type: ignore[attr-defined]
+        asked.__annotations__ = {}  # typer takes those of the signature
+        return asked
+
+    return decorated
 
 
 def command(app: typer.Typer, name: str | None = None, cls: type[Command] = Command) -> Callable[[Any], Any]:

@@ -15,7 +15,8 @@ from betastar.dpsgd import NUMBERS
 from betastar.rounding import plain
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress
 
 #: Columns that a table takes at most, on a terminal and into a pipe.
 WIDTH = 80
@@ -24,14 +25,27 @@ BESIDE = 4
 
 
 @contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar of what is done, on standard error; on a terminal only."""
+def progress(above: Callable[[], list[RenderableType]] = list) -> Iterator[Progress]:
+    """A bar of what is done, on standard error, below lines of text; on a terminal only. It disappears when the context ends."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    class Lines(Progress):
+        def get_renderables(self) -> Iterator[RenderableType]:
+            yield from super().get_renderables()
+            yield from above()
 
     console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    words = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), words, BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn())
+    with Lines(*columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=60) as bar:
+        yield bar
+
+
+@contextmanager
+def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar whose value is called with the number that is done."""
+    with progress() as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)
 
@@ -63,9 +77,6 @@ def one(answer: Answer, first: str | None = None) -> None:
     shown.print()
     table(shown, ("", "rely on", "estimate", "without a model"), list(rows(answer)))
     shown.print()
-    if "final_model" in answer:
-        shown.print(answer["final_model"]["sentence"])
-        shown.print()
     shown.print("Assumed:")
     for line in answer["assumptions"]:
         shown.print(f"  - {line}")

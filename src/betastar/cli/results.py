@@ -86,13 +86,10 @@ def report(
     source: Annotated[str, typer.Argument(metavar="RUN|JSON", help="Folder of a run, JSON file of a setting, or - for stdin.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File or folder. [default: in the run's folder or beside the JSON]"),
-    ] = None,
-    format: Annotated[
-        str | None,
         typer.Option(
-            "--format",
-            help="html (one file with everything in it) or md (figures beside it). [default: by the name of --output]",
+            "--output",
+            "-o",
+            help="File or folder; a .md file has its figures beside it. [default: in the run's folder or beside the JSON]",
         ),
     ] = None,
     public: Annotated[
@@ -121,8 +118,10 @@ def report(
     Examples:
       betastar report runs/adult
       betastar report runs/adult -o adult.md --list-records
-      betastar report runs/adult --public --author "A. Person" --purpose "before the model is given to partners"
-      echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' | betastar report - -o setting.html
+      betastar report runs/adult --public --author "A. Person" \\
+        --purpose "before the model is given to partners"
+      echo '{"noise_multiplier": 2, "sample_rate": 0.01, "steps": 1000}' \\
+        | betastar report - -o setting.html
     """
     from betastar.report import model_card
     from betastar.report.report import write
@@ -130,7 +129,7 @@ def report(
 
     wanted = None if target is None else Target.parse(target)
     with printing.phase("computing the certified curves, and drawing the figures"):
-        facts, written = write(source, output, format, list_records, force, public, author, purpose, wanted, prior)
+        facts, written = write(source, output, None, list_records, force, public, author, purpose, wanted, prior)
         if facts.private:  # `betastar train` writes the card of its model itself
             written.append(model_card.write(source))
     said = verdicts(facts, wanted)
@@ -145,6 +144,6 @@ def report(
         "proof": facts.proof,
         "target": None if wanted is None else str(wanted),
         "threats": [one.as_json() for one in said],
-        "advice": [{"threat": step.threat, **step.advice.as_json()} for step in next_steps(facts, wanted)],
+        "advice": [{"threat": title, **advice.as_json()} for title, advice in next_steps(facts, wanted)],
     }
     print(json_format.dumps(answer, ensure_ascii=False))

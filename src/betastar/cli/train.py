@@ -7,8 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,16 +24,11 @@ from betastar.runs.config import SAMPLINGS
 from betastar.runs.reading import Json
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.progress import Progress
-
     from betastar.report.facts import Facts
     from betastar.report.statement import Verdict
 
 #: Where the trade-off curve of membership is read off, and δ of its ε.
 FPR, DELTA = 0.01, 1e-5
-#: Seconds between two looks at the folders of several seeds.
-LOOK = 1.0
 
 
 _table, _training, _protection, _models = map(opt.of, ("Table", "Training", "Protection", "Several models"))
@@ -62,12 +56,12 @@ def train(
     ] = None,
     along: Annotated[
         list[str] | None,
-        _table("--with", help="A column that restates the sensitive one, so that the two change together (may be repeated)."),
+        _table("--with", help="A column that restates the sensitive one: the two change together (may be repeated)."),
     ] = None,
     drop: Annotated[list[str] | None, _table("--drop", help="A column that is left out (may be repeated).")] = None,
     person: Annotated[
         str | None,
-        _table("--person", help="The column that says whose record it is. The risk of a person is reported as well."),
+        _table("--person", help="The column that identifies the person. The risk of a person is reported, too."),
     ] = None,
     max_records_per_person: Annotated[
         int | None,
@@ -110,8 +104,8 @@ def train(
         _training(
             "--seed",
             min=0,
-            help="Seed of split, weights, sampling and noise; several train a model each, in a folder of its own. Anyone who "
-            "knows it can compute the noise. [default: drawn at random, and deleted when the run is complete]",
+            help="Seed of split, weights, sampling and noise (may be repeated: a model for each, in its own folder). Anyone who "
+            "knows it can compute the noise. [default: drawn at random, deleted when the run is complete]",
         ),
     ] = None,
     target: Annotated[
@@ -128,8 +122,8 @@ def train(
         _protection(
             "--attribute-target",
             metavar="LIMIT",
-            help="What must hold against inference of the sensitive attribute. The gradients of its values are kept close "
-            "enough at every step (gap clipping), so that it is proved in advance.",
+            help="What must hold against inference of the sensitive attribute. Gap clipping keeps the gradients of its values "
+            "close at every step, so that this is proved in advance.",
         ),
     ] = None,
     scope: Annotated[
@@ -137,8 +131,9 @@ def train(
         _protection(
             "--scope",
             metavar="SCOPE",
-            help="Without --attribute-target: whose gradients are measured, batch (those of the batch, an estimate), dataset "
-            "(those of all records, slow) or, at every 20th step only, dataset/20.",
+            help="Without --attribute-target: whose gradients are measured, batch (those of the batch, an estimate) or dataset "
+            "(those of all records, slow). batch/20 measures every 20th step; without a number, large tables are measured at "
+            "fewer steps.",
         ),
     ] = "batch",
     trials: Annotated[
@@ -169,13 +164,19 @@ def train(
     \b
     Examples:
       betastar train -o runs/adult
-      betastar train people.csv --label income --sensitive age --value 17:90 -o runs/people
-      betastar train people.csv --label income --sensitive age --target "success<=52%" -o runs/people
-      betastar train houses.csv --label price --label-range 0:2000000 --sensitive rooms -o runs/houses
+      betastar train people.csv --label income --sensitive age --value 17:90 \\
+        -o runs/people
+      betastar train people.csv --label income --sensitive age \\
+        --target "success<=52%" -o runs/people
+      betastar train houses.csv --label price --label-range 0:2000000 \\
+        --sensitive rooms -o runs/houses
       betastar train adult --seed 0 --seed 1 --seed 2 --jobs 2 -o runs/three
-      betastar train people.csv --label income --sensitive age --trials 20 --search lr=1e-4:1e-2log -o runs/best
-      betastar train adult --sensitive sex --with relationship --attribute-target "bayes_security>=0.995" -o runs/protected
+      betastar train people.csv --label income --sensitive age --trials 20 \\
+        --search lr=1e-4:1e-2log -o runs/best
+      betastar train adult --sensitive sex --with relationship \\
+        --attribute-target "bayes_security>=0.995" -o runs/protected
     """
+    given = dict(locals())
     with printing.phase("starting"):
         from betastar.report import model_card
         from betastar.report.facts import load
@@ -196,34 +197,13 @@ def train(
     measured, slash, every = scope.partition("/")
     if slash and not (every.isdigit() and int(every)):
         raise StudyError(f"--scope must be batch, dataset, or one of them at every k-th step as in dataset/20, got {scope!r}.")
-    config = Config(
-        study=study,
-        label=label,
-        label_range=None if label_range is None else range_of("--label-range", label_range),
-        sensitive=sensitive,
-        values=tuple(value) if value else None,
-        along=tuple(along or ()),
-        drop=tuple(drop or ()),
-        person=person,
-        max_records_per_person=max_records_per_person,
-        epochs=epochs,
-        batch_size=batch_size,
-        noise_multiplier=noise_multiplier,
-        max_grad_norm=max_grad_norm,
-        sampling=sampling,
-        learning_rate=learning_rate,
-        hidden=tuple(hidden) if hidden else None,
-        seed=seeds[0] if len(seeds) == 1 else None,
-        target=target,
-        attribute_target=attribute_target,
-        scope=measured,
-        every=int(every or 1),
-        trials=trials,
-        search=tuple(search or ()),
-    )
+    given |= {"values": value, "seed": seeds[0] if len(seeds) == 1 else None, "scope": measured, "every": int(every or 0) or None}
+    given["label_range"] = None if label_range is None else range_of("--label-range", label_range)
+    known: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in given.items() if one is not None}
+    config = Config(**{name: one for name, one in known.items() if name in Config.__dataclass_fields__})
     if len(seeds) > 1:
         folders = seed_folders(output, seeds)
-        with several_runs(folders):
+        with printing.phase(f"training {len(folders)} models"):
             train_seeds(config, output, seeds, jobs, resume)
     else:
         folders = [output]
@@ -258,7 +238,7 @@ def one_run() -> Iterator[Callable[[Json], None]]:
 
     lines: list[str] = []
     quality = ""
-    with _bar(lambda: [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in lines]) as bar:
+    with printing.progress(lambda: [Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in lines]) as bar:
         task = bar.add_task("starting", total=None)
 
         def tell(news: Json) -> None:
@@ -267,14 +247,14 @@ def one_run() -> Iterator[Callable[[Json], None]]:
                 for line in news["told"]:
                     bar.console.print(Text(line))
             elif "phase" in news:
-                bar.update(task, description=news["phase"], unit=None, refresh=True)  # before it starts
+                bar.update(task, description=news["phase"], refresh=True)  # before it starts
             elif news.get("finished"):
                 figure = main_figure(news)
                 quality = f", {figure.title} {figure.shown(news[figure.name])} after epoch {news['epoch']}"
                 quality += f" ({figure.shown(news[figure.baseline])} without a model)"
             else:
                 lines[:] = _lines(news, quality)
-                bar.update(task, description="training", total=news["steps"], completed=news["step"], unit="steps")
+                bar.update(task, description="training, steps", total=news["steps"], completed=news["step"])
 
         yield tell
 
@@ -286,66 +266,6 @@ def _lines(news: Json, quality: str) -> list[str]:
         beta = f"β* so far ≈ {down(news['membership'], 3)} (membership), {down(news['attribute'], 3)} ({news['secret']})"
         lines.append(beta)
     return lines
-
-
-@contextmanager
-def several_runs(folders: Sequence[Path]) -> Iterator[None]:
-    """A bar of the runs that are complete, while processes train them."""
-    from betastar.runs.folder import RunFolder
-
-    ended = threading.Event()
-
-    with _bar(list) as bar:
-        task = bar.add_task("training", total=len(folders), unit="runs")
-
-        def look() -> None:
-            while not ended.wait(LOOK):
-                bar.update(task, completed=sum(RunFolder(folder).complete for folder in folders))
-
-        looking = threading.Thread(target=look, daemon=True)
-        looking.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            looking.join()
-
-
-@contextmanager
-def _bar(above: Callable[[], list[RenderableType]]) -> Iterator[Progress]:
-    """A bar of what is done, on standard error, below lines of text. It disappears when the context ends."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
-    from rich.text import Text
-
-    class Done(ProgressColumn):
-        """How much is done, and an estimate of the time left."""
-
-        def render(self, task: Task) -> Text:
-            unit = task.fields.get("unit")
-            if task.total is None or unit is None:
-                return Text(f"{task.elapsed or 0.0:.0f} s")
-            return Text(f"{task.completed:,.0f} of {task.total:,.0f} {unit}, {_left(task.time_remaining)}")
-
-    class Lines(Progress):
-        def get_renderables(self) -> Iterable[RenderableType]:
-            yield from super().get_renderables()
-            yield from above()
-
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), Done())
-    with Lines(*columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=60) as bar:
-        yield bar
-
-
-def _left(seconds: float | None) -> str:
-    """An estimate of the time left, in words."""
-    if seconds is None:
-        return "time left unknown yet"
-    if seconds < 90:
-        return f"about {seconds:.0f} s left"
-    minutes = round(seconds / 60)
-    return f"about {minutes} min left" if minutes < 90 else f"about {minutes // 60} h {minutes % 60} min left"
 
 
 # ---- In the end

@@ -28,20 +28,6 @@ def html() -> str:
     return page.replace("</body>", f'<script type="text/plain" id="plotly">{_inside(script)}</script>\n</body>')
 
 
-def export(path: Path, force: bool) -> int:
-    """Write the file; the number of its bytes."""
-    if path.suffix not in (".html", ".htm"):
-        raise ValueError(f"--export must end with .html, got {str(path)!r}.")
-    files.check(path)
-    if path.exists() and not force:
-        raise ValueError(f"--export {str(path)!r} is there already; choose another name, or write over it with --force.")
-    if not path.parent.is_dir():
-        raise ValueError(f"--export must be in a folder that exists, got {str(path)!r}.")
-    content = html().encode()
-    files.write(path, content, private=False)
-    return len(content)
-
-
 def write_temporary() -> Path:
     """Write the file into a new temporary folder, and say where it is."""
     path = Path(tempfile.mkdtemp(prefix="betastar-")) / "explore.html"

@@ -26,11 +26,11 @@ from betastar.report import recomputed
 from betastar.report.recomputed import ReportError
 from betastar.risk import METRICS, Risk
 from betastar.rounding import plain
-from betastar.runs.config import ADULTS_SECRET, Config, secret_name
+from betastar.runs.config import Config
 from betastar.runs.folder import CONFIG, DIAMETERS, EPOCHS, STATUS, STEPS, RunFolder, RunRecord, Status
-from betastar.runs.reading import Inside, Json, object_of, parsed
+from betastar.runs.reading import FolderError, Inside, Json, object_of, parsed
 from betastar.runs.seeds import guessable
-from betastar.threats import RELATIONS, AttributeInference, Membership, Threat
+from betastar.threats import FARTHEST, RELATIONS, AttributeInference, Membership, Threat
 from betastar.tuning import BestOf, Trials, best_of
 
 BETA = METRICS["bayes_security"]
@@ -47,8 +47,9 @@ class Against:
     name : str
         "membership", or the name of the attribute.
     kind : str
-        How the number is known: "worst" (it holds for any data), "proved" (by gap clipping), "assumed" (it holds if the distance
-        is what was said), "dataset" or "batch" (from distances that a monitor measured in that scope).
+        How the number is known: "worst" (it holds for any data), "proved" (by gap clipping), "budget" (fixed in advance),
+        "assumed" (it holds if the distance is what was said), "dataset" or "batch" (from distances that a monitor measured in
+        that scope).
     run : DPSGD or BestOf
         What was run.
     label : str
@@ -57,8 +58,10 @@ class Against:
         The number of values of the attribute.
     gap : float or None
         The gap that gap clipping enforced.
-    known : (float, float) or None
-        The lower end and the estimate of β* by the method exact, if a run has them already.
+    known : (float, float or None) or None
+        The lower end and the estimate of β* by the method exact, if a run has them already; β* of a budget.
+    group : str or None
+        The group of records that it is about.
 
     `lower` is the one β* to rely on. What is proved takes it from the method certified, like the guarantee of a training; where
     there is no certificate, and of what was measured, it is the lower end of the method exact.
@@ -71,7 +74,7 @@ class Against:
     label: str = ""
     values: int | None = None
     gap: float | None = None
-    known: tuple[float, float] | None = None
+    known: tuple[float, float | None] | None = None
     group: str | None = None
 
     @cached_property
@@ -98,12 +101,14 @@ class Against:
     @property
     def lower(self) -> float:
         """β* to rely on."""
-        return self.integrated if self.measured else float(self.certified.bayes_security.lower)
+        certified = not self.measured and self.kind != "budget"
+        return float(self.certified.bayes_security.lower) if certified else self.integrated
 
     @property
-    def estimate(self) -> float:
-        """The estimate of β* that goes with it."""
-        return self.integral if self.measured else float(self.certified.bayes_security.estimate)
+    def estimate(self) -> float | None:
+        """The estimate of β* that goes with it; None under a budget, which proves a limit alone."""
+        certified = not self.measured and self.kind != "budget"
+        return float(self.certified.bayes_security.estimate) if certified else self.integral
 
     @property
     def integrated(self) -> float:
@@ -111,7 +116,7 @@ class Against:
         return self.known[0] if self.known else float(self.exact.bayes_security.lower)
 
     @property
-    def integral(self) -> float:
+    def integral(self) -> float | None:
         """β* by the method exact, the estimate."""
         return self.known[1] if self.known else float(self.exact.bayes_security.estimate)
 
@@ -137,7 +142,6 @@ class Facts:
     attributes: tuple[Against, ...] = ()
     is_run: bool = False
     finished: bool = True
-    stopped: str | None = None
     #: What the run was to reach against membership and attribute inference.
     target: Target | None = None
     attribute_target: Target | None = None
@@ -173,8 +177,7 @@ class Facts:
     #: A hash of the records, and the day of the last epoch, if the run has them.
     fingerprint: str = ""
     run_date: str = ""
-    #: The run as it was planned, if a budget could end it at a moment that depends on the data; and its β*.
-    planned: DPSGD | None = None
+    #: β* of the budget, if one could end the run at a moment that depends on the data.
     budgeted: float | None = None
     #: The attribute that the budget protects.
     budget_of: str = "the secret"
@@ -229,6 +232,19 @@ class Facts:
             return str(reason)
         return None
 
+    @cached_property
+    def of_groups(self) -> list[Against]:
+        """Each group of records with a target of its own. Who is in which group is public."""
+        asked = {} if self.groups is None else {name: self.groups.question(name) for name in self.groups.rates}
+        return [Against(threat, f"group {name}", "worst", run, group=name) for name, (run, threat) in asked.items()]
+
+    @property
+    def of_budget(self) -> list[Against]:
+        """What a budget proves of its attribute: β*, which was fixed in advance."""
+        if self.budget is None or self.budgeted is None:
+            return []
+        return [Against(AttributeInference(FARTHEST), self.budget_of, "budget", self.run, known=(self.budgeted, None))]
+
     def _of_person(self) -> Against:
         return Against(Membership(records=self.records_per_person or 1), "person", "worst", self.release)
 
@@ -265,7 +281,10 @@ def load(source: str | Path) -> Facts:
         return of_run(path)
     if not path.exists():
         raise ReportError(f"no file or folder {path}: expected a folder made by betastar train, or a JSON file of a setting.")
-    return of_setting(object_of(path), str(path))
+    try:
+        return of_setting(object_of(path), str(path))
+    except FolderError as problem:
+        raise ReportError(f"{problem} Expected a folder made by betastar train, or a JSON file of a setting.") from None
 
 
 def _analysis(arguments: str) -> str:
@@ -359,7 +378,6 @@ def of_run(path: str | Path) -> Facts:
     run = _run(record)
     epochs = f"{len(record.epochs)} {'epoch' if len(record.epochs) == 1 else 'epochs'}"
     title = Path(config.study).stem if status is None else status.study
-    stopped = status is not None and status.stopped
     attributes = tuple(_attributes(record, run))
     # Folders of earlier versions extrapolated beyond what holds for any record.
     least = max((one.lower for one in attributes if one.measured), default=0.0)
@@ -372,8 +390,6 @@ def of_run(path: str | Path) -> Facts:
         attributes=attributes,
         is_run=True,
         finished=status is not None and status.finished,
-        stopped=f"the next step would break the budget of β* ≥ {config.target_beta}." if stopped else None,
-        budget=recomputed.budget(record),
         entries=record.epochs,
         exposures={entry.record: max(entry.bayes_security, least) for entry in record.folder.ledger},
         restated=() if status is None else status.restated,
@@ -387,12 +403,9 @@ def of_run(path: str | Path) -> Facts:
         concerned=None if status is None else status.concerned,
         fingerprint=str((record.folder.data or {}).get("sha256", "")),
         run_date=str((record.folder.timings or [{}])[-1].get("date", "")),
-        planned=_planned(record),
         target=_target(record, config.target),
         attribute_target=_target(record, config.attribute_target),
         trials=config.law,
-        budgeted=config.target_beta,
-        budget_of=secret_name(config.sensitive or ADULTS_SECRET, config.along),
         public_command=_command(replace(config, study=Path(config.study).name)),
     )
     _check_epochs(record, facts)
@@ -438,15 +451,6 @@ def _run(record: RunRecord) -> DPSGD:
         return recomputed.run_of_steps(steps)
 
 
-def _planned(record: RunRecord) -> DPSGD | None:
-    """The run as it was planned, if a budget could end it earlier; None if nothing says how long it was planned to be."""
-    config, status = record.config, record.status
-    if config.target_beta is None or status is None:
-        return None
-    epochs = config.epochs if status.stopped else status.epochs
-    return None if epochs is None else recomputed.run_of_status(status, epochs * -(-status.records // status.batch_size))
-
-
 def _attributes(record: RunRecord, run: DPSGD) -> Iterator[Against]:
     """Secrets with a gap that was fixed in advance, then what the monitor measured."""
     status, last = record.status, record.last
@@ -488,8 +492,7 @@ def _parameters(config: Config, status: Status | None, run: DPSGD) -> Json:
 OPTION_OF_FIELD = {"values": "value", "along": "with", "noise_multiplier": "noise", "batch_size": "batch"}
 OPTION_OF_FIELD |= {"max_grad_norm": "clip", "learning_rate": "lr"}
 #: Fields of a configuration that only Python sets.
-IN_PYTHON: tuple[str, ...] = ("gap", "target_beta", "diameter", "approximate", "max_batch_size", "times_per_epoch", "trials_law")
-IN_PYTHON += ("ledger", "monitor")
+IN_PYTHON = ("gap", "diameter", "approximate", "max_batch_size", "times_per_epoch", "ledger", "monitor")
 
 
 def _command(config: Config) -> str:
@@ -501,12 +504,12 @@ def _command(config: Config) -> str:
         seed = "" if config.seed is None else ", seed=SEED"
         return f"betastar.runs.train(Config({', '.join(f'{name}={value!r}' for name, value in given.items())}{seed}), 'RUN')"
     words = ["betastar", "train", given.pop("study", config.study)]
-    scope, every = given.pop("scope", "batch"), given.pop("every", 1)
+    scope, every = given.pop("scope", "batch"), given.pop("every", None)
     for name, value in given.items():
         shown = [":".join(map(plain, value))] if name == "label_range" else value if isinstance(value, tuple) else [value]
         words += [word for one in shown for word in ("--" + OPTION_OF_FIELD.get(name, name.replace("_", "-")), str(one))]
-    if (scope, every) != ("batch", 1):
-        words += ["--scope", scope if every == 1 else f"{scope}/{every}"]
+    if (scope, every) != ("batch", None):
+        words += ["--scope", scope if every is None else f"{scope}/{every}"]
     seed = "" if config.seed is None else " --seed SEED"
     return f"{' '.join(map(_quoted, words))}{seed} -o RUN"
 
@@ -577,7 +580,7 @@ def of_own_training(path: Path) -> Facts:
         budget_of=next(iter(secrets), "the secret"),
         attributes=attributes,
         is_run=True,
-        budget=None if target is None else f"{PROVED} faces β* ≥ {plain(float(target))} {FIXED}. {recomputed.UNKNOWN_END}",
+        budget=None if target is None else f"{PROVED} faces β* ≥ {plain(float(target))} {FIXED}. {UNKNOWN_END}",
         exposures={entry.record: max(entry.bayes_security, least) for entry in folder.ledger},
         members=folder.members,
         records_per_person=records,
@@ -644,6 +647,7 @@ LEFT_OUT = (
 #: What a budget has proved, without the number of steps.
 PROVED = "Proved: an attacker who wants the secret of any record"
 FIXED = "(budget fixed in advance)"
+UNKNOWN_END = "When training ended depends on the records, so that the figure about membership is measured, and not proved."
 
 
 def public(facts: Facts) -> Facts:
@@ -668,23 +672,18 @@ def public(facts: Facts) -> Facts:
         return replace(facts, is_public=True)
     if not facts.finished:
         raise ReportError("--public needs a finished run: go on with betastar train --resume, or leave it out.")
-    if facts.budgeted is not None and facts.planned is None:
+    if facts.budgeted is not None:
         raise ReportError(
-            "--public must not tell when the budget ended this run, because that depends on the data, and its folder does not "
-            "say how many epochs were planned: train with betastar train --epochs, or leave out --public."
+            "--public must not tell when the budget ended this run, because that depends on the data: leave it out, or train "
+            "with attribute_target in place of the budget."
         )
-    run = facts.planned or facts.run
-    release = run if facts.trials is None else best_of(run, facts.trials)
     kept = {name: value for name, value in facts.parameters.items() if name not in COUNTS}
     return replace(
         facts,
-        run=run,
-        title=f"{facts.name}: {run.steps:,} steps of DP-SGD",
-        parameters=kept | {"steps": run.steps},
+        title=f"{facts.name}: {facts.run.steps:,} steps of DP-SGD",
+        parameters=kept,
         command=facts.public_command,
-        attributes=tuple(replace(one, run=release, values=None) for one in facts.attributes if one.kind == "proved"),
-        stopped=None,
-        budget=facts.budget and f"{PROVED} faces β* ≥ {plain(facts.budgeted)} {FIXED}.",
+        attributes=tuple(replace(one, values=None) for one in facts.attributes if one.kind == "proved"),
         entries=[],
         exposures={},
         members={},

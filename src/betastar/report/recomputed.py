@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from math import isclose
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from betastar import closed_forms, validation
+from betastar import validation
 from betastar.calibrate import Target, plan
-from betastar.closed_forms import step_leakage as charge
 from betastar.dpsgd import DPSGD, IN_EPOCHS
 from betastar.drawn_steps import DrawnBatch, DrawnSteps, SamplingScheme
 from betastar.runs.config import ADULTS_SECRET, PARAMETERS, secret_name
 from betastar.runs.folder import CONFIG, EPOCHS, STATUS, STEPS, RunRecord, Status
 from betastar.runs.reading import Inside, Json, StudyError
-from betastar.threats import FARTHEST
 
 
 class ReportError(StudyError):
@@ -71,12 +67,9 @@ def agree(record: RunRecord, run: DPSGD) -> None:
     file, config, status, steps = record.folder / STATUS, record.config, record.status, record.step_count
     if status is None:
         return
-    stopped = bool(status.stopped)
-    if stopped and config.target_beta is None:
-        raise contradiction(file, "that a budget stopped the run", f"{CONFIG} asks for no budget (target_beta)")
     for name in PARAMETERS:
         asked, used = getattr(config, name), getattr(status, name)
-        if asked is not None and used != asked and not (name == "epochs" and stopped):
+        if asked is not None and used != asked:
             raise contradiction(file, f"that {name} was {used!r}", f"{CONFIG} asks for {asked!r}")
     with Inside(file):
         times = validation.one_whole("times_per_epoch", status.times_per_epoch)
@@ -93,9 +86,8 @@ def agree(record: RunRecord, run: DPSGD) -> None:
             words = f"{CONFIG} asks for {asked[0]!r} with max_batch_size {asked[1]!r}, times_per_epoch {asked[2]!r}"
             words += f", and {STEPS} must agree"
             raise contradiction(file, f"that {status.records} records were drawn by {status.sampling!r}", words)
-    whole = status.epochs * batches
-    if steps > whole or (steps < whole and not stopped):
-        epochs = f"{EPOCHS} counts {steps} steps, of {whole}"
+    if steps != status.epochs * batches:
+        epochs = f"{EPOCHS} counts {steps} steps, of {status.epochs * batches}"
         raise contradiction(file, f"that the run ended after {status.epochs} epochs", epochs)
     secret = secret_name(config.sensitive or ADULTS_SECRET, config.along)
     if status.secret and status.secret != secret:
@@ -134,49 +126,6 @@ def _planned(run: DPSGD, steps: int) -> DPSGD:
         dataset_size=one.dataset_size,
         times_per_epoch=one.times_per_epoch,
     )
-
-
-def budget(record: RunRecord) -> str | None:
-    """The proof of a run under a budget, if its steps keep to it."""
-    file, status, steps, target = record.folder / STATUS, record.status, record.steps, record.config.target_beta
-    if status is None or not status.proof or status.gaps:
-        return None
-    if target is None:
-        raise contradiction(file, repr(status.proof), f"{CONFIG} asks for no budget (target_beta)")
-    return budget_sentence(file, steps, target, repr(status.proof))
-
-
-#: What else is to be said of a training that a budget may end.
-UNKNOWN_END = "When training ended depends on the records, so that the figure about membership is measured, and not proved."
-
-
-def budget_sentence(file: Path, steps: list[Json], target: float, claim: str) -> str:
-    """What steps under a budget have proved; refuses the claim of a file if they do not keep to the budget."""
-    with Inside(file.with_name(STEPS)):
-        if not steps or any(line["scope"] != "dataset" for line in steps):
-            raise contradiction(file, claim, f"{STEPS} has no steps that measured all records")
-        spent = sum(_spent(list(lines)) for _, lines in groupby(steps, _alike))
-        allowed = closed_forms.allowance(target)
-        if not spent <= allowed:
-            spending = f"the steps in {STEPS} spent {spent:.4g} of {allowed:.4g}"
-            raise contradiction(file, f"that β* ≥ {target!r} is proved", spending)
-    return (
-        f"Proved: an attacker who wants the secret of any record faces β* ≥ {target!r} (budget fixed in advance; "
-        f"{len(steps)} {'step' if len(steps) == 1 else 'steps'}). {UNKNOWN_END}"
-    )
-
-
-def _spent(lines: list[Json]) -> float:
-    """The leakage of steps that are alike; where epochs count, of the step of an epoch that leaks most."""
-    scheme = _scheme(lines[0])
-    far = [float(line["distance"]) if line["measured"] else FARTHEST for line in lines]
-    leaks = charge(scheme.one_step(lines[0]["noise_multiplier"]), far)
-    return float(leaks.max() if scheme.in_epochs else leaks.sum())
-
-
-def _alike(line: Json) -> tuple[Any, ...]:
-    """What steps have in common that are charged together."""
-    return line["noise_multiplier"], _scheme(line), line.get("epoch")
 
 
 def label(steps: list[Json]) -> str:

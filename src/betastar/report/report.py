@@ -19,7 +19,7 @@ from betastar.report import statement
 from betastar.report.facts import Facts, load
 from betastar.report.facts import public as without_data
 from betastar.report.recomputed import SAME, ReportError, contradiction
-from betastar.risk import BANDS, MEANING, METRICS
+from betastar.risk import BANDS, METRICS
 from betastar.rounding import plain
 from betastar.runs.folder import EPOCHS, STEPS
 
@@ -275,7 +275,6 @@ def render(
         facts=facts,
         verdicts=statement.verdicts(facts, target),
         headings=HEADINGS,
-        meaning=MEANING,
         bands=BANDS,
         target=target,
         notices=[one.text for one in statement.notices(facts)],

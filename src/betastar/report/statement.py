@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -16,14 +16,12 @@ from typing import Any, NamedTuple
 from betastar import advice
 from betastar.advice import Advice, Lever
 from betastar.analyze import RegimeWarning, analyze
-from betastar.audit.verdict.games import WHO
 from betastar.calibrate import Target, enforced
 from betastar.dpsgd import DPSGD, all_plain
 from betastar.heuristics import final_model
 from betastar.quality import quality_sentence
 from betastar.report.facts import LEFT_OUT, Against, Facts
 from betastar.risk import DIGITS, METRICS, Risk, band
-from betastar.risk import MEANING as MEANING
 from betastar.rounding import nearest, nearest_percent, percent, plain, significant, tiny
 from betastar.runs.folder import code_commit
 from betastar.runs.reading import Inside, Json
@@ -167,28 +165,49 @@ NOT_PROVED = "not proved"
 
 
 def verdicts(facts: Facts, target: Target | None = None) -> list[Verdict]:
-    """The verdict on each threat: membership, a person if one has several records, and each attribute."""
-    member = facts.membership
-    text = (
-        "An attacker who sees every update and guesses which of two records was used is right at most "
-        f"{right(member.lower)} of the time, against 50 % without the model."
-    )
-    against = [(member, text)]
-    if facts.person is not None:
-        of_person = (
-            f"An attacker who guesses whether a person with {facts.records_per_person} records was used, or replaced by another "
-            f"person, is right at most {right(facts.person.lower)} of the time, against 50 % without the model. "
-            + ("Nobody has more records than that." if facts.is_public else "Nobody in the training data has more.")
-        )
-        against.append((facts.person, of_person))
-    against += _of_groups(facts)
-    surer = {one.name for one in facts.attributes if one.kind == "proved"}
-    if facts.budget and facts.budgeted is not None:
-        surer |= {one.name for one in facts.attributes}
-    against += [(one, _sentence(one)) for one in facts.attributes if not one.measured or one.name not in surer]
-    best = "" if facts.trials is None else f"Best of {facts.trials}: "
-    said = [_verdict(facts, one, best + sentence, target) for one, sentence in against]
-    return [*said, *_of_membership_budget(facts, target), *_of_budget(facts, target)]
+    """The verdict on each threat: membership, a person if one has several records, each group, and each attribute."""
+    surer = {one.name for one in facts.attributes if one.kind == "proved" or facts.budgeted is not None}
+    attributes = [one for one in facts.attributes if not one.measured or one.name not in surer]
+    person = [] if facts.person is None else [facts.person]
+    members = [_surer(facts, one) for one in (facts.membership, *person)]
+    against = [*members, *facts.of_groups, *attributes, *facts.of_budget]
+    return [_verdict(facts, one, target) for one in against]
+
+
+def _surer(facts: Facts, one: Against) -> Against:
+    """A threat of membership with the number to rely on: what the steps prove, or what a budget proves, if that is more."""
+    promised = facts.membership_budget
+    return one if promised is None or one.lower >= promised else replace(one, kind="budget", known=(promised, None))
+
+
+def _verdict(facts: Facts, one: Against, target: Target | None) -> Verdict:
+    known, member = word(facts, one), isinstance(one.threat, Membership)
+    if target is None and one.kind != "budget":
+        target = facts.target if member else facts.attribute_target
+    met = None if target is None else known != NOT_PROVED and _met(one, target)
+    alone = member and (facts.is_run or facts.attributes)
+    odds = "" if alone or one.kind == "budget" else _odds(facts, one.certified, "about" if one.measured else "at most")
+    sentence = _sentence(facts, one)
+    return Verdict(one.name, one.kind, one.title, sentence, one.lower, one.estimate, known, band(one.lower), target, met, odds)
+
+
+def word(facts: Facts, one: Against) -> str:
+    """How the number is known."""
+    if one.measured:
+        return "measured"
+    if one.kind == "worst" and facts.budget is not None:
+        return NOT_PROVED
+    return "proved if the distance holds" if one.kind == "assumed" else "proved"
+
+
+def _met(one: Against, target: Target) -> bool:
+    """Whether the number to rely on meets the target; a target that does not follow from β* needs the certified curve."""
+    numbers = {"bayes_security": one.lower, "advantage": 1.0 - one.lower}
+    if target.metric == "success" and target.given == 0.5:
+        numbers["success"] = 1.0 - one.lower / 2.0
+    if target.metric in numbers:
+        return target.about.met(numbers[target.metric], target.value)
+    return one.kind != "budget" and target.met(one.certified)
 
 
 #: What an attacker guesses of a record of a group, or of a person with several, by what else could have been in its place.
@@ -197,111 +216,44 @@ GUESSED = {
     "same-group": "whether {} of the group {!r} was used, or another of this group in its place,",
     "substitution": "whether {} of the group {!r} was used, or anybody's in its place,",
 }
+FIXED = "The budget fixed this before training: "
+COVERS_STEPS = "This covers the updates, but not what the moment tells at which the budget ended training."
 
 
-def _of_groups(facts: Facts) -> list[tuple[Against, str]]:
-    """Each group of records with a target of its own. Who is in which group is public."""
-    if facts.groups is None:
-        return []
-    found = []
-    for group in facts.groups.rates:
-        run, threat = facts.groups.question(group)
-        one = Against(threat, f"group {group}", "worst", run, group=group)
+def _sentence(facts: Facts, one: Against) -> str:
+    """What the number means: who the attacker is, how often they are right, and what that rests on."""
+    every = "it holds for every record and may be published"
+    if one.group is not None and facts.groups is not None:
         whose = "a record" if facts.groups.records == 1 else f"a person with {facts.groups.records} records"
-        guessed = GUESSED[facts.groups.relation].format(whose, group)
-        text = (
-            f"An attacker who sees every update and guesses {guessed} is right at most {right(one.lower)} of the time, against "
+        guessed = GUESSED[facts.groups.relation].format(whose, one.group)
+        end = ". Who is in which group is taken as public."
+    elif one.kind == "budget":
+        paid = "a record sat out the steps that it could not pay for. Who sat out may not be published."
+        guessed, end = "which of two records was used", f". {FIXED}{every}; {paid}"
+    else:
+        end = "." if one.kind != "worst" or facts.budget is None else f". {COVERS_STEPS}"
+        guessed = "which of two records was used"
+    who = f"An attacker who sees every update and guesses {guessed}"
+    if isinstance(one.threat, Membership) and one.name == "person":
+        number = facts.records_per_person
+        who = f"An attacker who guesses whether a person with {number} records was used, or replaced by another person,"
+        end += " Nobody has more records than that." if facts.is_public else " Nobody in the training data has more."
+    elif not isinstance(one.threat, Membership):
+        values = f" ({one.values} values)" if one.values else ""
+        who = (
+            f"An attacker who knows everything about a record except the value of {one.name!r}{values}, and hesitates between "
+            "two equally likely values,"
         )
-        found.append((one, text + "50 % without the model. Who is in which group is taken as public."))
-    return found
-
-
-def _of_membership_budget(facts: Facts, target: Target | None) -> list[Verdict]:
-    """What a budget proves of the membership of each record: β*, which was fixed in advance."""
-    if (beta := facts.membership_budget) is None:
-        return []
-    sentence = (
-        f"An attacker who sees every update and guesses which of two records was used is right at most {right(beta)} of the "
-        "time, against 50 % without the model. The budget fixed this before training: a record sat out the steps that it could "
-        "not pay for. It holds for every record and may be published; who sat out may not."
-    )
-    met = None if target is None else _reached(beta, target) or False
-    return [
-        Verdict("budget", "budget", "Membership inference, by a budget", sentence, beta, None, "proved", band(beta), target, met)
-    ]
-
-
-def _verdict(facts: Facts, one: Against, sentence: str, target: Target | None) -> Verdict:
-    known, about = word(facts, one), "about" if one.measured else "at most"
-    if target is None:
-        target = facts.target if isinstance(one.threat, Membership) else facts.attribute_target
-    met = None if target is None else known != NOT_PROVED and _met(one, target)
-    odds = "" if isinstance(one.threat, Membership) and (facts.is_run or facts.attributes) else _odds(facts, one.certified, about)
-    return Verdict(one.name, one.kind, one.title, sentence, one.lower, one.estimate, known, band(one.lower), target, met, odds)
-
-
-def word(facts: Facts, one: Against) -> str:
-    """How the number is known."""
-    if one.measured:
-        return "measured"
-    if one.kind == "worst" and ends_by_the_data(facts):
-        return NOT_PROVED
-    if one.kind == "assumed":
-        return "proved if the distance holds"
-    return "proved"
-
-
-def ends_by_the_data(facts: Facts) -> bool:
-    """Whether the number of steps may depend on the records, of which no figure about membership takes account."""
-    return facts.budget is not None or (facts.stopped is not None and all(one.kind != "proved" for one in facts.attributes))
-
-
-def _of_budget(facts: Facts, target: Target | None) -> list[Verdict]:
-    """What a budget proves of its attribute: β*, which was fixed in advance, and nothing else."""
-    if facts.budget is None or facts.budgeted is None:
-        return []
-    name, beta = facts.budget_of, facts.budgeted
-    most = f"is right at most {right(beta)} of the time, against 50 % without the model."
-    sentence = f"{_who(name)} {most} The budget fixed this before training: it holds for every record and may be published."
-    met = None if target is None else _reached(beta, target) or False
-    title, certain = f"Attribute inference: {name}", "proved"
-    return [Verdict(name, "budget", title, sentence, beta, None, certain, band(beta), target, met)]
-
-
-def _met(one: Against, target: Target) -> bool:
-    """Whether the number to rely on meets the target; a target that does not follow from β* needs the certified curve."""
-    reached = _reached(one.lower, target)
-    return target.met(one.certified) if reached is None else reached
-
-
-def _reached(beta: float, target: Target) -> bool | None:
-    """Whether β* alone meets a target; None if it does not determine it."""
-    numbers = {"bayes_security": beta, "advantage": 1.0 - beta}
-    if target.metric == "success" and target.given == 0.5:
-        numbers["success"] = 1.0 - beta / 2.0
-    return target.about.met(numbers[target.metric], target.value) if target.metric in numbers else None
-
-
-def _who(name: str, values: str = "") -> str:
-    """The attacker on an attribute."""
-    return (
-        f"An attacker who knows everything about a record except the value of {name!r}{values}, and hesitates between two "
-        "equally likely values,"
-    )
-
-
-def _sentence(one: Against) -> str:
-    who = _who(one.name, f" ({one.values} values)" if one.values else "")
-    share = f"{right(one.lower)} of the time, against 50 % without the model"
-    if one.kind == "proved":
-        clipped = "Clipping alone" if one.gap == FARTHEST else "Gap clipping"
-        return (
-            f"{who} is right at most {share}. {clipped} fixed this before training (gap {one.gap:.4g} clipping norms; a "
-            "clipping norm is the largest length of one record's gradient): it holds for every record and may be published."
+        clipped = (
+            f". {'Clipping alone' if one.gap == FARTHEST else 'Gap clipping'} fixed this before training (gap {one.gap or 0:.4g} "
+            f"clipping norms; a clipping norm is the largest length of one record's gradient): {every}."
         )
-    if one.kind == "assumed":
-        return f"{who} is right at most {share}, provided that no step's gradients are farther apart than was said."
-    return f"{who} is right about {share} ({one.label})."
+        ends = {"proved": clipped, "budget": f". {FIXED}{every}."}
+        ends["assumed"] = ", provided that no step's gradients are farther apart than was said."
+        end = ends.get(one.kind, f" ({one.label}).")
+    best = "" if facts.trials is None else f"Best of {facts.trials}: "
+    most = "about" if one.measured else "at most"
+    return f"{best}{who} is right {most} {right(one.lower)} of the time, against 50 % without the model{end}"
 
 
 def weaker(facts: Facts) -> str | None:
@@ -365,18 +317,6 @@ def notices(facts: Facts) -> list[Notice]:
         remarks.append(Notice("This run is not finished", covered))
     if facts.rate_notice:
         remarks.append(Notice("About the sampling rate", f": {facts.rate_notice}"))
-    if facts.stopped:
-        why = (
-            f": {facts.stopped} When it stopped depends on the data; the figure for membership covers the steps that were taken, "
-            "not what the moment of the stop may tell."
-        )
-        remarks.append(Notice("Training was stopped", why))
-    if facts.is_public and facts.budget:
-        told = (
-            ". Whether it did depends on the data and is left out; the figure for membership covers the steps, not what the "
-            "moment of the end may tell."
-        )
-        remarks.append(Notice("A budget could end this run before the steps that are counted here", told))
     if facts.person_unknown:
         people = f"Some people have up to {facts.records_per_person} records, and the figures are for one record"
         remarks.append(Notice(people, f": {facts.person_unknown}"))
@@ -407,39 +347,16 @@ def notices(facts: Facts) -> list[Notice]:
 # What would help: for each threat, what would reach the next band, or the reader's own target
 
 
-@dataclass(frozen=True)
-class NextStep:
-    """Advice on one threat."""
+def next_steps(facts: Facts, target: Target | None = None) -> list[tuple[str, Advice]]:
+    """For each threat, its title and the advice: what reaches the reader's own target, or the next band of this threat.
 
-    threat: str
-    advice: Advice
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.threat}: {self.advice.sentence}"
-
-
-def next_steps(facts: Facts, target: Target | None = None) -> list[NextStep]:
-    """The advice for each threat.
-
-    Parameters
-    ----------
-    facts : Facts
-        What the report is about.
-    target : Target, optional
-        The reader's own target; the next band of each threat by default.
-
-    Returns
-    -------
-    list of NextStep
-        Empty where a target is met or the band is the best one, for runs whose noise or rate changed, and for samplings other
-        than Poisson's.
+    Empty where a target is met or the band is the best one, for runs whose noise or rate changed, and for samplings other than
+    Poisson's.
     """
     if facts.trials is not None or len(facts.run.segments) != 1 or not all_plain(facts.run):
         return []
-    against = [facts.membership, *facts.attributes]
-    said = [(one.title, _advice(one, _levers(facts, one), target)) for one in against]
-    return [NextStep(title, advised) for title, advised in said if advised is not None]
+    advised = [(one.title, _advice(one, _levers(facts, one), target)) for one in (facts.membership, *facts.attributes)]
+    return [(title, advice) for title, advice in advised if advice is not None]
 
 
 def _advice(one: Against, levers: Iterator[Lever], target: Target | None) -> Advice | None:
@@ -494,38 +411,17 @@ FOUND = {
     "training": "The training is less private than it claims. Do not rely on the numbers of this report before that is mended.",
     "one-run": "The training is less private than it claims. Do not rely on the numbers of this report before that is mended.",
 }
-GAMES_HEADS = ("attacker", "games", "right guesses", "interval", "at most", "p-value")
-ONE_RUN_HEADS = ("canaries", "guesses", "right guesses", "by chance", "p-value", "ε at least", "ε claimed")
-FINDING_HEADS = ("broken promise", "step", "parameter", "measured", "promised")
 
 
-@dataclass(frozen=True)
-class Played:
-    """An audit in words.
-
-    Attributes
-    ----------
-    title, sentence, meaning : str
-        What was played, the verdict, and what it means for a person.
-    violated : bool
-        Whether the bound is violated, or a promise is broken.
-    own : bool
-        Whether this very run was audited.
-    heads : tuple of str
-        The heads of the table.
-    rows : tuple of tuple of str
-        The rows of the table: attackers, guesses about canaries, or broken promises.
-    remarks : tuple of str
-        What else there is to know.
-    """
+class Played(NamedTuple):
+    """An audit in words: what was played, the verdict, what it means for a person, and what else there is to know."""
 
     title: str
     sentence: str
     meaning: str
     violated: bool
+    #: Whether this very run was audited.
     own: bool
-    heads: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -539,96 +435,25 @@ def played(facts: Facts) -> list[Played]:
 
 
 def _audit_in_words(kind: str, result: Json, run: DPSGD) -> Played:
-    first = next(iter(result["audits"].values())) if kind == "training" else result
-    title, rows, heads, more = _TABLES[kind](result)
-    own = first["run"] == repr(run)
-    violated = bool(result["violated"])
-    return Played(
-        title=f"{KINDS[kind]}: {title}" if title else KINDS[kind],
-        sentence=str(result["sentence"]),
-        meaning=(FOUND if violated else NOTHING_FOUND)[kind],
-        violated=violated,
-        own=own,
-        heads=heads if rows else (),
-        rows=rows,
-        remarks=(*(() if own else (_other_run(first["run"], run),)), *more),
-    )
-
-
-def _other_run(audited: str | None, run: DPSGD) -> str:
-    if audited is None:
-        return f"The audit does not say what it claims to have run; this report is about {run!r}."
-    return f"Not this very run, {run!r}, but another one was audited: {audited}."
-
-
-#: The title, the rows of the table, its heads, and remarks.
-Table = tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...], tuple[str, ...]]
-
-
-def _of_mechanism(told: Json) -> Table:
-    return str(told["threat"]), (_game_cells("the best there is", told),), GAMES_HEADS, ()
-
-
-def _of_training(told: Json) -> Table:
-    rows = tuple(_game_cells(WHO[place], audit) for place, audit in told["audits"].items())
-    remarks = [f"Challenge: {told['challenge']}.", *filter(None, [told.get("comparison", "")])]
-    if told["leakage"] is not None:
-        remarks.append(f"Without a model of the attack: {told['leakage']['sentence']} {told['leakage']['caveat']}")
-    return str(next(iter(told["audits"].values()))["threat"]), rows, GAMES_HEADS, tuple(remarks)
-
-
-def _of_one_run(told: Json) -> Table:
-    row = (
-        f"{told['canaries']:,}",
-        f"{told['guesses']:,}",
-        f"{told['right']:,}",
-        nearest(told["guesses"] / told["values"]),
-        nearest(told["p_value"], 2),
-        f"{significant(told['epsilon'], 3, False)} at δ = {nearest(told['delta'], 2)}",
-        "no finite ε" if told["claimed"] is None else significant(told["claimed"], 3),
-    )
-    return str(told["threat"]), (row,), ONE_RUN_HEADS, ()
-
-
-def _of_code(told: Json) -> Table:
-    """The rungs of the ladder: a replay's broken promises, or what was played instead."""
-    replay, remarks = told["replay"], [str(one) for one in told["not_compared"]]
-    for name, kind, describe in (("one_run", "one-run", _of_one_run), ("games", "training", _of_training)):
-        if told[name] is not None:
-            title, rows, heads, more = describe(told[name])
-            pairs = [", ".join(f"{head}: {cell}" for head, cell in zip(heads, row, strict=True)) for row in rows]
-            remarks = [f"{KINDS[kind]} ({title}): {'; '.join(pairs)}. {told[name]['sentence']}", *more, *remarks]
-    if replay is None:
-        return "", (), FINDING_HEADS, tuple(remarks)
-    rows = tuple(
-        (
-            f"{one['promise']}: {one['means']}",
-            "" if one["step"] is None else f"{one['step']:,}",
-            one["parameter"] or "",
-            "" if one["measured"] is None else significant(one["measured"], 3),
-            "" if one["allowed"] is None else significant(one["allowed"], 3, False),
-        )
-        for one in replay["findings"]
-    )
-    records = ", ".join(map(str, replay["records"]))
-    which = f"record {records}" if len(replay["records"]) == 1 else f"one of the records {records}"
-    remark = f"Replayed: {replay['steps']} steps, on data that differ in {which} ({'; '.join(replay['changes'])})."
-    return str(replay["threat"]), rows, FINDING_HEADS, (remark, *remarks)
-
-
-_TABLES = {"code": _of_code, "mechanism": _of_mechanism, "training": _of_training, "one-run": _of_one_run}
-
-
-def _game_cells(who: str, audit: Json) -> tuple[str, ...]:
-    success = audit["success"]
-    return (
-        who,
-        f"{audit['games']:,}",
-        nearest(success["estimate"]),
-        f"{significant(success['lower'], 4, False)} to {significant(success['upper'], 4)}",
-        significant(audit["allowed"]["upper"], 4),
-        nearest(audit["p_value"], 2),
-    )
+    first, remarks = result, []
+    if kind == "training":
+        first = next(iter(result["audits"].values()))
+        remarks = [f"Challenge: {result['challenge']}.", *filter(None, [result.get("comparison", "")])]
+        if result["leakage"] is not None:
+            remarks.append(f"Without a model of the attack: {result['leakage']['sentence']} {result['leakage']['caveat']}")
+    elif kind == "code":
+        rungs = (("replay", "replay"), ("one_run", "one-run"), ("games", "training"))
+        given = [(name, result[key]) for key, name in rungs if result[key] is not None]
+        remarks = [f"{KINDS.get(name, 'Replayed')}: {one['sentence']}" for name, one in given]
+        first = {**result, "threat": result["replay"]["threat"] if result["replay"] else ""}
+    own, violated = first["run"] == repr(run), bool(result["violated"])
+    if not own:
+        other = f"Not this very run, {run!r}, but another one was audited: {first['run']}."
+        silent = f"The audit does not say what it claims to have run; this report is about {run!r}."
+        remarks.insert(0, silent if first["run"] is None else other)
+    title = f"{KINDS[kind]}: {first['threat']}" if first["threat"] else KINDS[kind]
+    meaning = (FOUND if violated else NOTHING_FOUND)[kind]
+    return Played(title, str(result["sentence"]), meaning, violated, own, tuple(map(str, remarks)))
 
 
 # Tables of metrics
@@ -659,7 +484,8 @@ def metrics(facts: Facts, brief: bool = False) -> tuple[list[str], list[tuple[st
     short = {"proved": "proved", "assumed": "for the distance given"}
     heads += [f"{one.name}, {short.get(one.kind, 'measured')}" for one in facts.attributes]
     relied = {verdict.name: verdict.lower for verdict in verdicts(facts) if verdict.kind != "worst"}
-    least = [one.lower if one.kind == "worst" else relied.get(one.name, one.lower) for one in columns]
+    promised = facts.membership_budget or 0.0
+    least = [max(one.lower, promised) if one.kind == "worst" else relied.get(one.name, one.lower) for one in columns]
     rows: list[tuple[str, list[str]]] = [(f"{BETA.title}, the number to rely on", [BETA.rounded(beta) for beta in least])]
     if facts.add_remove is not None:  # of shuffling there is an attack that exists, and no estimate
         rows.append((f"{BETA.short}, exact, the estimate", [significant(one.integral, DIGITS) for one in columns]))
@@ -803,7 +629,7 @@ def statement(facts: Facts) -> list[tuple[str, str]]:
 def _sampling(run: DPSGD) -> str:
     """How batches are drawn, in a sentence without its end."""
     first = run.segments[0]
-    rate, steps = plain(first.sample_rate), run.steps
+    rate, steps = nearest(first.sample_rate, 6), run.steps
     if first.sampling == "poisson":
         most = first.max_batch_size
         cut = "" if most is None else f"; of a batch of more than {most} records, that many are kept at random"
@@ -829,7 +655,7 @@ def _seed(facts: Facts) -> str:
 def claims(facts: Facts) -> list[tuple[str, str]]:
     """Each number of the report, and what it is: proved, or a statement after the fact."""
     member = "A theorem about noise, rate and steps alone: it holds for any data and the worst record, and may be published."
-    if ends_by_the_data(facts):
+    if facts.budget is not None:
         member = "Not proved: the figure covers the steps, and when training ended depends on the records."
     rows = [("Membership inference", member)]
     if facts.budget:

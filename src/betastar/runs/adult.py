@@ -18,7 +18,6 @@ from betastar.training.secrets.tables import restated
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from sklearn.pipeline import Pipeline
 
 
 SHA256 = "5506925c2f972b5ac74aa402e3f27d4bfc109ccc47a0fe4e32ce4332187f0dc6"
@@ -38,18 +37,6 @@ def table(part: str = "data") -> DataFrame:
     return frame[frame["part"] == part].drop(columns="part").reset_index(drop=True)
 
 
-def encoder(frame: DataFrame) -> Pipeline:
-    """One-hot encoding, then every column to mean 0 and deviation 1; fitted on all records, so that no category is missing."""
-    from sklearn.compose import ColumnTransformer
-    from sklearn.pipeline import Pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-    numbers = list(frame.select_dtypes("number").columns)
-    words = [column for column in frame.columns if column not in numbers]
-    encode = ColumnTransformer([("numbers", "passthrough", numbers), ("words", OneHotEncoder(sparse_output=False), words)])
-    return Pipeline([("encode", encode), ("scale", StandardScaler())]).fit(frame)
-
-
 def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop: Sequence[str] = ()) -> Study:
     """80 % to train on (26,048 records), 20 % to test on. The other part of the data set is public: how frequent values are."""
     frame = table()
@@ -60,13 +47,11 @@ def adult(seed: int = 0, sensitive: str = "age", along: Sequence[str] = (), drop
         raise StudyError(f"Adult has no column {unknown[0]!r}; it has {', '.join(map(repr, frame.columns))}.")
     frame = frame.drop(columns=list(drop))
     check(frame, [sensitive, *along])
-    encode = encoder(frame)
-    x = encode.transform(frame)
+    classes = ["<=50K", ">50K"]
+    encoder, x = TableEncoder.fitted(frame, TARGET, classes, [*drop, "part"], every=True)
     ages = [f"{AGES[0]}:{AGES[-1]}"] if sensitive == "age" and not along else None
-    secret = secret_of(encode, frame, sensitive, along, ages)
+    secret = secret_of(encoder, frame, sensitive, along, ages)
     secret = with_public(secret, table("test"), sensitive, along)
     given_away = tuple(str(one) for one in restated(frame, sensitive, along))
     parts = tensors(x[train], labels[train]), tensors(x[test], labels[test])
-    classes = ["<=50K", ">50K"]
-    kept = TableEncoder.of_pipeline(encode, TARGET, classes, [*drop, "part"])
-    return Study("Adult", *parts, secret, classes, RECIPE, raw=raw, restated=given_away, encoder=kept)
+    return Study("Adult", *parts, secret, classes, RECIPE, raw=raw, restated=given_away, encoder=encoder)

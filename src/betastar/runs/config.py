@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from betastar import validation
@@ -39,15 +38,11 @@ PARAMETERS = tuple(field.name for field in fields(Recipe))
 #: Fields that belong to a table of somebody's own.
 OWN_TABLE = ("label", "person", "max_records_per_person", "label_range")
 #: Fields of which a configuration may have one at most.
-ANY_TWO_OF = (("gap", "attribute_target", "target_beta"), ("target", "noise_multiplier"), ("target", "target_beta"))
+ANY_TWO_OF = (("gap", "attribute_target"), ("target", "noise_multiplier"))
 #: How `betastar train` can draw batches.
 SAMPLINGS = ("poisson", "fixed-size", "balls-in-bins")
-#: How the number of models can be drawn.
-LAWS = ("fixed", "poisson", "geometric")
 #: The secret of Adult, unless another one is chosen.
 ADULTS_SECRET = "age"
-#: Studies that `betastar train` knew once, and the commands that train them.
-MOVED = {"tweets": "studies.tweets", "voters": "studies.voters", "raters": "studies.raters", "purchase": "studies.purchase"}
 
 
 def secret_name(sensitive: str, along: Sequence[str] = ()) -> str:
@@ -82,11 +77,9 @@ class Config(JsonObject):
     seed : int, optional
         Drawn by default.
     scope, every, diameter, approximate, ledger
-        How the monitor measures, as for `AttributeMonitor`.
+        How the monitor measures, as for `AttributeMonitor`. `every` is by default 1, or more where measuring would take long.
     monitor : bool
         Whether a monitor watches the training.
-    target_beta : float, optional
-        The budget: training stops before β* against attribute inference falls below this.
     gap, attribute_target : optional
         Gap clipping: the largest gap, or what the gap must reach against attribute inference, such as "bayes_security>=0.99".
     sampling : str
@@ -95,8 +88,8 @@ class Config(JsonObject):
         With balls in bins: in how many batches of an epoch each record is.
     max_batch_size : int, optional
         With Poisson sampling: larger batches are cut down to this many records, at random.
-    trials, trials_law : optional
-        How many models are trained, of which the best one is kept, or the mean and the law of this number.
+    trials : int, optional
+        How many models are trained, of which the best one is kept.
     search : tuple of str
         What parameters of these models are drawn from, such as "lr=1e-4:1e-2log".
     """
@@ -116,12 +109,11 @@ class Config(JsonObject):
     target: str | None = None
     seed: int | None = None
     scope: str = "batch"
-    every: int = 1
+    every: int | None = None
     diameter: str = "exact"
     approximate: bool = False
     ledger: bool = True
     monitor: bool = True
-    target_beta: float | None = None
     gap: float | None = None
     attribute_target: str | None = None
     person: str | None = None
@@ -130,17 +122,13 @@ class Config(JsonObject):
     max_batch_size: int | None = None
     label_range: tuple[float, float] | None = None
     times_per_epoch: int = 1
-    trials: float | None = None
-    trials_law: str = "fixed"
+    trials: int | None = None
     search: tuple[str, ...] = ()
 
     @property
     def law(self) -> Trials | None:
         """How many models are trained; None if it is one run."""
-        if self.trials is None:
-            return None
-        law: Trials = getattr(Trials, validation.choice("trials_law", self.trials_law, LAWS))(self.trials)
-        return law
+        return None if self.trials is None else Trials.fixed(self.trials)
 
     @property
     def clips_gaps(self) -> bool:
@@ -208,8 +196,6 @@ class Config(JsonObject):
             raise StudyError(
                 f"times_per_epoch belongs to sampling 'balls-in-bins', and to it only; got sampling {self.sampling!r}."
             )
-        if self.target_beta is not None:
-            validation.probability("target_beta", self.target_beta, strict=True)
         if self.gap is not None:
             validation.numbers("gap", self.gap, "between 0 and 2 (units of the clipping norm)", low=0.0, high=2.0)
         if self.target is not None:
@@ -230,10 +216,10 @@ class Config(JsonObject):
             raise StudyError(f"--{own_only[0].replace('_', '-')} is for a table of your own; {self.study} is not one.")
         if self.study == "adult":
             return adult(seed, self.sensitive or ADULTS_SECRET, self.along, self.drop)
-        if self.study in MOVED and not Path(self.study).exists():
-            raise StudyError(f"{self.study} is now a study beside the package: in a clone, python -m {MOVED[self.study]}.")
         if self.label is None or self.sensitive is None:
-            raise StudyError(f"{self.study} is a table of your own: name the column of the label and the sensitive one.")
+            raise StudyError(
+                f"{self.study} is a table of your own: name the column of the label and the sensitive one (--label, --sensitive)."
+            )
         study = own(
             self.study,
             self.label,
@@ -247,8 +233,7 @@ class Config(JsonObject):
             self.label_range,
         )
         scale = study.label_scale
-        proves = self.clips_gaps or self.target_beta is not None
-        if proves and self.label == self.sensitive and scale is not None and not scale.declared:
+        if self.clips_gaps and self.label == self.sensitive and scale is not None and not scale.declared:
             raise StudyError(
                 f"a proof about the label {self.label!r} needs --label-range: without it the mean and the deviation of the "
                 "label, which were computed without noise, would tell about it beside the proof."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ from betastar.runs.reading import StudyError
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
-    from sklearn.pipeline import Pipeline
     from torch import Tensor
+
+    from betastar.training import Secret
 
 
 # Labels that are numbers
@@ -224,28 +225,71 @@ class TableEncoder:
     declared: bool = False
 
     @classmethod
-    def of_pipeline(
+    def fitted(
         cls,
-        pipeline: Pipeline,
+        frame: DataFrame,
         label: str,
         classes: Sequence[object],
         left_out: Sequence[str] = (),
-        dates: Sequence[str] = (),
         label_scale: LabelScale | None = None,
-    ) -> TableEncoder:
-        """The encoder that does what the fitted scikit-learn pipeline of a study does.
+        every: bool = False,
+    ) -> tuple[TableEncoder, NDArray[Any]]:
+        """The encoder of a table, and what it makes of the table.
+
+        Numbers get mean 0 and deviation 1, after missing ones became the median. Columns of 0 and 1 and one-hot words stay so.
 
         Parameters
         ----------
-        pipeline : Pipeline
-            A ColumnTransformer, and perhaps a scaler of everything after it.
+        frame : DataFrame
+            The table: numbers, and words of which none is missing.
         label, classes, left_out, label_scale
             As for the encoder.
-        dates : sequence of str
-            Columns that the table has as dates, and the pipeline gets as days.
+        every : bool
+            Whether all inputs get mean 0 and deviation 1, and no number may be missing.
         """
-        columns = [replace(one, kind=DATE) if one.name in dates else one for one in _columns(pipeline)]
-        return cls(label, tuple(map(str, classes)), tuple(columns), tuple(left_out), label_scale)
+        from sklearn.preprocessing import StandardScaler
+
+        numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
+        zero_one = [name for name in numeric if set(frame[name].dropna().unique()) <= {0, 1}]
+        ordered = sorted(frame.columns, key=lambda name: (name not in numeric, name in zero_one))
+        columns = []
+        for name in ordered:
+            column = frame[name]
+            words = () if name in numeric else tuple(sorted(column.astype(str).unique()))
+            still = (0.0,) * (len(words) or 1), (1.0,) * (len(words) or 1)
+            median = None if words or every else float(np.nanmedian(column.to_numpy(dtype=float, na_value=np.nan)))
+            columns.append(Column(str(name), CATEGORY if words else NUMBER, *still, median, words))
+        inputs = np.hstack([column.encode(frame[name]) for name, column in zip(ordered, columns, strict=True)])
+        scaled = inputs.shape[1] if every else sum(name in numeric and name not in zero_one for name in ordered)
+        if scaled:
+            scaler, start = StandardScaler().fit(inputs[:, :scaled]), 0
+            inputs[:, :scaled] = (inputs[:, :scaled] - scaler.mean_) / scaler.scale_
+            for i, column in enumerate(columns):
+                place = slice(start, start := start + len(column.mean))
+                if start <= scaled:
+                    mean, scale = (tuple(map(float, one[place])) for one in (scaler.mean_, scaler.scale_))
+                    columns[i] = replace(column, mean=mean, scale=scale)
+        return cls(label, tuple(map(str, classes)), tuple(columns), tuple(left_out), label_scale), inputs
+
+    def secret(self, names: Sequence[str], values: Sequence[Any], name: str) -> Secret:
+        """The secret that some columns are together. values: for each value of the secret, the content of these columns."""
+        import pandas as pd
+        import torch
+
+        from betastar.training import Secret
+
+        places: list[int] = []
+        inputs, start = [], 0
+        for column in self.columns:
+            width = len(column.mean)
+            if column.name in names:
+                places += range(start, start + width)
+                inputs.append(column.encode(pd.Series([row[names.index(column.name)] for row in values])))
+            start += width
+        labels = [row[0] for row in values] if len(names) == 1 else list(values)
+        secret = Secret.columns(places, torch.from_numpy(np.hstack(inputs)), labels=labels, name=name, unseen=True)
+        secret.restated_reported = True  # the study reports them
+        return secret
 
     @property
     def width(self) -> int:
@@ -356,44 +400,3 @@ class TableEncoder:
             None if scale is None else LabelScale(**scale),
             bool(values.get("declared", False)),
         )
-
-
-def _columns(pipeline: Pipeline) -> Iterator[Column]:
-    """The columns of a pipeline that starts with a ColumnTransformer, and may scale everything after it."""
-    from sklearn.preprocessing import StandardScaler
-
-    transformer, *last = [step for _, step in pipeline.steps]
-    mean, scale, start = None, None, 0
-    if last and isinstance(last[0], StandardScaler):
-        mean, scale = last[0].mean_, last[0].scale_
-    for _, part, names in (one for one in transformer.transformers_ if one[1] != "drop"):
-        for name, column in zip(names, _parts(part, len(names)), strict=True):
-            inputs = len(column["categories"]) or 1
-            if mean is not None and scale is not None:
-                column["mean"], column["scale"] = mean[start : start + inputs], scale[start : start + inputs]
-            start += inputs
-            column["mean"], column["scale"] = (tuple(map(float, column[one])) for one in ("mean", "scale"))
-            yield Column(str(name), **column)
-
-
-def _parts(part: Any, number: int) -> list[dict[str, Any]]:
-    """What a part of a ColumnTransformer does to each of its columns."""
-    steps = [] if isinstance(part, str) else [step for _, step in part.steps] if hasattr(part, "steps") else [part]
-    columns: list[dict[str, Any]] = [
-        {"kind": NUMBER, "mean": [0.0], "scale": [1.0], "missing": None, "categories": ()} for _ in range(number)
-    ]
-    for step in steps:
-        start = 0
-        for i, column in enumerate(columns):
-            inputs = len(column["categories"]) or 1
-            if hasattr(step, "statistics_"):
-                column["missing"] = float(step.statistics_[i])
-            elif hasattr(step, "categories_"):
-                names = tuple(map(str, step.categories_[i]))
-                column |= {"kind": CATEGORY, "categories": names, "mean": [0.0] * len(names), "scale": [1.0] * len(names)}
-            elif hasattr(step, "scale_"):
-                column["mean"], column["scale"] = step.mean_[start : start + inputs], step.scale_[start : start + inputs]
-            elif getattr(step, "func", step) is not None:  # None: a column that passes through
-                raise AssertionError(f"of_pipeline does not know {step!r}.")
-            start += inputs
-    return columns

@@ -66,8 +66,6 @@ class Status(JsonObject):
         The title of the study.
     finished : bool
         True, because the file is written last.
-    stopped : str or None
-        Why a budget ended the training before its last epoch.
     versions : dict of str to str
         The packages that the run was made with.
     secret : str or None
@@ -79,7 +77,7 @@ class Status(JsonObject):
     gaps : dict of str to float, or None
         The gap that was enforced for each secret.
     proof : str or None
-        What a budget or gap clipping promises. A report computes it again, and does not repeat this sentence.
+        What gap clipping promises. A report computes it again, and does not repeat this sentence.
     restated : tuple of str
         The columns from which the secret can be read off.
     told : tuple of str
@@ -110,7 +108,6 @@ class Status(JsonObject):
     sample_rate: float
     versions: dict[str, str] = field(default_factory=dict)
     finished: bool
-    stopped: str | None = None
     study: str
     secret: str | None = None
     values: int | None = None
@@ -134,8 +131,8 @@ class Status(JsonObject):
 
 # The folder
 
-#: Version of the format, in config.json. A folder without one was made before there were versions, and counts as 0.
-FORMAT = 1
+#: Version of the format, in config.json.
+FORMAT = 2
 
 #: What was asked for; which records they are; what is known when the run is complete.
 CONFIG, DATA, STATUS = "config.json", "data.json", "status.json"
@@ -240,11 +237,10 @@ class RunFolder:
             several = f" It holds runs of several seeds: name one of them, such as {inside[0].parent}." if inside else ""
             raise FolderError(f"{self.path} holds no run: expected a folder made by betastar train, with a {CONFIG}.{several}")
         values = object_of(self / CONFIG)
-        made = values.pop("format", 0)
-        if type(made) is not int or not 0 <= made <= FORMAT:
+        if (made := values.pop("format", None)) != FORMAT or type(made) is not int:
             raise FolderError(
-                f"{self / CONFIG}: format must be a whole number from 0 to {FORMAT}, which betastar {version('betastar')} reads, "
-                f"got {made!r}: install the version of betastar that made this run, or a later one."
+                f"{self / CONFIG}: format must be {FORMAT}, got {made!r}: another version of betastar made this run. Train it "
+                "again in another folder, or install that version to resume it or to report on it."
             )
         return Config.from_json(values, self / CONFIG)
 
@@ -477,11 +473,6 @@ class RunFolder:
 
     def forget(self) -> None:
         """Delete what the noise can be computed from."""
-        if (self / CHECKPOINT).exists() and not (self / MODEL).exists():
-            raise StudyError(
-                f"{self / CHECKPOINT} was left by an earlier version, and tells the noise: take the weights out of it "
-                "(torch.load(path, weights_only=False)['model']), and delete it."
-            )
         for name in SECRETS:
             (self / name).unlink(missing_ok=True)
         self._sweep()

@@ -26,7 +26,7 @@ from betastar.runs.model import fully_connected, outputs
 from betastar.runs.reading import Json, StudyError
 from betastar.runs.study import Study
 from betastar.threats import Membership
-from betastar.training import AttributeMeasurement, Budget, BudgetExhausted, PrivateTraining, Records
+from betastar.training import AttributeMeasurement, PrivateTraining, Records
 from betastar.training.saved_training import labelled_shares
 
 # One private training, which `betastar train` and audits share
@@ -65,6 +65,8 @@ def private(module: nn.Module, data: TensorDataset, recipe: Recipe, config: Conf
 
 #: Steps between two looks at single records, for the ledger.
 LEDGER_EVERY = 10
+#: Unless a configuration says how often it is measured, at most this many gradients are taken for that (times three, in minutes).
+MEASURED = 20_000_000
 
 
 class Training:
@@ -92,25 +94,29 @@ class Training:
         seeds.start(seed, "weights")
         self.module = network(study)
         self.monitors: dict[str, AttributeMeasurement] = {}
-        protected: dict[str, Any] = {"gap": config.gap, "attribute_target": None, "budget": None}
-        if config.attribute_target is not None:
-            protected["attribute_target"] = Target.parse(config.attribute_target)
-        if config.target_beta is not None:
-            protected["budget"] = Budget(config.target_beta)
-        if any(value is not None for value in protected.values()):
-            protected["secret"] = study.secret
+        protected: dict[str, Any] = {}
+        if config.clips_gaps:
+            wanted = None if config.attribute_target is None else Target.parse(config.attribute_target)
+            protected = {"secret": study.secret, "gap": config.gap, "attribute_target": wanted}
         noise = None if drawn or config.seed is None else seed
-        epochs = study.recipe.epochs if config.target_beta is None else None  # a budget ends training by itself
-        self.training = private(self.module, study.train, study.recipe, config, epochs=epochs, seed=noise, **protected)
+        recipe = study.recipe
+        self.training = private(self.module, study.train, recipe, config, epochs=recipe.epochs, seed=noise, **protected)
         if config.monitor and not self.training.gaps:
             self._watch_all()
         self.epoch = 0
-        self.stopped: str | None = None
+
+    @property
+    def every(self) -> int:
+        """The number of steps from one measurement to the next."""
+        if self.config.every is not None:
+            return self.config.every
+        study, steps = self.study, self.study.recipe.epochs * self.training.steps_per_epoch
+        at_a_time = study.recipe.batch_size if self.config.scope == "batch" else len(study.train)
+        return max(1, -(-steps * at_a_time * study.secret.count // MEASURED))
 
     def _watch_all(self) -> None:
         config = self.config
-        scope = "dataset" if config.target_beta is not None else config.scope
-        shared: dict[str, Any] = {"scope": scope, "every": config.every}
+        shared: dict[str, Any] = {"scope": config.scope, "every": self.every}
         ledger = LEDGER_EVERY if config.ledger else False
         watch, secret = self.training.watch, self.study.secret
         first = watch(secret, diameter=config.diameter, ledger=ledger, writers=[self.folder.step_writer()], **shared)
@@ -188,18 +194,12 @@ class Training:
             self.module.load_state_dict(self.folder.weights)
             return
         self.restore()
-        if tell and self.config.target_beta is not None:
-            allowed = self.training.worst_case_steps
-            tell({"told": [f"Whatever is measured, {allowed:,} steps keep to the budget. Measuring shows whether more do."]})
-        while self.epoch < self.study.recipe.epochs and self.stopped is None:
+        if tell and self.monitors and self.config.every is None and self.every > 1:
+            often = f"one step in {self.every} is measured, which takes minutes, not hours (--scope {self.config.scope}/1: each)"
+            tell({"told": [f"To measure what tells {self.study.secret.name}, {often}."]})
+        while self.epoch < self.study.recipe.epochs:
             start = time.perf_counter()
-            try:
-                loss = self.run_epoch(tell)
-            except BudgetExhausted as reason:
-                if not self.training.steps:
-                    advice = "give more noise, smaller batches or a smaller target_beta."
-                    raise StudyError(f"{reason} The budget does not allow a single step: {advice}") from None
-                self.stopped, loss = str(reason), float("nan")
+            loss = self.run_epoch(tell)
             took = time.perf_counter() - start
             self.epoch += 1
             if tell:
@@ -215,13 +215,13 @@ class Training:
 
     def save(self) -> None:
         """Write the checkpoint."""
-        self.folder.write_checkpoint({"epoch": self.epoch, "stopped": self.stopped, "training": self.training.state_dict()})
+        self.folder.write_checkpoint({"epoch": self.epoch, "training": self.training.state_dict()})
 
     def restore(self) -> None:
         """Go back to the checkpoint, if there is one; what was written after it is void."""
         state = self.folder.checkpoint
         if state is not None:
-            self.epoch, self.stopped = state["epoch"], state["stopped"]
+            self.epoch = state["epoch"]
             self.training.load_state_dict(state["training"])
         elif self.monitors:
             self.folder.step_writer().rewind(0)
@@ -243,7 +243,6 @@ class Training:
     def _status(self, monitor: AttributeMeasurement | None) -> Status:
         secret, gaps = self.study.secret, self.training.gaps
         watched = monitor is not None or bool(gaps)
-        proved = gaps or self.config.target_beta is not None
         return Status(
             **{**asdict(self.study.recipe), "epochs": self.epoch},
             records=len(self.study.train),
@@ -253,13 +252,12 @@ class Training:
             max_batch_size=self.config.max_batch_size,
             versions=versions(),
             finished=True,
-            stopped=self.stopped,
             study=self.study.name,
             secret=secret.name if watched else None,
             values=secret.count if watched else None,
             label=None if monitor is None else monitor.label,
             gaps=dict(gaps) or None,
-            proof=self.training.guarantee.about_attributes if proved else None,
+            proof=self.training.guarantee.about_attributes if gaps else None,
             restated=tuple(self.study.restated),
             told=self.study.told,
             person=None if self.study.people is None else self.study.people.column,

@@ -119,7 +119,10 @@ class JsonObject:
         types = get_type_hints(cls)
         with Inside(source):
             if unknown := [name for name in values if name not in types]:
-                raise ValueError(f"the entry {unknown[0]!r} is unknown")
+                text = (
+                    "another version of betastar made this run, or somebody changed the file. Train it again in another folder."
+                )
+                raise FolderError(f"{source}: the entry {unknown[0]!r} is unknown: {text}")
             for field in fields(cls):
                 if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
                     raise KeyError(field.name)

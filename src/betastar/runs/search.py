@@ -62,10 +62,7 @@ def _drawn(config: Config) -> list[Json]:
     assert law is not None
     space = spaces(config.search)
     draws = space_of(space) if space else {}
-    number = law.draw(generator)
-    if number == 0:
-        raise StudyError("the number of models was drawn as 0: nothing is trained, and there is nothing to release.")
-    return [{name: _checked(name, draw(generator)) for name, draw in draws.items()} for _ in range(number)]
+    return [{name: _checked(name, draw(generator)) for name, draw in draws.items()} for _ in range(law.draw(generator))]
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -117,8 +114,6 @@ def search(
     """
     if config.seed is not None:
         raise StudyError("--trials must have no --seed: models with the same seed have the same noise.")
-    if config.target_beta is not None:
-        raise StudyError("trials must have no budget: when a run ends would depend on the records. Set attribute_target.")
     config = replace(config, monitor=False, ledger=False)  # what is measured of a loser is nobody's to see
     folder = RunFolder(path)
     if folder.complete:

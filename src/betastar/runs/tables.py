@@ -8,7 +8,7 @@ import gzip
 import lzma
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from betastar.rounding import plain
 from betastar.runs.config import Recipe, secret_name
-from betastar.runs.encoder import LabelScale, TableEncoder, days_of
+from betastar.runs.encoder import DATE, LabelScale, TableEncoder, days_of
 from betastar.runs.reading import StudyError
 from betastar.runs.study import Study, person_column, split, split_persons, tensors
 from betastar.training import Secret
@@ -26,7 +26,6 @@ from betastar.training.secrets.tables import restated
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
-    from sklearn.pipeline import Pipeline
 
 
 # Columns: numbers, bits, dates and words
@@ -108,13 +107,8 @@ def features(frame: DataFrame, needed: Sequence[str]) -> list[str]:
                     f"the column {name!r} has {number} categories: an identifier? Leave it out (--drop {option}). If it says "
                     f"whose record it is, --person {option} leaves it out and analyses the risk of a person."
                 )
-    return [*_told_bits(_bits(frame)), *told]
-
-
-def _bits(frame: DataFrame) -> list[str]:
-    """The columns that hold 0 and 1 only, besides missing values."""
     numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
-    return [name for name in numeric if set(frame[name].dropna().unique()) <= {0, 1}]
+    return [*_told_bits([name for name in numeric if set(frame[name].dropna().unique()) <= {0, 1}]), *told]
 
 
 def _told_bits(bits: Sequence[str]) -> list[str]:
@@ -131,31 +125,6 @@ def _identifies(column: Series) -> bool:
     return int(column.nunique()) == len(column) and days_of(column) is None
 
 
-def fitted_pipeline(frame: DataFrame) -> tuple[Pipeline, NDArray[Any]]:
-    """The transformer of the table's columns, and what it makes of the table.
-
-    Numbers: missing ones become the median, then everything to mean 0 and deviation 1. Bits and one-hot words stay 0 and 1.
-    """
-    from sklearn.compose import ColumnTransformer
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import Pipeline, make_pipeline
-    from sklearn.preprocessing import OneHotEncoder, StandardScaler
-
-    numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
-    bits = _bits(frame)
-    numbers = [name for name in numeric if name not in bits]
-    words = [name for name in frame.columns if name not in numeric]
-    encode = ColumnTransformer(
-        [
-            ("numbers", make_pipeline(SimpleImputer(strategy="median"), StandardScaler()), numbers),
-            ("bits", SimpleImputer(strategy="median"), bits),
-            ("words", OneHotEncoder(sparse_output=False), words),
-        ]
-    )
-    pipeline = Pipeline([("encode", encode)])
-    return pipeline, pipeline.fit_transform(frame)
-
-
 # The sensitive column as a secret
 
 #: More values of a sensitive column than this must be asked for.
@@ -163,44 +132,21 @@ MANY_VALUES = 1000
 
 
 def secret_of(
-    encode: Pipeline,
-    frame: DataFrame,
-    sensitive: str,
-    along: Sequence[str] = (),
-    values: list[str] | None = None,
-    records: DataFrame | None = None,
+    encoder: TableEncoder, frame: DataFrame, sensitive: str, along: Sequence[str] = (), values: list[str] | None = None
 ) -> Secret:
-    """The secret that a column of a table is.
+    """The secret that a column of a table is, with the columns that change together with it.
 
-    Parameters
-    ----------
-    encode : Pipeline
-        The fitted scikit-learn transformer of the table.
-    frame : DataFrame
-        The table.
-    sensitive : str
-        The column.
-    along : sequence of str
-        Columns that change together with it.
-    values : list of str, optional
-        The values that the attacker hesitates between, or their range; see `values_of`.
-    records : DataFrame, optional
-        Some records, on which the transformer is tried.
+    values: those that the attacker hesitates between, or their range; see `values_of`.
     """
+    names = [sensitive, *along]
     if not along:
-        shown = values_of(frame[sensitive], sensitive, values)
-        secret = Secret.from_transformer(encode, sensitive, shown, unseen=True, records=records)
-        secret.restated_reported = True  # the study reports them
-        return secret
+        return encoder.secret(names, [(value,) for value in values_of(frame[sensitive], sensitive, values)], sensitive)
     if values is not None:
         raise StudyError("values and range of the sensitive column are those that occur when other columns change with it.")
-    names = [sensitive, *along]
     rows = sorted(frame[names].drop_duplicates().itertuples(index=False, name=None), key=repr)
     if len(rows) > MANY_VALUES:
         raise StudyError(f"the columns {', '.join(map(repr, names))} take {len(rows)} combinations of values: name fewer.")
-    secret = Secret.from_transformer(encode, names, rows, unseen=True, records=records, name=secret_name(sensitive, along))
-    secret.restated_reported = True
-    return secret
+    return encoder.secret(names, rows, secret_name(sensitive, along))
 
 
 def with_public(secret: Secret, public: DataFrame, sensitive: str, along: Sequence[str] = ()) -> Secret:
@@ -401,7 +347,11 @@ def read(path: str | Path, least: int = 10) -> DataFrame:
 
     path = Path(path)
     if not path.is_file():
-        raise StudyError(f"no file {path}.")
+        raise StudyError(f"there is no file {path}: name a CSV or Parquet file, or 'adult', which is included.")
+    if path.suffix in (".xlsx", ".xls", ".ods"):
+        raise StudyError(f"{path} is a spreadsheet: save it as CSV (UTF-8) first.")
+    if not path.stat().st_size:
+        raise StudyError(f"{path} is empty: export or download it again.")
     try:
         if path.suffix in (".parquet", ".pq"):
             frame = pd.read_parquet(path)
@@ -414,9 +364,10 @@ def read(path: str | Path, least: int = 10) -> DataFrame:
     except StudyError:
         raise
     except (ValueError, EOFError, OSError, NotImplementedError, csv.Error, lzma.LZMAError) as problem:
-        raise StudyError(f"{path} is truncated or no table: {str(problem).splitlines()[0]}") from None
+        why = str(problem).splitlines()[0].rstrip(".")
+        raise StudyError(f"{path} is truncated or no table ({why}): export or download it again.") from None
     if len(frame) < least:
-        raise StudyError(f"{path} has {len(frame)} records; at least {least} are needed.")
+        raise StudyError(f"{path} has {len(frame)} records; at least {least} are needed, to train and to test.")
     return frame
 
 
@@ -451,7 +402,7 @@ def _check_rows(path: Path) -> str:
         with opened(path, "rb") as file:
             number, line = next((i, one) for i, one in enumerate(file, 1) if not _is_text(one))
         raise StudyError(
-            f"{path}, line {number}, is not UTF-8: {line.decode('latin-1').strip()[:60]!r} if it is Latin-1. Save the table as "
+            f"{path}, line {number}, is not UTF-8 (as Latin-1 it reads {line.decode('latin-1').strip()[:60]!r}). Save it as "
             f"UTF-8, in a spreadsheet or by: iconv -f latin1 -t utf-8 {shlex.quote(path.name)} > utf-8.csv"
         ) from None
     return delimiter
@@ -537,7 +488,6 @@ def own(
         check(frame, [sensitive, *along])
     raw = frame.copy()
     told = features(frame, (sensitive, *along))
-    encode, x = fitted_pipeline(frame)
     train, test = split(len(frame), seed)
     people = None
     if owners is not None:
@@ -548,17 +498,15 @@ def own(
     if lost := int((~labelled).sum()):
         told.append(f"{lost} of {len(labelled)} records have no {label!r}: they are left out.")
     labels = read_labels(goal, train, label_range)
-    if sensitive == label:
-        secret = labels.secret(values)
-    else:
-        secret = secret_of(encode, frame, sensitive, along, values, frame.sample(min(64, len(frame)), random_state=0))
+    left_out = [*(drop or []), *([] if person is None else [person])]
+    encoder, x = TableEncoder.fitted(frame, label, labels.classes, left_out, labels.scale)
+    secret = labels.secret(values) if sensitive == label else secret_of(encoder, frame, sensitive, along, values)
     batch = int(min(256, max(8, len(train) // 50)))
     recipe = Recipe(batch_size=batch, noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=1e-3, epochs=10)
     parts = tensors(x[train], labels.targets(train, train=True)), tensors(x[test], labels.targets(test, train=False))
     given_away = () if label == sensitive else tuple(str(one) for one in restated(raw, sensitive, along))
     dates = [name for name in frame.columns if frame[name].dtype.kind == "f" and raw[name].dtype.kind not in "iufb"]
-    left_out = [*(drop or []), *([] if person is None else [person])]
-    known = TableEncoder.of_pipeline(encode, label, labels.classes, left_out, dates, labels.scale)
+    columns = tuple(replace(one, kind=DATE) if one.name in dates else one for one in encoder.columns)
     return Study(
         Path(path).stem,
         *parts,
@@ -569,5 +517,5 @@ def own(
         restated=given_away,
         told=(*labels.told, *told),
         people=people,
-        encoder=known,
+        encoder=replace(encoder, columns=columns),
     )
