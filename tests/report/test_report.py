@@ -78,8 +78,8 @@ def test_record_indices_only_on_request(run: Path) -> None:
     figures = list(draw(facts))
     each = ((records, kind) for records in (False, True) for kind in ("html", "md"))
     plain, plain_words, listed, words = (render(facts, figures, kind, records=records) for records, kind in each)
-    assert 'id="records"' in checked(listed)
-    assert 'id="records"' not in plain
+    assert 'id="records-exposure"' in checked(listed)
+    assert 'id="records-' not in plain
     ledger = [line.split(",") for line in (run / "ledger.csv").read_text().splitlines()[1:]]
     worst = min(ledger, key=lambda row: float(row[2]))
     assert f"<tr><td>{worst[0]}</td><td>{beta(float(worst[2]))}</td></tr>" in listed

@@ -310,13 +310,13 @@ class LongCommand(Command):
     for_pipelines = False
 
 
-def asks(question: Any, *left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of a question: its fields, other than those left out and those that the command has itself."""
+def asks(question: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of a question: its fields, other than those that the command has itself."""
     hints = get_type_hints(question, include_extras=True)
 
     def decorated(function: Callable[..., None]) -> Callable[..., None]:
         (_, *own) = inspect.signature(function, eval_str=True).parameters.values()
-        names = [one.name for one in fields(question) if one.name not in {*left_out, *(one.name for one in own)}]
+        names = [one.name for one in fields(question) if one.name not in {one.name for one in own}]
         defaults = {one.name: one.default for one in fields(question)}
 
         @wraps(function)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from betastar import plots, validation
@@ -191,34 +191,56 @@ def draw(facts: Facts, brief: bool = False) -> Iterator[Figure]:
             "Each point is an epoch: it shows what the model has learned, and what that cost in privacy.",
             plots.accuracy(facts.entries, secret=_secret(facts)),
         )
+    for one in _exposed(facts):
+        yield Figure(
+            one.name,
+            one.title[0].lower() + one.title[1:],
+            f"How exposed single records are, of the {len(one.betas):,} that were measured. Those on the left are exposed more; "
+            "none is exposed more than the figure for any record says.",
+            plots.exposure(list(one.betas.values()), any_record=one.any_record, threat=one.threat),
+        )
+
+
+class Exposed(NamedTuple):
+    """β* of single records, by their index: estimates against one threat, and the β* that holds for any record."""
+
+    name: str
+    threat: str
+    title: str
+    betas: dict[int, float]
+    any_record: float | None
+
+    @property
+    def sentence(self) -> str:
+        """How records differ."""
+        every = sorted(self.betas.values())
+        small = " A record whose gradients are small leaks less." if self.threat == "membership" else ""
+        worst, median = BETA.rounded(every[0]), BETA.rounded(every[len(every) // 2])
+        return (
+            f"Records differ: of the {len(every):,} that were measured, the most exposed one has β* ≈ {worst}, the median "
+            f"{median}.{small} These are estimates about single people, and showing them leaks."
+        )
+
+    @property
+    def most(self) -> list[tuple[int, str]]:
+        """The most exposed records."""
+        worst = sorted(self.betas.items(), key=lambda item: (item[1], item[0]))[:LISTED]
+        return [(record, BETA.rounded(beta)) for record, beta in worst]
+
+
+def _exposed(facts: Facts) -> list[Exposed]:
+    """What was measured of single records, against attribute inference and membership inference."""
+    found = []
     if facts.exposures:
-        yield Figure(
-            "exposure",
-            "exposure of records",
-            f"How exposed single records are, of the {len(facts.exposures):,} that were measured. Those on the left are exposed "
-            "more, and none is exposed more than the figure for any record says.",
-            plots.exposure(list(facts.exposures.values()), any_record=facts.measured.lower if facts.measured else None),
-        )
+        lower = facts.measured.lower if facts.measured else None
+        found.append(Exposed("exposure", "attribute", "Exposure of records", facts.exposures, lower))
     if facts.members:
-        yield Figure(
-            "members",
-            "exposure of records to membership inference",
-            f"How exposed single records are to membership inference, of the {len(facts.members):,} that were measured. Those on "
-            "the left are exposed more, and none is exposed more than the figure for any record says.",
-            plots.exposure(_members(facts), any_record=_any_member(facts), threat="membership"),
-        )
-
-
-def _members(facts: Facts) -> list[float]:
-    """β* of single records against membership inference: replaced by another, or, if nothing is known of that, removed."""
-    return [removed if isnan(replaced) else replaced for replaced, removed in facts.members.values()]
-
-
-def _any_member(facts: Facts) -> float | None:
-    """The figure for any record that belongs to these."""
-    if any(isnan(replaced) for replaced, _ in facts.members.values()):
-        return None
-    return facts.membership.lower
+        # Replaced by another record, or, if nothing is known of that, removed.
+        betas = {record: gone if isnan(other) else other for record, (other, gone) in facts.members.items()}
+        removed = any(isnan(other) for other, _ in facts.members.values())
+        title = "Exposure of records to membership inference"
+        found.append(Exposed("members", "membership", title, betas, None if removed else facts.membership.lower))
+    return found
 
 
 def _guesses(facts: Facts) -> Figure:
@@ -269,8 +291,6 @@ def render(
 ) -> str:
     """The report's text; options as for `write`. Names of figures beside it begin with the prefix."""
     environment = _environment(kind)
-    exposed = sorted(facts.exposures.items(), key=lambda item: (item[1], item[0]))
-    members = sorted(zip(_members(facts), facts.members, strict=True))
     return environment.get_template(f"report.{kind}.j2").render(
         facts=facts,
         verdicts=statement.verdicts(facts, target),
@@ -292,12 +312,8 @@ def render(
         statement=statement.statement(facts),
         claims=statement.claims(facts),
         protected=statement.PROTECTED if facts.attributes else (),
-        exposed=[(record, BETA.rounded(beta)) for record, beta in exposed[:LISTED]] if records else [],
-        members=[(record, BETA.rounded(beta)) for beta, record in members[:LISTED]] if records else [],
-        member=BETA.rounded(members[0][0]) if members else None,
-        usual_member=BETA.rounded(members[len(members) // 2][0]) if members else None,
-        worst=BETA.rounded(exposed[0][1]) if exposed else None,
-        median=BETA.rounded(exposed[len(exposed) // 2][1]) if exposed else None,
+        exposed=_exposed(facts),
+        listed=records,
         parameters={name: _shown(value) for name, value in facts.parameters.items()},
         versions=statement.versions(),
         repeat=statement.REPEAT.get(facts.seed),

@@ -108,6 +108,11 @@ def days_of(column: Series) -> Series | None:
     return (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
 
 
+def bits(frame: DataFrame) -> list[str]:
+    """The columns of numbers that hold 0 and 1 only, besides missing values."""
+    return [name for name, column in frame.items() if column.dtype.kind in "iufb" and set(column.dropna().unique()) <= {0, 1}]
+
+
 def _are_dates(values: Series) -> bool:
     """Whether all of these are texts that look like dates."""
     texts = str(values.dtype) == "str" or all(isinstance(one, str) for one in values)
@@ -250,7 +255,7 @@ class TableEncoder:
         from sklearn.preprocessing import StandardScaler
 
         numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
-        zero_one = [name for name in numeric if set(frame[name].dropna().unique()) <= {0, 1}]
+        zero_one = bits(frame)
         ordered = sorted(frame.columns, key=lambda name: (name not in numeric, name in zero_one))
         columns = []
         for name in ordered:

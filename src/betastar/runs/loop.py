@@ -65,7 +65,7 @@ def private(module: nn.Module, data: TensorDataset, recipe: Recipe, config: Conf
 
 #: Steps between two looks at single records, for the ledger.
 LEDGER_EVERY = 10
-#: Unless a configuration says how often it is measured, at most this many gradients are taken for that (times three, in minutes).
+#: At most this many gradients are taken to measure, unless a configuration says how often: minutes on a laptop.
 MEASURED = 20_000_000
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from betastar.rounding import plain
 from betastar.runs.config import Recipe, secret_name
-from betastar.runs.encoder import DATE, LabelScale, TableEncoder, days_of
+from betastar.runs.encoder import DATE, LabelScale, TableEncoder, bits, days_of
 from betastar.runs.reading import StudyError
 from betastar.runs.study import Study, person_column, split, split_persons, tensors
 from betastar.training import Secret
@@ -107,15 +107,14 @@ def features(frame: DataFrame, needed: Sequence[str]) -> list[str]:
                     f"the column {name!r} has {number} categories: an identifier? Leave it out (--drop {option}). If it says "
                     f"whose record it is, --person {option} leaves it out and analyses the risk of a person."
                 )
-    numeric = [name for name in frame.columns if frame[name].dtype.kind in "iufb"]
-    return [*_told_bits([name for name in numeric if set(frame[name].dropna().unique()) <= {0, 1}]), *told]
+    return [*_told_bits(bits(frame)), *told]
 
 
-def _told_bits(bits: Sequence[str]) -> list[str]:
-    if len(bits) == 1:
-        return [f"The column {bits[0]!r} holds 0 and 1 and stays so: it is not scaled."]
-    shown = ", ".join(map(repr, bits[:NAMED])) + (f", … ({len(bits)} of them)" if len(bits) > NAMED else "")
-    return [f"The columns {shown} hold 0 and 1 and stay so: they are not scaled."] if bits else []
+def _told_bits(names: Sequence[str]) -> list[str]:
+    if len(names) == 1:
+        return [f"The column {names[0]!r} holds 0 and 1 and stays so: it is not scaled."]
+    shown = ", ".join(map(repr, names[:NAMED])) + (f", … ({len(names)} of them)" if len(names) > NAMED else "")
+    return [f"The columns {shown} hold 0 and 1 and stay so: they are not scaled."] if names else []
 
 
 def _identifies(column: Series) -> bool:
