@@ -66,7 +66,7 @@ def test_the_progress_of_a_training(trained: tuple[Path, list[str], str]) -> Non
     places = [shown.find(one) for one in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
-    assert re.search(r"\d+ of \d+ steps, about \d+ s left", shown)
+    assert re.search(r"training, steps .*\d+ of \d+, 0:\d\d:\d\d left", shown)
     assert "nan" not in shown
     assert "accuracy" not in shown[: shown.index("analysing the risk after epoch 1")], "it is not known yet"
     assert all(len(line) <= terminal.COLUMNS for line in re.split(r"[\r\n]+", shown))

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,13 @@ BESIDE = 4
 def progress(above: Callable[[], list[RenderableType]] = list) -> Iterator[Progress]:
     """A bar of what is done, on standard error, below lines of text; on a terminal only. It disappears when the context ends."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+    from rich.text import Text
+
+    class Done(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            left = "" if task.time_remaining is None else f", {timedelta(seconds=round(task.time_remaining))} left"
+            return Text("" if task.total is None else f"{task.completed:,.0f} of {task.total:,.0f}{left}")
 
     class Lines(Progress):
         def get_renderables(self) -> Iterator[RenderableType]:
@@ -37,7 +44,7 @@ def progress(above: Callable[[], list[RenderableType]] = list) -> Iterator[Progr
 
     console = Console(stderr=True)
     words = TextColumn("{task.description}", markup=False)
-    columns = (SpinnerColumn(), words, BarColumn(bar_width=20), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (SpinnerColumn(), words, BarColumn(bar_width=20), Done())
     with Lines(*columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=60) as bar:
         yield bar
 
