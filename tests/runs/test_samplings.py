@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from betastar.report.statement import metrics, statement, verdicts
 from betastar.runs import audited
 from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
-from betastar.runs.loop import Training, opened, train
+from betastar.runs.loop import train
 from betastar.runs.reading import StudyError
 
 from ..trained_runs import TrainedRuns
@@ -82,7 +81,7 @@ def test_a_run_says_how_it_was_sampled(name: str, config: Config, trained: Calla
     assert ("times_per_epoch=2" in said) == (name == "twice")
 
 
-@pytest.mark.parametrize("name", ["fixed-size", "twice"])
+@pytest.mark.parametrize("name", ["twice"])
 def test_runs_without_a_monitor_and_with_gap_clipping(name: str, config: Config, trained: Callable[[Config], RunFolder]) -> None:
     folder = trained(replace(config, monitor=False, **SAMPLINGS[name]))
     assert load(folder.path).run == claimed(name)
@@ -127,14 +126,8 @@ def test_a_forged_number_of_times_is_refused(config: Config, trained: Callable[[
         train(replace(config, times_per_epoch=2), folder.path.parent / "other")
 
 
-def test_folders_from_before_there_were_samplings(config: Config, trained: Callable[[Config], RunFolder]) -> None:
+def test_another_sampling_is_another_run(config: Config, trained: Callable[[Config], RunFolder]) -> None:
     folder = trained(config)
-    for name, gone in (("config.json", ("sampling", "max_batch_size")), ("status.json", ("sampling", "max_batch_size"))):
-        values = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({key: value for key, value in values.items() if key not in gone}))
-    assert folder.config.sampling == folder.status.sampling == "poisson"
-    assert load(folder.path).run == bs.DPSGD(4.0, 1 / 5, 10)
-    train(config, folder.path, resume=True)
     with pytest.raises(StudyError, match="its sampling is 'poisson', not 'fixed-size'"):
         train(replace(config, sampling="fixed-size"), folder.path, resume=True)
     with pytest.raises(StudyError, match="'shuffled' is not for training"):
@@ -143,14 +136,3 @@ def test_folders_from_before_there_were_samplings(config: Config, trained: Calla
 
 def test_an_audit_of_a_run_draws_batches_as_the_run_did(bare: RunFolder) -> None:
     assert audited.of_run(bare.path).sampling == "fixed-size"
-
-
-def test_a_training_of_a_folder_has_the_sampler(config: Config, tmp_path: Path) -> None:
-    def sampler(**options: Any) -> str:
-        with opened(replace(config, **options), RunFolder(tmp_path / str(len(list(tmp_path.iterdir()))))) as training:
-            assert isinstance(training, Training)
-            return repr(training.training._draws.scheme)
-
-    assert "sampling='balls-in-bins', sample_rate=0.2, batches=5, records=320" in sampler(sampling="balls-in-bins")
-    assert "sampling='fixed-size', sample_rate=0.2, batches=5, records=320, batch_size=64" in sampler(sampling="fixed-size")
-    assert "max_batch_size=70" in sampler(max_batch_size=70)

@@ -57,12 +57,6 @@ def test_the_closed_forms_error(tmp_path: Path) -> None:
     assert accountant(1e-3, 1.0, 10_000) == pytest.approx(advantage[NOISES.index(1.0), 1], abs=1e-3)
 
 
-def test_unknown_figures_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="there is no 'fig11' to reproduce; there are all, fig1, fig2"):
-        reproduce(["fig11"], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_everything_quickly(tmp_path: Path) -> None:
     reproduce(["all"], tmp_path, quick=True)
     assert {path.stem for path in tmp_path.glob("*.png")} == set(SCRIPTS) - {"table", "numbers"}
