@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from math import floor
 from pathlib import Path
@@ -433,19 +428,3 @@ def test_the_command_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     said = json.loads(call("explore", "--json").stdout)
     assert opened == [Path(said["page"]).as_uri()]
     assert Path(said["page"]).read_text("utf-8") == pages.html()
-
-
-def test_the_command_ends_when_it_is_told(tmp_path: Path) -> None:
-    """By SIGTERM while a browser in the terminal keeps it: without a traceback."""
-    browser = tmp_path / "browser"
-    browser.write_text(f"#!/bin/sh\ntouch {tmp_path}/open\nexec sleep 3\n")
-    browser.chmod(0o755)
-    environment = os.environ | {"BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-m", "betastar.cli.main", "explore"]
-    with (tmp_path / "told").open("w") as told, subprocess.Popen(command, env=environment, stderr=told) as process:
-        while not (tmp_path / "open").exists():
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.terminate()
-        assert process.wait() == -signal.SIGTERM
-    assert (tmp_path / "told").read_text() == ""
