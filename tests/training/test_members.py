@@ -254,8 +254,8 @@ def test_a_report_has_a_section(tmp_path: Path) -> None:
     assert removed == ledger.bayes_security("add-remove")[ledger.measured].min()
     write(tmp_path / "mine", tmp_path / "report.md", records=True)
     text = (tmp_path / "report.md").read_text()
-    assert "most exposed to membership inference" in text
-    assert "to show it leaks" in text
+    assert "Exposure of records to membership inference" in text
+    assert "showing them leaks" in text
     monitor = looped("tanh")[0]
     monitor.save(tmp_path / "opacus")
     assert len(load(tmp_path / "opacus").members) == int(monitor.ledger.measured.sum())

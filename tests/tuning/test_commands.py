@@ -52,7 +52,6 @@ def test_calibrate_and_sweep() -> None:
         (["--trials", "3", "--trials-law", "binomial"], "--trials-law must be one of"),
         (["--trials", "3", "--method", "paper"], "--method must be 'exact' or 'certified'"),
         (["--trials", "3", "--advise"], "--advise must be left out with --trials"),
-        (["--trials", "3", "--sees", "final-model"], "--sees must be left out with --trials"),
     ],
 )
 def test_bad_input(more: list[str], said: str) -> None:
