@@ -114,8 +114,8 @@ LONG = replace(MANY, alone=100, share=1.0)
 #: Many different steps up to which `SHORT` is affordable.
 FEW_STEPS = 100
 #: And with a proof: distances are rounded up, which is safe, to as many as are affordable.
-MANY_PROVED = Fineness((13, 5), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 64, 96, 400)
-LONG_PROVED = Fineness((9, 4), 4096, 0.004, 1.0, 0.1, (0.15, 0.06), 28, 64, 100)
+MANY_PROVED = Fineness((9, 4), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 48, 96, 400)
+LONG_PROVED = Fineness((9, 4), 3072, 0.004, 1.0, 0.1, (0.15, 0.06), 28, 64, 100)
 
 
 def fineness_for(count: int) -> Fineness:
