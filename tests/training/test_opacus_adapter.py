@@ -77,7 +77,7 @@ def test_make_private_must_call_its_loader_as_it_does(name: str, monkeypatch: py
 
 
 ROOT = Path(betastar.__file__).parent
-ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals")} | {"audit/watched_optimizers.py"}
+ADAPTER = {f"training/opacus/{name}.py" for name in ("adapter", "internals")} | {"audit/evidence/recorder.py"}
 #: What other modules may import of Opacus: its documented interface.
 IMPORTED_ELSEWHERE = {
     ("opacus", "PrivacyEngine"),
