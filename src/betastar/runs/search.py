@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 from betastar import files
 from betastar.quality import main_figure
 from betastar.runs.config import Config
-from betastar.runs.folder import LOCK, STATUS, RunFolder
+from betastar.runs.folder import STATUS, RunFolder
 from betastar.runs.loop import quietly, train
 from betastar.runs.reading import Inside, Json, StudyError, object_of
 from betastar.runs.study import Study
@@ -121,7 +120,11 @@ def search(
         kept = folder.config
         folder.compare(replace(config, **{name: getattr(kept, name) for name in spaces(config.search)}))
         return folder
-    with _held(folder, resume):
+    if not (folder / SEARCH).exists():
+        folder.check(resume)
+    elif not resume:
+        raise StudyError(f"{folder.path} already holds a search: choose another folder, or --resume to go on with it.")
+    with folder.locked():
         state = _begun(config, folder)
         seeded = replace(config, seed=int(state["seed"]))
         study = seeded.load() if study is None else seeded.applied_to(study)
@@ -148,23 +151,6 @@ def search(
                     shutil.rmtree(folder / TRIALS / str(loser), ignore_errors=True)
         _keep(folder, folder / TRIALS / str(state["winner"]))
     return folder
-
-
-@contextmanager
-def _held(folder: RunFolder, resume: bool) -> Iterator[None]:
-    """A context in which no other process works at this search."""
-    begun = (folder / SEARCH).exists()
-    if begun and not resume:
-        raise StudyError(f"{folder.path} already holds a search: choose another folder, or --resume to go on with it.")
-    if not begun:
-        folder.check(resume)
-    files.make_private(folder.path)
-    with ExitStack() as held:
-        try:
-            held.enter_context(files.locked(folder / LOCK))
-        except BlockingIOError:
-            raise StudyError(f"another process works at the search in {folder.path}: wait until it has ended.") from None
-        yield
 
 
 def _begun(config: Config, folder: RunFolder) -> Json:
