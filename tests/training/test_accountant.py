@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib
 import sys
 from collections.abc import Iterator
 from math import sqrt
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from opacus import PrivacyEngine
-from opacus.accountants import PRVAccountant
+from opacus.accountants import PRVAccountant, registry
 from opacus.accountants.utils import get_noise_multiplier
 from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
 from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
@@ -266,11 +266,11 @@ def test_a_batch_in_several_pieces_is_one_step() -> None:
     assert made.accountant.run == bs.DPSGD(1.1, 1 / 6, 5)
 
 
-def test_a_name_that_belongs_to_opacus_registers_the_accountant() -> None:
-    """In a process of its own, after Opacus alone was imported. The package of these names registers it."""
-    code = """
-from opacus import PrivacyEngine
-from betastar.training import private_loader
-PrivacyEngine(accountant="betastar")
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+def test_a_name_that_belongs_to_opacus_registers_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if nothing of this package were imported yet."""
+    monkeypatch.delitem(registry._ACCOUNTANTS, "betastar")
+    for name in [name for name in sys.modules if name.startswith("betastar.training.opacus")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("betastar.training.opacus", None)
+    assert importlib.import_module("betastar.training").private_loader is not private_loader
+    assert PrivacyEngine(accountant="betastar").accountant.mechanism() == "betastar"
