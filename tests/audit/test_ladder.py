@@ -48,6 +48,10 @@ SAID = {
     "adaptive clipping": {"settings", "distance"},
     "rand_on_empty": "sampling",
     "a divisor that follows the batch": {"normaliser", "distance"},
+    "hard examples are drawn more often": "mixing",
+    "hard examples are drawn by their rank": "mixing",
+    "an early stop by the loss": "steps",
+    "an early stop by the labels": "steps",
 }
 EVERY = [("Opacus", name, train, TOLD) for name, train in OPACUS.items()] + [
     ("by hand", name, train, TOLD_BY_HAND) for name, train in BY_HAND.items()
@@ -69,9 +73,8 @@ def test_what_people_break_is_found(case: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY, ids=lambda one: f"{one[1]}, {one[0]}")
 def test_the_whole_matrix(case: Any) -> None:
-    """What depends on a few records (dropped by loss, an early stop by loss, a divisor by hand) is missed with a seed or so."""
     missed = [seed for seed in range(20) if not audited(case[2], seed=seed, **case[3]).violated]
-    assert len(missed) <= 1, missed
+    assert not missed
 
 
 @pytest.mark.parametrize("name", ["plain", "PrivateTraining", "by hand"])
