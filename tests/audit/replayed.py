@@ -44,17 +44,16 @@ class Text(nn.Module):
 
 
 class RunningMean(nn.Module):
-    """Batch norm as somebody may write it: statistics of the batch, which it keeps."""
+    """Keeps statistics of the batch."""
 
-    def __init__(self, mixing: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.mixing = mixing
         self.register_buffer("mean", torch.zeros(6))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and len(x):
             self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(dim=0)
-        return x - x.mean(dim=0) if self.mixing and len(x) else x - self.mean.detach() * 0.0
+        return x - self.mean.detach() * 0.0
 
 
 def texts(records: int = 52) -> TensorDataset:
@@ -142,9 +141,7 @@ def trained(
     return train
 
 
-def by_hand(
-    clip: bool = True, noise: float = 1.0, mean_of_batch: bool = False, noisy: Callable[[str], bool] = lambda name: True
-) -> Train:
+def by_hand(noisy: Callable[[str], bool] = lambda name: True) -> Train:
     """DP-SGD without Opacus: two physical batches a step, whose clipped gradients are added up."""
 
     def train(data: Any) -> None:
@@ -153,15 +150,15 @@ def by_hand(
         for _ in range(6):
             batch = (torch.rand(len(data)) < BATCH / 50).nonzero().flatten().tolist()
             sums = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
-            for x, y in DataLoader(Subset(data, batch), batch_size=1 if clip else 4) if batch else ():
+            for x, y in DataLoader(Subset(data, batch), batch_size=1) if batch else ():
                 optimizer.zero_grad()
                 functional.cross_entropy(model(x), y, reduction="sum").backward()
                 size = torch.cat([p.grad.flatten() for p in model.parameters()]).norm()  # type: ignore[union-attr]
                 for name, p in model.named_parameters():
-                    sums[name] += p.grad * min(1.0, float(NORM / size)) if clip else p.grad
+                    sums[name] += p.grad * min(1.0, float(NORM / size))
             for name, p in model.named_parameters():
-                added = torch.randn_like(p) * noise * NORM if noisy(name) else 0.0
-                p.grad = (sums[name] + added) / (max(1, len(batch)) if mean_of_batch else BATCH)
+                added = torch.randn_like(p) * NORM if noisy(name) else 0.0
+                p.grad = (sums[name] + added) / BATCH
             optimizer.step()
 
     return train

@@ -117,23 +117,6 @@ def partial_noise(data: Any) -> None:
         optimizer.step()
 
 
-def learning_rate_of_loss(data: Any) -> None:
-    model, optimizer, loader = private(factory(), data)
-    for x, y in loader:
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.param_groups[0]["lr"] = 0.1 * float(loss)
-        optimizer.step()
-
-
-def standardised(data: Any) -> None:
-    """Inputs are shifted by their mean over all records."""
-    x, y = data.tensors
-    data.tensors = (x - x.mean(dim=0), y)
-    trained()(data)
-
-
 def bias_of_labels(data: Any) -> None:
     """The last bias starts at the frequencies of the classes."""
     model = factory()
@@ -164,10 +147,6 @@ def weighted_sampler(data: Any) -> None:
             optimizer.zero_grad()
             functional.cross_entropy(model(x), y).backward()
             optimizer.step()
-
-
-def mixing_loss(output: Tensor, target: Tensor) -> Tensor:
-    return functional.cross_entropy(output - output.mean(dim=0), target)
 
 
 class Mixing(nn.CrossEntropyLoss):
@@ -203,8 +182,8 @@ def falling_noise(optimizer: Any) -> Any:
     return replayed.ExponentialNoise(optimizer, gamma=0.5)
 
 
-def with_running_mean(mixing: bool) -> nn.Module:
-    return nn.Sequential(replayed.RunningMean(mixing), *factory())
+def with_running_mean() -> nn.Module:
+    return nn.Sequential(replayed.RunningMean(), *factory())
 
 
 HAND: dict[str, Any] = {"run": bs.DPSGD(1.0, 0.2, 6), "max_grad_norm": 1.0, "divisor": 10, "data": table(50)}
@@ -212,9 +191,7 @@ HAND: dict[str, Any] = {"run": bs.DPSGD(1.0, 0.2, 6), "max_grad_norm": 1.0, "div
 BROKEN: dict[str, tuple[Any, dict[str, Any], str, int | None, str | None]] = {
     "the normaliser int(N·rate) of Opacus": (trained(), {"data": table(50), **REMOVED}, "normaliser", 1, None),
     "the number of steps follows from the data": (trained(), {"data": table(51), **REMOVED}, "steps", None, None),
-    "batch norm that mixes records": (trained(model=lambda: with_running_mean(True)), {}, "mixing", None, None),
-    "statistics of batches": (trained(model=lambda: with_running_mean(False)), {}, "buffers", None, "0.mean"),
-    "a loss that mixes records": (trained(loss=mixing_loss), {}, "mixing", None, None),
+    "statistics of batches": (trained(model=with_running_mean), {}, "buffers", None, "0.mean"),
     "a loss that mixes records, ghost": (trained(loss=Mixing(), grad_sample_mode="ghost"), REMOVED, "mixing", None, None),
     "accumulation without clipping": (accumulation_without_clipping, {}, "clipping", None, "0.weight"),
     "the same batch twice": (same_batch_twice, REMOVED, "distance", None, None),
@@ -229,8 +206,6 @@ BROKEN: dict[str, tuple[Any, dict[str, Any], str, int | None, str | None]] = {
         None,
         None,
     ),
-    "a learning rate that follows the loss": (learning_rate_of_loss, {}, "settings", None, None),
-    "inputs shifted by the mean of all": (standardised, {}, "not drawn", None, None),
     "weights that start from the labels": (bias_of_labels, {}, "weights", 1, "2.bias"),
     "a number of steps that follows the inputs": (stops_early, {}, "steps", None, None),
     "batches that follow the inputs": (weighted_sampler, {}, "sampling", None, None),
@@ -241,7 +216,6 @@ BROKEN: dict[str, tuple[Any, dict[str, Any], str, int | None, str | None]] = {
         None,
         None,
     ),
-    "a printed loss": (trained(after_step=printed_loss), {}, "output", None, None),
     "a logged loss": (trained(after_step=logged_loss), {}, "output", None, None),
     "a returned loss": (trained(after_step=returned_loss), {}, "output", None, None),
     "a gap that is not kept": (
@@ -251,9 +225,6 @@ BROKEN: dict[str, tuple[Any, dict[str, Any], str, int | None, str | None]] = {
         None,
         None,
     ),
-    "without Opacus, no clipping": (by_hand(clip=False), HAND, "distance", None, None),
-    "without Opacus, no noise": (by_hand(noise=0.0), HAND, "noise", 1, "0.weight"),
-    "without Opacus, little noise": (by_hand(noise=0.3), HAND, "noise", None, None),
     "without Opacus, some noise": (by_hand(noisy=lambda name: name != "0.bias"), HAND, "noise", 1, "0.bias"),
 }
 

@@ -48,6 +48,8 @@ SAID = {
     "adaptive clipping": {"settings", "distance"},
     "rand_on_empty": "sampling",
     "a divisor that follows the batch": {"normaliser", "distance"},
+    "a learning rate that follows the loss": "settings",
+    "standardised by all records": {"not drawn", "distance"},
     "hard examples are drawn more often": "mixing",
     "hard examples are drawn by their rank": "mixing",
     "an early stop by the loss": "steps",
@@ -56,7 +58,10 @@ SAID = {
 EVERY = [("Opacus", name, train, TOLD) for name, train in OPACUS.items()] + [
     ("by hand", name, train, TOLD_BY_HAND) for name, train in BY_HAND.items()
 ]
-CHOSEN = [one for one in EVERY if one[1] in SAID]
+#: Of what is broken in both, the kind that runs in every run of the tests; the others run in the whole matrix.
+BOTH = OPACUS.keys() & BY_HAND.keys()
+OF_HAND = {"no sampling", "one unclipped layer", "equal noise", "records dropped by loss", "a divisor that follows the batch"}
+CHOSEN = [one for one in EVERY if one[1] in SAID and (one[1] not in BOTH or (one[0] == "by hand") == (one[1] in OF_HAND))]
 
 
 @pytest.mark.parametrize("case", CHOSEN, ids=lambda one: f"{one[1]}, {one[0]}")
@@ -132,7 +137,10 @@ def test_games_are_played_only_if_they_are_asked_for() -> None:
     assert "Games were not played: give games=." in without.not_compared
     assert "One run was not played: canaries is 0." in without.not_compared
     assert played.games is not None
-    assert played.games["updates"].games == 10
+    assert played.layers is not None
+    assert played.games["updates"].games == played.layers["updates"].games == 10
+    assert played.layers.challenge == "inputs that push the gradient of 0.weight and 2.weight"
+    assert len(json.loads(json.dumps(played.as_dict()))["layers"]["audits"]) == 3
 
 
 def test_one_run_of_a_loop_by_hand() -> None:

@@ -442,7 +442,7 @@ def _audit_in_words(kind: str, result: Json, run: DPSGD) -> Played:
         if result["leakage"] is not None:
             remarks.append(f"Without a model of the attack: {result['leakage']['sentence']} {result['leakage']['caveat']}")
     elif kind == "code":
-        rungs = (("replay", "replay"), ("one_run", "one-run"), ("games", "training"))
+        rungs = (("replay", "replay"), ("one_run", "one-run"), ("games", "training"), ("layers", "training"))
         given = [(name, result[key]) for key, name in rungs if result[key] is not None]
         remarks = [f"{KINDS.get(name, 'Replayed')}: {one['sentence']}" for name, one in given]
         first = {**result, "threat": result["replay"]["threat"] if result["replay"] else ""}

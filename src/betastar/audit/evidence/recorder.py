@@ -53,9 +53,8 @@ class WatchedOptimizers:
         self.made: list[Any] = []
         self._own_sums: dict[int, Tensor] = {}  # of this process, by the id of the parameter; only with several processes
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Note each private optimizer that Opacus makes meanwhile."""
+    def watching(self) -> Any:
+        """A context in which each private optimizer that Opacus makes is noted."""
         internals.require_internals()
         inner = DPOptimizer.__init__
 
@@ -65,11 +64,7 @@ class WatchedOptimizers:
             if isinstance(private, DISTRIBUTED):
                 self._keep_own_sums(private)
 
-        DPOptimizer.__init__ = noted
-        try:
-            yield
-        finally:
-            DPOptimizer.__init__ = inner
+        return mock.patch.object(DPOptimizer, "__init__", noted)
 
     def _keep_own_sums(self, optimizer: Any) -> None:
         """Keep the sums of this process before the processes exchange theirs, which writes over them."""
@@ -161,50 +156,40 @@ class LoaderWatch:
 
     def __init__(self, data: object, recording: Recording) -> None:
         self._data, self._recording = data, recording
-        self._waiting: dict[int, list[list[int]]] = {}  # batches that were asked for, and not delivered yet, by iterator
+        self._waiting: dict[Any, list[list[int]]] = {}  # batches that were asked for, and not delivered yet, by iterator
         self._since: set[int] | None = None
         #: How many batches were delivered since the last step, and the records of the last one.
         self.delivered, self.last = 0, tuple[int, ...]()
-        self._iterators: dict[int, object] = {}  # kept, so that their ids stay theirs
 
     def take(self) -> frozenset[int] | None:
         """The records that were delivered since the last call; None if no loader of the data has delivered anything."""
         since, self._since, self.delivered = self._since, None, 0
         return None if since is None else frozenset(since)
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch all loaders of the data meanwhile."""
+    def watching(self) -> Any:
+        """A context in which all loaders of the data are watched."""
         ask, deliver = ITERATOR._next_index, ITERATOR.__next__
-
-        def next_index(iterator: Any) -> Any:
-            return self._asked(iterator, ask(iterator))
 
         def next_batch(iterator: Any) -> Any:
             batch = deliver(iterator)
             self._delivered(iterator)
             return batch
 
-        ITERATOR._next_index, ITERATOR.__next__ = next_index, next_batch
-        try:
-            yield
-        finally:
-            ITERATOR._next_index, ITERATOR.__next__ = ask, deliver
+        return mock.patch.multiple(ITERATOR, _next_index=lambda one: self._asked(one, ask(one)), __next__=next_batch)
 
     def _asked(self, iterator: Any, index: Any) -> Any:
         places = records_of(iterator._dataset, self._data, index)
         if places is None:
             return index
-        if id(iterator) not in self._iterators:
-            self._iterators[id(iterator)] = iterator
+        if iterator not in self._waiting:
             self._recording.records = len(self._data)  # type: ignore[arg-type]
             self._recording.schemes.append(_scheme_of(iterator._index_sampler, len(iterator._dataset)))
         self._recording.fetched.append(places)
-        self._waiting.setdefault(id(iterator), []).append(places)
+        self._waiting.setdefault(iterator, []).append(places)
         return index
 
     def _delivered(self, iterator: Any) -> None:
-        waiting = self._waiting.get(id(iterator))
+        waiting = self._waiting.get(iterator)
         places = waiting.pop(0) if waiting else None
         if places is not None and torch.is_grad_enabled():  # without gradients, a batch is for an evaluation
             self._since, self.delivered, self.last = (self._since or set()) | set(places), self.delivered + 1, tuple(places)
