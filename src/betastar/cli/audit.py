@@ -208,7 +208,7 @@ def games(
         typer.Option("--distance", help="With threat attribute: distance of the bound. [default: the gap that is clipped, or 2]"),
     ] = None,
     records_per_person: opt.RecordsPerPerson = None,
-    number: Annotated[int, typer.Option("--games", help="How many times the model is trained.")] = 400,
+    games: Annotated[int, typer.Option("--games", help="How many times the model is trained.")] = 400,
     width: Width = 0.25,
     references: Annotated[
         int, typer.Option("--references", help="Number of records by which the attacker estimates what the others contribute.")
@@ -268,7 +268,7 @@ def games(
     asked = dict(locals())
     changes = {name: asked[name] for name in CHANGES}
     attack = {name: asked[name] for name in ATTACK}
-    many = ("threat", "challenge", "sensitive", "value", "prior", "distance", "records_per_person", "number", "width")
+    many = ("threat", "challenge", "sensitive", "value", "prior", "distance", "records_per_person", "games", "width")
     _refuse_other_options(context, one_run, (*many, "references", "jobs", "output", "plot"))
     if one_run:
         _keep(into, force, "one-run")
@@ -288,10 +288,10 @@ def games(
     if output is not None and (there := len(list(output.glob("games-*.npz")))):
         printing.complain(f"{there * CHUNK} games are in {output} already.")
     told |= {"prior": (prior[0] if len(prior) == 1 else prior) if prior else 0.5, "jobs": jobs, "folder": output, "seed": seed}
-    with printing.counting("games", number) as tell:
+    with printing.counting("games", games) as tell:
         trials = play(
             **told,
-            games=number,
+            games=games,
             width=width,
             references=references,
             confidence=confidence,
