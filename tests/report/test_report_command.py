@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from html import unescape
@@ -21,7 +20,7 @@ from betastar.runs.config import Config
 from betastar.runs.folder import RunFolder
 from betastar.runs.loop import train
 
-from ..command import COMMAND, call
+from ..command import call
 from .runs import beta, html, rows
 
 
@@ -112,7 +111,7 @@ def test_damaged_folders_are_named(copy: Path) -> None:
 
 def test_the_command(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    done = subprocess.run([COMMAND, "report", str(run), "-o", str(page)], capture_output=True, text=True)
+    done = call("report", str(run), "-o", str(page))
     assert (done.returncode, done.stderr) == (0, "")
     said = statement.verdicts(load(run))
     assert done.stdout.splitlines()[:-1] == [f"{one.line} {one.sentence}" for one in said]
