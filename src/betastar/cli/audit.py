@@ -109,7 +109,6 @@ def mechanism(
     threat: opt.ThreatName = "membership",
     distance: opt.Distance = None,
     records_per_person: opt.RecordsPerPerson = None,
-    sees: opt.Sees = "updates",
     prior: opt.Prior = opt.PRIOR,
     games: Annotated[int, typer.Option("--games", help="How many games are played.")] = 100_000,
     seed: Seed = None,

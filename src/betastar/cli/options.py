@@ -23,13 +23,12 @@ from betastar.dpsgd import SAMPLINGS
 from betastar.risk import METRICS
 from betastar.validation import ArgumentError, WrongValueError
 
-#: The threats, by what the attacker asks, and what an attacker may see.
+#: The threats, by what the attacker asks.
 THREATS = {
     "membership": "which of two records was used?",
     "membership-add-remove": "was this record used, or none?",
     "attribute": "which value did the attribute have?",
 }
-SEES = {"updates": "every update", "final-model": "only the final model (a heuristic)"}
 #: The metrics that `analyze` and `sweep` report.
 TOLD = tuple(name for name, metric in METRICS.items() if metric.told)
 #: How many models are tried.
@@ -152,15 +151,6 @@ RecordsPerPerson = Annotated[
     _attack(
         "--records-per-person",
         help="With the threats of membership: the number of records of a person; all are replaced, or left out, together.",
-    ),
-]
-Sees = Annotated[
-    str,
-    _attack(
-        "--sees",
-        help=f"What the attacker sees: {' or '.join(f'{name} ({said})' for name, said in SEES.items())}. The figure for the "
-        "final model is a heuristic, shown beside the bound.",
-        **one_of(tuple(SEES)),
     ),
 ]
 Method = Annotated[
