@@ -33,7 +33,7 @@ DIFFERENT = 4
 TOLERANCE = 1e-4
 #: For the best of several models, the width for one run as a share of it, and the least.
 MAGNIFIED, LEAST_TOLERANCE = 0.25, 1e-8
-#: Factors of the glued curve beside the programme, where it matters far out only; more steps are rounded up to that many.
+#: Factors of the glued curve beside the programme if noise is little: it matters far out only, and its integrals take long.
 MOST_GLUED = 24
 #: Least noise, and most different steps, that the pair on a line is integrated for.
 LEAST_NOISE_OF_LINE, FEW_ON_LINE = 0.5, 4
@@ -315,7 +315,8 @@ def _exact_curves(sequence: StepSequence, effort: str, both_ends: bool) -> tuple
         solution = _adapted(sequence, effort, both_ends)
         if solution is not None:
             adapts = True
-            if len(worst[0].factors) > MOST_GLUED:
+            loud = all(step.noise >= LEAST_NOISE_OF_LINE for step in leaking if isinstance(step, PoissonStep))
+            if len(worst[0].factors) > MOST_GLUED and not loud:
                 worst = (_composed(enclosure.rounded(leaking, MOST_GLUED, up=True), "glued", True),)
             worst = (LeastCurve(solution.above, *worst),)
             attacks = attacks[-1:] if solution.below is None else (solution.below, *line)

@@ -115,6 +115,7 @@ LONG = replace(MANY, alone=100, share=1.0)
 FEW_STEPS = 100
 #: And with a proof: distances are rounded up, which is safe, to as many as are affordable.
 MANY_PROVED = Fineness((9, 4), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 48, 96, 400)
+FEW_PROVED = replace(MANY_PROVED, angles=(13, 5), kinds=32)
 LONG_PROVED = Fineness((9, 4), 3072, 0.004, 1.0, 0.1, (0.15, 0.06), 28, 64, 100)
 
 

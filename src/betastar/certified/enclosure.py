@@ -123,10 +123,13 @@ def _adapted(
     in_order = [step for step in in_order if step.leaks]
     if effort == "normal":
         return adaptive.solve(in_order, adaptive.COARSE_PROVED, False)
-    if len(adaptive.counted(in_order)) <= FEW_DIFFERENT:
+    different = len(adaptive.counted(in_order))
+    if different <= FEW_DIFFERENT:
         fineness = adaptive.fineness_for(count)
+    elif count <= adaptive.MANY_PROVED.alone:
+        fineness = adaptive.FEW_PROVED if different <= adaptive.FEW_PROVED.kinds else adaptive.MANY_PROVED
     else:
-        fineness = adaptive.MANY_PROVED if count <= adaptive.MANY_PROVED.alone else adaptive.LONG_PROVED
+        fineness = adaptive.LONG_PROVED
     # No attack on the steps of the largest distances need exist.
     return adaptive.solve(in_order, fineness, both_ends and adaptive.counted(in_order) == adaptive.counted(steps))
 

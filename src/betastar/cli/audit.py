@@ -151,7 +151,7 @@ def mechanism(
     from betastar.audit import one_run_mechanism
 
     question, targets = Question.of({name: value for name, value in locals().items() if name != "delta"}), required(require)
-    many = ("trials", "sees", "prior", "games", "width", "jobs", "plot", "log", "into", "require")
+    many = ("trials", "prior", "games", "width", "jobs", "plot", "log", "into", "require")
     _refuse_other_options(context, one_run, many)
     run = question.run
     for notice in question.rate_notices:

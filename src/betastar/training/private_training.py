@@ -612,10 +612,14 @@ class PrivateTraining(SavedTraining):
             return all(self.gradients.mix(some) for some in (records, records.take(slice(0, max(1, len(records) - 1)))))
 
     def _uses_random_numbers(self, records: Records) -> bool:
-        before = GeneratorStates.now(self._model.device)
-        with torch.no_grad():
-            self.model(*records.inputs, **records.named)
-        return not before.same(GeneratorStates.now(self._model.device))
+        """Whether the model does so each time: another thread may draw some during one of the passes."""
+        for _ in range(3):
+            before = GeneratorStates.now(self._model.device)
+            with torch.no_grad():
+                self.model(*records.inputs, **records.named)
+            if before.same(GeneratorStates.now(self._model.device)):
+                return False
+        return True
 
     def _pass(self, records: Records) -> tuple[Any, DropoutMasks | None]:
         """Losses, norms and sums of gradients of some records, and the masks of dropout that they had."""
