@@ -238,8 +238,13 @@ betastar_command.main()
 """
 
 
+def listening() -> None:
+    """In a new process: a suite that runs in the background ignores Ctrl-C, and so would what it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_leaves_no_traceback_while_the_command_is_loaded() -> None:
-    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, check=False, preexec_fn=listening)
     assert (done.returncode, done.stderr) == (130, "\nbetastar: interrupted.\n")
 
 
@@ -251,7 +256,9 @@ def test_explore_ends_without_a_traceback(sign: signal.Signals, code: int, tmp_p
     browser.chmod(0o700)
     environment = {**os.environ, "BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "betastar_command", "explore"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True, preexec_fn=listening
+    )
     while not opened.exists() and process.poll() is None:
         time.sleep(0.05)
     os.killpg(process.pid, sign)
