@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import combinations, product
-from math import erf, sqrt
+from math import erf, exp, log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import norm
 
 import betastar as bs
 from betastar.exact import FourierCurve
@@ -365,3 +367,19 @@ def test_persons_in_bins_are_no_worse_than_without_sampling(batches: int, noise:
         assert inside.advantage.upper <= without.advantage.upper + 1e-9
         assert inside.epsilon(1e-5).upper <= without.epsilon(1e-5).upper * (1.0 + 1e-6)
         assert inside.tpr(1e-3).upper <= without.tpr(1e-3).upper * (1.0 + 1e-6)
+
+
+@pytest.mark.parametrize("noise", [3.2, 4.0, 4.7, 6.0])
+def test_epochs_of_two_batches(noise: float) -> None:
+    """Removal, two batches: E[(2 - X₁ - X₂)₊]/2 of lognormal variables with mean 1, by quadrature over one of them."""
+    s = 1.0 / noise
+
+    def shortfall(z: float) -> float:
+        room = 2.0 - exp(s * z - 0.5 * s * s)
+        edge = (log(room) + 0.5 * s * s) / s if room > 0.0 else -np.inf
+        return float(norm.pdf(z) * (room * norm.cdf(edge) - norm.cdf(edge - s)))
+
+    advantage = 0.5 * quad(shortfall, -12.0, (log(2.0) + 0.5 * s * s) / s, epsabs=1e-13, epsrel=1e-13, limit=200)[0]
+    found = bs.analyze(bs.DPSGD(noise, 0.5, 2, "balls-in-bins"), bs.Membership("add-remove")).advantage
+    assert found.lower <= advantage <= found.upper
+    assert found.width < 1e-6

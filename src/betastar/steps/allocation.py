@@ -68,6 +68,8 @@ REACH, FAR = 9.5, 8.7
 NEGLIGIBLE, DEAD, LOST_IN_ROUNDING = -38.0, -45.0, -33.0
 #: Add/remove: Σ(w - 1) instead of Σw keeps more digits while frequencies are small.
 SMALL_SPREAD, MODERATE_SPREAD, MANY_BATCHES = 0.3, 1.2, 100
+#: With two batches the law ends so abruptly on the left that more noise is needed.
+SMALL_SPREAD_OF_TWO = 0.15
 #: Losses that are worked on at once: bounds the memory.
 TOGETHER = 512
 #: Where the lower end of the law is nearly Gaussian: FAR deviations are less than this; of fewer than MANY_BATCHES batches.
@@ -397,7 +399,9 @@ class EpochDensity:
     @cached_property
     def _centred(self) -> bool:
         """Add/remove: whether 1 is taken from each term of W."""
-        little = self.spread <= SMALL_SPREAD or (self.spread <= MODERATE_SPREAD and self.batches >= MANY_BATCHES)
+        little = self.spread <= (SMALL_SPREAD if self.batches > 2 else SMALL_SPREAD_OF_TWO) or (
+            self.spread <= MODERATE_SPREAD and self.batches >= MANY_BATCHES
+        )
         return not self.mirrored and (little or self._is_gaussian_left)
 
     @cached_property
