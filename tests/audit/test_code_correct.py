@@ -89,9 +89,9 @@ def test_a_correct_training_is_not_accused(name: str) -> None:
 
 
 def test_clipping_is_tested_to_its_limit() -> None:
-    """The larger record of an add-remove replay reaches the whole clipping norm."""
+    """Without a record, too, others are put in its place: nearly as far apart as two opposite gradients of the whole norm."""
     result = quiet(lambda: audit.replay(trained(), DATA, bs.DPSGD(1.0, 1 / 6, 12), seed=3, **REMOVED))
-    assert result.largest == pytest.approx(1.0, abs=1e-3)
+    assert 0.85 < result.largest <= 1.001
     assert result.notes == ()
 
 
