@@ -110,13 +110,13 @@ MODERATE = Fineness((13, 5), 6144, 0.005, 0.25, 0.05, (0.15, 0.06), 10, 64, 30, 
 SHORT = Fineness((13, 5), 8192, 0.001, 0.25, 0.05, (0.15, 0.06), 10, 64, 400, False)
 MANY = Fineness((9, 4), 3072, 0.008, 0.35, 0.12, (0.2, 0.08), 8, 64, 400, False)
 #: And in longer blocks, from above.
-LONG = replace(MANY, alone=100, share=1.0)
+LONG = replace(MANY, alone=100, share=0.4)
 #: Many different steps up to which `SHORT` is affordable.
 FEW_STEPS = 100
 #: And with a proof: distances are rounded up, which is safe, to as many as are affordable.
 MANY_PROVED = Fineness((9, 4), 4096, 0.002, 0.25, 0.06, (0.15, 0.06), 48, 96, 400)
 FEW_PROVED = replace(MANY_PROVED, angles=(13, 5), kinds=32)
-LONG_PROVED = Fineness((9, 4), 3072, 0.004, 1.0, 0.1, (0.15, 0.06), 28, 64, 100)
+LONG_PROVED = Fineness((9, 4), 3072, 0.004, 0.3, 0.1, (0.15, 0.06), 28, 64, 100)
 
 
 def fineness_for(count: int) -> Fineness:
